@@ -1,0 +1,11 @@
+"""Does a continually learning classifier still know what it does not know?"""
+
+from tood.calibration import TOOD
+from tood.energy import energy, task_energies
+from tood.errors import ToodError
+from tood.metrics import Trajectory
+from tood.partition import Partition
+
+__version__ = "0.1.0"
+
+__all__ = ["TOOD", "Partition", "ToodError", "Trajectory", "energy", "task_energies"]

@@ -1,0 +1,71 @@
+"""The door for arrays: NumPy or torch in, the same kind on the same device out.
+
+Everything inside computes on NumPy arrays unless it says otherwise. A CPU tensor crosses the door without a copy.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, Union, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.errors import ToodError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Array", "ArrayT", "FloatArray", "IntArray", "back", "floats", "indices", "is_tensor"]
+
+Array: TypeAlias = Union["npt.NDArray[Any]", "torch.Tensor"]
+ArrayT = TypeVar("ArrayT", bound="npt.NDArray[Any] | torch.Tensor")
+FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+IntArray: TypeAlias = npt.NDArray[np.int64]
+
+
+def is_tensor(x: object) -> TypeGuard[torch.Tensor]:
+    """Is ``x`` a torch tensor? Never imports torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, torch.Tensor)
+
+
+def floats(x: Any, name: str, ndim: int) -> FloatArray:
+    """A NumPy view (or, where it must be, copy) of ``x`` as float32 or float64 with ``ndim`` axes.
+
+    Half precision becomes float32, integers float64. Values are not checked here: see each caller.
+    """
+    if is_tensor(x):
+        tensor = x.detach().cpu()
+        if not (tensor.dtype.is_floating_point and tensor.element_size() >= 4):
+            tensor = tensor.float() if tensor.dtype.is_floating_point else tensor.double()
+        x = tensor.numpy()
+    array = np.asarray(x)
+    if array.dtype.kind in "iu":
+        array = array.astype(np.float64)
+    elif array.dtype == np.float16:
+        array = array.astype(np.float32)
+    if array.dtype not in (np.float32, np.float64):
+        raise ToodError(f"{name}: expected real numbers, found dtype {array.dtype}")
+    if array.ndim != ndim:
+        raise ToodError(f"{name}: expected {ndim} axes, found shape {array.shape}")
+    return cast(FloatArray, array)
+
+
+def indices(x: Any, name: str, length: int | None = None) -> IntArray:
+    """A one-dimensional int64 NumPy array of whole numbers, optionally of a given length."""
+    array = np.asarray(x.detach().cpu().numpy() if is_tensor(x) else x)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
+    if length is not None and len(array) != length:
+        raise ToodError(f"{name}: expected {length} entries, one a row, found {len(array)}")
+    return array.astype(np.int64)
+
+
+def back(result: npt.NDArray[Any], like: ArrayT) -> ArrayT:
+    """``result`` as the kind of array, and on the device, of ``like``."""
+    if is_tensor(like):
+        import torch
+
+        return cast(ArrayT, torch.from_numpy(np.ascontiguousarray(result)).to(like.device))
+    return cast(ArrayT, result)

@@ -1,0 +1,300 @@
+"""TOOD: per-task energies, re-centred with the statistics of a calibration set, scored by their maximum.
+
+Every variant is ``E_norm = a · (E_t - location_t) / scale_t + b``, where ``a > 0`` and ``b`` come from the reference
+task alone. That common map keeps the order of the channels, so the maximum and the margin are taken over
+``u_t = (E_t - location_t) / scale_t`` and mapped once at the end: the ranking cannot depend on the reference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import ArrayT, FloatArray, IntArray, back, indices
+from tood.energy import check_columns, energy_blocks, on_torch, task_energies, tensor_energies
+from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.files import read_tensors, write_tensors
+from tood.partition import Partition
+
+__all__ = ["TOOD", "Reference", "Variant"]
+
+Variant: TypeAlias = Literal["mean_shift", "robust_anchor", "temperature", "none"]
+Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
+Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
+
+NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimates σ of a Gaussian
+KIND = "tood-calibrator"
+
+
+class _Channels(NamedTuple):
+    """``E_norm = gain · (E_t - location_t) / scale_t + offset``."""
+
+    location: FloatArray  # [N]
+    scale: FloatArray  # [N]
+    gain: float
+    offset: float
+
+
+class TOOD:
+    """Task-aware OOD score calibration (paper, Algorithm 1): training-free, from logits alone.
+
+    Parameters
+    ----------
+    tasks:
+        The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
+    variant:
+        ``"robust_anchor"`` (median and MAD, Eq. robust), ``"mean_shift"`` (Eq. mean_shift), ``"temperature"``
+        (``E_t / std_t``, Eq. temp_scale) or ``"none"`` (``E_t`` itself).
+    margin:
+        λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin).
+    reference:
+        Whose statistics set the units of the score: the ``"latest"`` task, the ``"oldest"``, the ``"widest"`` (largest
+        MAD) or the ``"mean"`` of all. It never changes the ranking.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> labels = np.repeat(np.arange(4), 50)
+    >>> logits = rng.normal(size=(200, 4)) + 8 * np.eye(4)[labels]
+    >>> logits[:, :2] -= 5                                  # the old task's logits have shrunk
+    >>> cal = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+    >>> cal.score(logits).shape, cal.assign(logits[:1]).tolist()
+    ((200,), [0])
+    """
+
+    def __init__(
+        self,
+        tasks: Any,
+        variant: Variant = "robust_anchor",
+        margin: float = 0.5,
+        reference: Reference = "latest",
+    ) -> None:
+        self.tasks = tasks
+        self.variant = variant
+        self.margin = margin
+        self.reference = reference
+
+    def fit(self, logits: Any, labels: Any) -> TOOD:
+        """Read the statistics of each task's own energy from calibration samples.
+
+        Parameters
+        ----------
+        logits:
+            ``[B, C]`` of in-distribution samples, at least one (better a few dozen) a task.
+        labels:
+            ``[B]``, the logit column of each sample's class.
+        """
+        self._check_parameters()
+        logits = logits if hasattr(logits, "shape") else np.asarray(logits)
+        partition = check_columns(logits, Partition(self.tasks))
+        tasks = task_of_labels(labels, partition, rows=len(logits))
+        self.partition_ = partition
+        self.statistics_ = _statistics(own_energies(logits, tasks, partition), tasks, len(partition))
+        self._floor_spread()
+        return self
+
+    def score(self, logits: ArrayT) -> ArrayT:
+        """``[n]``: the largest normalised energy plus λ times its lead over the second; higher = in-distribution."""
+        logits, partition, channels = self._ready(logits)
+        margin = float(self.margin) if len(partition) > 1 else 0.0
+        if on_torch(logits):
+            energies = tensor_energies(logits, partition)
+            values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
+            best = values.topk(min(2, len(partition)), dim=1).values
+            score = best[:, 0] + margin * (best[:, 0] - best[:, -1])
+            return cast(ArrayT, score * channels.gain + channels.offset)
+        out = np.empty(len(logits), dtype=_dtype(logits))
+        for rows, values in energy_blocks(logits, partition):
+            values -= channels.location[:, None].astype(values.dtype)
+            values /= channels.scale[:, None].astype(values.dtype)
+            top = values.max(axis=0)
+            if margin:
+                winner = values.argmax(axis=0)
+                np.put_along_axis(values, winner[None], -np.inf, axis=0)
+                top = top + margin * (top - values.max(axis=0))
+            out[rows] = top.astype(np.float64) * channels.gain + channels.offset
+        return back(out, like=logits)
+
+    def task_energies(self, logits: ArrayT) -> ArrayT:
+        """``[n, N]``: E_t, one energy a task, as they are."""
+        return task_energies(logits, Partition(self.tasks))
+
+    def normalized_energies(self, logits: ArrayT) -> ArrayT:
+        """``[n, N]``: E_t after normalisation, in the units of the reference task."""
+        logits, partition, channels = self._ready(logits)
+        energies = task_energies(logits, partition)
+        gain = channels.gain / channels.scale
+        offset = channels.offset - gain * channels.location
+        if on_torch(energies) or not isinstance(energies, np.ndarray):
+            return cast(ArrayT, energies * _on(gain, energies) + _on(offset, energies))
+        return cast(ArrayT, (energies * gain + offset).astype(energies.dtype))
+
+    def assign(self, logits: ArrayT) -> ArrayT:
+        """``[n]``: the task whose normalised energy is largest."""
+        return cast(ArrayT, self.normalized_energies(logits).argmax(1))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write settings, partition and statistics to one safetensors file, atomically."""
+        partition = self._fitted()
+        write_tensors(
+            path,
+            KIND,
+            {
+                **self.statistics_,
+                "columns": np.concatenate([np.asarray(task, dtype=np.int64) for task in partition]),
+                "sizes": np.array([len(task) for task in partition], dtype=np.int64),
+            },
+            {"settings": json.dumps({k: v for k, v in self.get_params().items() if k != "tasks"})},
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> TOOD:
+        """Read what :meth:`save` wrote."""
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            columns, sizes = tensors.pop("columns"), tensors.pop("sizes")
+            parts = np.split(columns, np.cumsum(sizes)[:-1])
+            cal = cls(Partition(parts), **json.loads(metadata["settings"]))
+            cal._check_parameters()
+            for name in ("count", "mean", "median", "mad", "std"):
+                if tensors[name].shape != (len(sizes),) or not np.isfinite(tensors[name]).all():
+                    raise ToodError(f"{name} is not one finite number a task")
+        except (KeyError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable calibrator: {error}") from error
+        cal.partition_, cal.statistics_ = cal.tasks, tensors
+        return cal
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings by name, as scikit-learn expects."""
+        return {
+            "tasks": self.tasks,
+            "variant": self.variant,
+            "margin": self.margin,
+            "reference": self.reference,
+        }
+
+    def set_params(self, **params: Any) -> TOOD:
+        """Change settings; variant, margin and reference take effect at once, other tasks need a new ``fit``."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise UnknownNameError("setting", name, self.get_params())
+            setattr(self, name, value)
+        self._check_parameters()
+        return self
+
+    def __repr__(self) -> str:
+        settings = (f"{name}={value!r}" for name, value in self.get_params().items() if name != "tasks")
+        return f"TOOD({Partition(self.tasks)!r}, {', '.join(settings)})"
+
+    def _check_parameters(self) -> None:
+        if self.variant not in get_args(Variant):
+            raise UnknownNameError("variant", self.variant, get_args(Variant))
+        if self.reference not in get_args(Reference):
+            raise UnknownNameError("reference", self.reference, get_args(Reference))
+        if not (isinstance(self.margin, (int, float, np.number)) and 0 <= self.margin < np.inf):
+            raise ToodError(f"margin: expected a number, 0 or more, found {self.margin!r}")
+
+    def _fitted(self) -> Partition:
+        if not hasattr(self, "statistics_"):
+            raise NotFittedError("this TOOD is not fitted yet: call fit(logits, labels) first")
+        if Partition(self.tasks) != self.partition_:
+            raise ToodError("tasks: changed since fit; call fit again")
+        return self.partition_
+
+    def _ready(self, logits: ArrayT) -> tuple[ArrayT, Partition, _Channels]:
+        partition = self._fitted()
+        self._check_parameters()
+        if not hasattr(logits, "shape"):
+            logits = cast(ArrayT, np.asarray(logits))
+        return logits, check_columns(logits, partition), self._channels()
+
+    def _channels(self) -> _Channels:
+        """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale)."""
+        s = self.statistics_
+        ones, zeros = np.ones_like(s["mean"]), np.zeros_like(s["mean"])
+        if self.variant == "mean_shift":
+            return _Channels(s["mean"], ones, 1.0, self._of_reference(s["mean"]))
+        if self.variant == "robust_anchor":
+            return _Channels(s["median"], s["mad"], self._of_reference(s["mad"]), self._of_reference(s["median"]))
+        if self.variant == "temperature":
+            return _Channels(zeros, s["std"], 1.0, 0.0)
+        return _Channels(zeros, ones, 1.0, 0.0)
+
+    def _of_reference(self, statistic: FloatArray) -> float:
+        if self.reference == "mean":
+            return float(statistic.mean())
+        task = {"latest": -1, "oldest": 0, "widest": int(self.statistics_["mad"].argmax())}[self.reference]
+        return float(statistic[task])
+
+    def _floor_spread(self) -> None:
+        """Keep a channel without spread from dividing by zero, and say which one it is."""
+        floor = 1e-6 * np.maximum(1.0, np.abs(self.statistics_["median"]))
+        used = {"robust_anchor": "mad", "temperature": "std"}.get(self.variant)
+        for name in ("mad", "std"):
+            flat = np.flatnonzero(self.statistics_[name] < floor)
+            self.statistics_[name][flat] = floor[flat]
+            if name == used and len(flat):
+                warnings.warn(
+                    f"the calibration energies of task {', '.join(map(str, flat))} have no spread ({name} 0); "
+                    "it is floored: add calibration samples or use variant='mean_shift'",
+                    UserWarning,
+                    stacklevel=3,
+                )
+
+
+def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
+    """The task of each label, once every label is a column and every task has a sample."""
+    columns = indices(labels, "labels", length=rows)
+    if rows == 0:
+        raise ToodError("logits: expected at least one calibration sample a task, found none")
+    outside = (columns < 0) | (columns >= partition.columns)
+    if outside.any():
+        raise ToodError(
+            f"labels: expected logit columns 0 to {partition.columns - 1}, found {columns[outside.argmax()]} "
+            f"at row {outside.argmax()}"
+        )
+    tasks = partition.column_tasks[columns]
+    empty = np.flatnonzero(np.bincount(tasks, minlength=len(partition)) == 0)
+    if len(empty):
+        raise ToodError(f"labels: no calibration sample for task {', '.join(map(str, empty))}")
+    return tasks
+
+
+def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> npt.NDArray[np.float64]:
+    """``[B]``: each sample's energy in the channel of its own task."""
+    own = np.empty(len(tasks), dtype=np.float64)
+    for rows, values in energy_blocks(logits, partition):
+        own[rows] = values[tasks[rows], np.arange(values.shape[1])]
+    return own
+
+
+def _statistics(own: npt.NDArray[np.float64], tasks: IntArray, count: int) -> Statistics:
+    groups = np.split(own[np.argsort(tasks, kind="stable")], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
+    median = np.array([np.median(group) for group in groups])
+    return {
+        "count": np.array([float(len(group)) for group in groups]),
+        "mean": np.array([group.mean() for group in groups]),
+        "median": median,
+        "mad": NORMAL_CONSISTENCY
+        * np.array([np.median(np.abs(group - m)) for group, m in zip(groups, median, strict=True)]),
+        "std": np.array([group.std() for group in groups]),
+    }
+
+
+def _dtype(logits: Any) -> np.dtype[Any]:
+    """float64 for float64 and whole numbers, float32 for float32 and less."""
+    name = str(logits.dtype).removeprefix("torch.")
+    return np.dtype(np.float32 if name in ("float32", "float16", "bfloat16") else np.float64)
+
+
+def _on(values: FloatArray, like: Any) -> Any:
+    import torch
+
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    return torch.as_tensor(values, dtype=dtype, device=like.device)

@@ -1,0 +1,68 @@
+"""The ``tood`` command: finds its subcommands by name and turns errors into one clear line."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+import traceback
+
+import click
+
+import tood.commands
+from tood import __version__
+from tood.errors import ToodError
+
+__all__ = ["main"]
+
+
+class Commands(click.Group):
+    """Subcommands are the modules of :mod:`tood.commands`, imported when asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Every module of the commands package."""
+        return sorted(module.name for module in pkgutil.iter_modules(tood.commands.__path__))
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """The ``command`` of the module with that name."""
+        if name not in self.list_commands(ctx):
+            return None
+        found = importlib.import_module(f"tood.commands.{name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tood", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+def cli(debug: bool) -> None:
+    """Does a continually learning classifier still know what it does not know?
+
+    Measure how well each step of a stream rejects what it never learned, see where that ability was lost, and repair
+    what can be repaired without training.
+
+    Example: tood demo
+    """
+
+
+def main() -> None:
+    """Run the command line: exit code 0 when done, 1 when something failed, 2 when it was called wrongly."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as wrong:
+        wrong.show()
+        sys.exit(wrong.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("tood: interrupted", err=True)
+        sys.exit(1)
+    except (ToodError, OSError) as error:
+        if "--debug" in sys.argv:
+            traceback.print_exc()
+        click.echo(f"tood: {error}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The commands of ``tood``, a module each, whose ``command`` the command line finds by name."""

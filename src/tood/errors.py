@@ -1,0 +1,33 @@
+"""Errors: one base class, and messages that name the argument, what was found and what was expected."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["MissingDependencyError", "NotFittedError", "ToodError", "UnknownNameError"]
+
+
+class ToodError(ValueError):
+    """Bad input: the message names the argument or file, what was found and what was expected."""
+
+
+class NotFittedError(ToodError, AttributeError):
+    """Something that must be fitted first was asked for a result."""
+
+
+class UnknownNameError(ToodError):
+    """A name that is not registered; the message offers the nearest known one."""
+
+    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
+        known = sorted(known)
+        near = difflib.get_close_matches(str(name).lower(), known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+        super().__init__(f"unknown {kind} {name!r}; {hint}")
+
+
+class MissingDependencyError(ToodError, ImportError):
+    """An optional package is absent; the message is the command that installs it."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f'{purpose} needs {package}: pip install "tood[{extra}]"')

@@ -1,0 +1,98 @@
+"""Files that are either whole or absent: write beside the target, flush to disk, rename."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.errors import ToodError
+
+__all__ = ["read_tensors", "write_atomically", "write_tensors"]
+
+FORMAT = 1  # of every safetensors file written here
+
+
+def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
+    """Have ``write`` fill a temporary file in the target's folder, then rename it onto ``path``.
+
+    A crash, a full disk or an exception in ``write`` leaves the previous file as it was.
+
+    Parameters
+    ----------
+    path:
+        The file to make or replace; its folder must exist.
+    write:
+        Called with the temporary path, which it must fill.
+    """
+    target = Path(path)
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        write(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(target.parent)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable; some file systems refuse, and that is fine."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    kind: str,
+    tensors: Mapping[str, npt.NDArray[Any]],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write arrays and text to one safetensors file of a given kind, atomically."""
+    from safetensors.numpy import save
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    payload = save(arrays, {"kind": kind, "format": str(FORMAT), **metadata})
+    write_atomically(path, lambda temporary: temporary.write_bytes(payload))
+
+
+def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
+    """Read what :func:`write_tensors` wrote; another kind, a newer format or a damaged file is an error."""
+    from safetensors import SafetensorError, safe_open
+
+    name = os.fspath(path)
+    try:
+        with safe_open(name, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise ToodError(f"{name}: no such file") from error
+    except (SafetensorError, OSError) as error:
+        raise ToodError(f"{name}: cannot be read as safetensors ({error})") from error
+    if metadata.get("kind") != kind:
+        raise ToodError(f"{name}: expected a {kind} file, found {metadata.get('kind', 'another safetensors file')}")
+    if not metadata.get("format", "").isdigit() or int(metadata["format"]) > FORMAT:
+        raise ToodError(f"{name}: format {metadata.get('format')} is newer than {FORMAT}: upgrade tood to read it")
+    return tensors, metadata

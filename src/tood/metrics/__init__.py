@@ -1,0 +1,4 @@
+"""Detection metrics and what is computed along a stream."""
+
+
+class Trajectory: ...
