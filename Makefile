@@ -1,13 +1,49 @@
-# From a fresh clone: `make demo` and `make test` do all set-up themselves.
+# From a fresh clone, `make demo` and `make test` do all set-up themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-INSTALLED := .venv/.installed
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+# One thread a process: more collapse as soon as anything else runs.
+export OMP_NUM_THREADS ?= 1
+export OPENBLAS_NUM_THREADS ?= 1
+export MKL_NUM_THREADS ?= 1
+export GOMP_SPINCOUNT ?= 0
 
-.PHONY: install test demo
-install: $(INSTALLED)
+.PHONY: install demo test bench docs dist
 
-$(INSTALLED): pyproject.toml constraints.txt
+install: .venv/.installed
+
+# torch first and pinned, so that no dependency pulls in another build of it.
+.venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	touch $(INSTALLED)
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: install
+	$(BIN)/tood demo
+
+test: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest --cov --cov-report=term
+
+bench: install
+	$(BIN)/python benchmarks/scoring.py
+	$(BIN)/python benchmarks/metrics.py
+
+docs: install
+	$(PIP) install -c constraints.txt -e ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest --quiet tests/test_documents.py
+	@echo "site/index.html"
+
+# The wheel must calibrate and score in an empty environment with the core dependencies only.
+dist: install
+	rm -rf dist build/wheel-venv
+	$(PIP) install build
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv build/wheel-venv
+	build/wheel-venv/bin/pip --disable-pip-version-check --quiet install dist/*.whl
+	cd build && ../build/wheel-venv/bin/python ../tests/core_only.py
+	cd build && wheel-venv/bin/tood --version

@@ -6,12 +6,13 @@ import importlib
 import pkgutil
 import sys
 import traceback
+from typing import cast
 
 import click
 
 import tood.commands
 from tood import __version__
-from tood.errors import ToodError
+from tood.errors import ToodError, UnknownNameError
 
 __all__ = ["main"]
 
@@ -28,8 +29,15 @@ class Commands(click.Group):
         if name not in self.list_commands(ctx):
             return None
         found = importlib.import_module(f"tood.commands.{name}").command
-        assert isinstance(found, click.Command)
-        return found
+        return cast(click.Command, found)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, with the nearest known name when there is no such command."""
+        if args and self.get_command(ctx, args[0]) is None:
+            raise click.UsageError(str(UnknownNameError("command", args[0], self.list_commands(ctx))), ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,7 +56,7 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line: exit code 0 when done, 1 when something failed, 2 when it was called wrongly."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="tood", standalone_mode=False)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as wrong:
@@ -57,10 +65,16 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         click.echo("tood: interrupted", err=True)
         sys.exit(1)
-    except (ToodError, OSError) as error:
+    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
-        click.echo(f"tood: {error}", err=True)
+        elif isinstance(error, (ToodError, OSError)):
+            click.echo(f"tood: {error}", err=True)
+        else:
+            click.echo(f"tood: {type(error).__name__}: {error} (a bug: `tood --debug …` shows where)", err=True)
         sys.exit(1)
 
 

@@ -83,22 +83,23 @@ def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, Fl
     step = max(32, BLOCK // partition.columns)
     for start in range(0, len(logits), step):
         rows = slice(start, start + step)
-        yield rows, _segment_logsumexp(floats(logits[rows], "logits", ndim=2), partition)
+        block = floats(logits[rows], "logits", ndim=2)
+        if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+            raise _not_finite(block, start)
+        yield rows, _segment_logsumexp(block, partition)
 
 
 def _segment_logsumexp(block: FloatArray, partition: Partition) -> FloatArray:
     """``[rows, C]`` to ``[N, rows]``."""
     order, in_order, groups = partition.layout
-    turned = np.array(block.T if in_order else block.T.take(order, axis=0), order="C")
-    if not np.isfinite(turned.min()):  # the minimum finds NaN and -inf, the maxima below find +inf
-        raise not_finite(block)
+    turned = np.array(block.T, order="C")  # always a copy: it is overwritten below
+    if not in_order:
+        turned = turned.take(order, axis=0)
     width = turned.shape[1]
     out = np.empty((len(partition), width), dtype=turned.dtype)
     for start, size, members in groups:
         segment = turned[start : start + size * len(members)].reshape(len(members), size, width)
         top = segment.max(axis=1)
-        if not np.isfinite(top).all():
-            raise not_finite(block)
         segment -= top[:, None]
         np.exp(segment, out=segment)
         total = segment.sum(axis=1)
@@ -125,7 +126,7 @@ def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     if not torch.isfinite(logits).all():
-        raise not_finite(logits.detach().cpu().numpy())
+        raise _not_finite(logits.detach().cpu().numpy())
     if not in_order:
         logits = logits.index_select(1, torch.from_numpy(order).to(logits.device))
     parts = [
@@ -156,9 +157,7 @@ def _columns(logits: Any) -> int:
     return int(shape[1])
 
 
-def not_finite(logits: Any) -> ToodError:
-    """The error that says which entry is NaN or infinite."""
+def _not_finite(logits: FloatArray, first_row: int = 0) -> ToodError:
     row, column = np.argwhere(~np.isfinite(logits))[0]
-    return ToodError(
-        f"logits: expected finite numbers, found {logits[row, column]} in column {column} (row {row} of the block)"
-    )
+    found = logits[row, column]
+    return ToodError(f"logits: expected finite numbers, found {found} in row {first_row + row}, column {column}")

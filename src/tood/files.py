@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Callable, Mapping
@@ -74,7 +75,8 @@ def write_tensors(
     from safetensors.numpy import save
 
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    payload = save(arrays, {"kind": kind, "format": str(FORMAT), **metadata})
+    # One entry only: safetensors writes several in no fixed order, and equal content shall give equal bytes.
+    payload = save(arrays, {"tood": json.dumps({"kind": kind, "format": FORMAT, **metadata}, sort_keys=True)})
     write_atomically(path, lambda temporary: temporary.write_bytes(payload))
 
 
@@ -85,14 +87,15 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
-            metadata = file.metadata() or {}
+            metadata = json.loads((file.metadata() or {}).get("tood", "{}"))
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except FileNotFoundError as error:
         raise ToodError(f"{name}: no such file") from error
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise ToodError(f"{name}: cannot be read as safetensors ({error})") from error
-    if metadata.get("kind") != kind:
-        raise ToodError(f"{name}: expected a {kind} file, found {metadata.get('kind', 'another safetensors file')}")
-    if not metadata.get("format", "").isdigit() or int(metadata["format"]) > FORMAT:
-        raise ToodError(f"{name}: format {metadata.get('format')} is newer than {FORMAT}: upgrade tood to read it")
+    found = metadata.pop("kind", "another safetensors file")
+    if found != kind:
+        raise ToodError(f"{name}: expected a {kind} file, found {found}")
+    if metadata.pop("format", FORMAT + 1) > FORMAT:
+        raise ToodError(f"{name}: written in a newer format than {FORMAT}: upgrade tood to read it")
     return tensors, metadata

@@ -1,4 +1,34 @@
-"""Detection metrics and what is computed along a stream."""
+"""Detection metrics, what is computed from them along a stream, and what features and energies did meanwhile."""
 
+from tood.metrics.detection import (
+    aupr_in,
+    aupr_out,
+    auroc,
+    bootstrap,
+    evaluate,
+    evaluate_tasks,
+    fpr_at_id_recall,
+    fpr_at_ood_recall,
+)
+from tood.metrics.representation import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance
+from tood.metrics.trajectory import Trajectory, accuracy_forgetting, average_incremental_accuracy, mean_std
 
-class Trajectory: ...
+__all__ = [
+    "Trajectory",
+    "accuracy_forgetting",
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "average_incremental_accuracy",
+    "bootstrap",
+    "confidence_gap",
+    "correlation",
+    "evaluate",
+    "evaluate_tasks",
+    "feature_drift",
+    "fpr_at_id_recall",
+    "fpr_at_ood_recall",
+    "linear_cka",
+    "mean_std",
+    "nearest_distance",
+]

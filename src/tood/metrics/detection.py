@@ -1,0 +1,355 @@
+"""How well scores tell ID from OOD samples: five metrics from one sort.
+
+A score is higher for ID. Every metric is a ratio, or a mean of ratios, of whole numbers counted in the two sorted
+score arrays, so ties are exact and no threshold grid is involved. Scores of different precision are compared exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.errors import ToodError, UnknownNameError
+
+__all__ = [
+    "aupr_in",
+    "aupr_out",
+    "auroc",
+    "bootstrap",
+    "evaluate",
+    "evaluate_tasks",
+    "fpr_at_id_recall",
+    "fpr_at_ood_recall",
+]
+
+Method: TypeAlias = Literal["average_precision", "trapezoid"]
+
+
+def auroc(id_scores: Any, ood_scores: Any) -> float:
+    """The probability that an ID sample scores higher than an OOD sample, ties counted half.
+
+    Parameters
+    ----------
+    id_scores, ood_scores:
+        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
+
+    Examples
+    --------
+    >>> auroc([3.0, 2.0, 2.0], [1.0, 2.0])
+    0.8333333333333334
+    """
+    return _compare(id_scores, ood_scores).auroc()
+
+
+def fpr_at_id_recall(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> float:
+    """The share of OOD samples accepted at the highest threshold that accepts at least ``recall`` of the ID samples.
+
+    A sample is accepted when its score is at least the threshold. This is the FPR@95 of the paper's text.
+
+    Parameters
+    ----------
+    id_scores, ood_scores:
+        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
+    recall:
+        The share of ID samples to accept, above 0 and at most 1.
+
+    Examples
+    --------
+    >>> fpr_at_id_recall([4.0, 3.0, 2.0, 1.0], [2.5, 0.0], recall=0.75)
+    0.5
+    """
+    return _compare(id_scores, ood_scores).fpr_at_id_recall(_checked_share("recall", recall))
+
+
+def fpr_at_ood_recall(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> float:
+    """The share of ID samples flagged at the lowest threshold that flags at least ``recall`` of the OOD samples.
+
+    A sample is flagged when its score is at most the threshold. OpenOOD and the paper's tables report this FPR@95.
+
+    Parameters
+    ----------
+    id_scores, ood_scores:
+        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
+    recall:
+        The share of OOD samples to catch, above 0 and at most 1.
+
+    Examples
+    --------
+    >>> fpr_at_ood_recall([4.0, 3.0, 2.0, 1.0], [2.5, 0.0], recall=0.5)
+    0.0
+    >>> fpr_at_ood_recall([4.0, 3.0, 2.0, 1.0], [2.5, 0.0])
+    0.5
+    """
+    return _compare(id_scores, ood_scores).fpr_at_ood_recall(_checked_share("recall", recall))
+
+
+def aupr_in(id_scores: Any, ood_scores: Any, method: Method = "average_precision") -> float:
+    """The area under the precision-recall curve with ID as the positive class.
+
+    Parameters
+    ----------
+    id_scores, ood_scores:
+        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
+    method:
+        ``"average_precision"``, the step-wise area, or ``"trapezoid"``, the linear interpolation that OpenOOD reports.
+
+    Examples
+    --------
+    >>> aupr_in([3.0, 1.0], [2.0])
+    0.8333333333333333
+    >>> aupr_in([3.0, 1.0], [2.0], method="trapezoid")
+    0.7916666666666666
+    """
+    return _compare(id_scores, ood_scores).aupr_in(method)
+
+
+def aupr_out(id_scores: Any, ood_scores: Any, method: Method = "average_precision") -> float:
+    """The area under the precision-recall curve with OOD as the positive class; see :func:`aupr_in`.
+
+    >>> aupr_out([3.0, 1.0], [2.0])
+    0.5
+    """
+    return _compare(id_scores, ood_scores).aupr_out(method)
+
+
+def evaluate(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> dict[str, float]:
+    """All five metrics, by the name of their function, from one sort.
+
+    >>> evaluate([3.0, 1.0], [2.0, 0.0])["auroc"]
+    0.75
+    """
+    return _compare(id_scores, ood_scores).all(_checked_share("recall", recall))
+
+
+def evaluate_tasks(
+    id_scores: Any,
+    id_tasks: Any,
+    ood_scores: Any,
+    num_tasks: int | None = None,
+    recall: float = 0.95,
+) -> tuple[dict[str, npt.NDArray[np.float64]], dict[str, float]]:
+    """All five metrics of each task seen at one step against one OOD set, which is sorted once.
+
+    Parameters
+    ----------
+    id_scores:
+        ``[n]``, the ID samples of all tasks seen, in any order.
+    id_tasks:
+        ``[n]``, the task of each, 0 to ``num_tasks - 1``; every task has at least one sample.
+    ood_scores:
+        ``[m]``.
+    num_tasks:
+        The number of tasks seen; by default one more than the largest in ``id_tasks``.
+    recall:
+        Of both FPRs.
+
+    Returns
+    -------
+    ``(by_task, pooled)``: under each metric's name an array ``[num_tasks]``, a figure a task with its own thresholds,
+    and one figure over all ID samples together.
+
+    Examples
+    --------
+    >>> by_task, pooled = evaluate_tasks([3.0, 1.0, 4.0], [0, 0, 1], [2.0])
+    >>> by_task["auroc"], round(pooled["auroc"], 4)
+    (array([0.5, 1. ]), 0.6667)
+    """
+    recall = _checked_share("recall", recall)
+    ids, oods = _checked_scores(id_scores, ood_scores)
+    tasks = indices(id_tasks, "id_tasks", length=len(ids))
+    sizes = _task_sizes(tasks, num_tasks)
+    oods = np.sort(oods)
+    ood_rank = oods.searchsorted(oods, side="right")
+    groups = np.split(ids[np.argsort(tasks, kind="stable")], np.cumsum(sizes)[:-1])
+    *rows, pooled = (_Comparison(np.sort(group), oods, ood_rank).all(recall) for group in (*groups, ids))
+    return {name: np.array([row[name] for row in rows]) for name in pooled}, pooled
+
+
+def bootstrap(
+    id_scores: Any,
+    ood_scores: Any,
+    metric: Callable[[FloatArray, FloatArray], float] = auroc,
+    resamples: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """A percentile interval for a metric: what other ID and OOD samples of the same sizes would have given.
+
+    Both sets are resampled with replacement, each on its own. The interval holds the model fixed: the spread between
+    training seeds is not in it (see :func:`~tood.metrics.mean_std`).
+
+    Parameters
+    ----------
+    id_scores, ood_scores:
+        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
+    metric:
+        Any function of ID and OOD scores; ``auroc`` takes a faster way to the same figures.
+    resamples:
+        How many times to resample.
+    level:
+        The share of the resampled figures inside the interval.
+    seed:
+        Of the resampling.
+
+    Examples
+    --------
+    >>> low, high = bootstrap([1.0, 2.0, 3.0, 4.0], [0.0, 1.5, 2.5, 3.5])
+    >>> low < auroc([1.0, 2.0, 3.0, 4.0], [0.0, 1.5, 2.5, 3.5]) < high
+    True
+
+    References
+    ----------
+    Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
+    """
+    if resamples < 1:
+        raise ToodError(f"resamples: expected 1 or more, found {resamples}")
+    tail = (1 - _checked_share("level", level)) / 2
+    pair = _compare(id_scores, ood_scores)
+    rng = np.random.default_rng(seed)
+    figures = np.empty(resamples)
+    for r in range(resamples):
+        chosen_ids = rng.integers(pair.n, size=pair.n)
+        chosen_oods = rng.integers(pair.m, size=pair.m)
+        if metric is auroc:
+            figures[r] = pair.resampled_auroc(chosen_ids, chosen_oods)
+        else:
+            figures[r] = metric(pair.ids[chosen_ids], pair.oods[chosen_oods])
+    low, high = np.quantile(figures, [tail, 1 - tail])
+    return float(low), float(high)
+
+
+class _Comparison:
+    """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
+
+    With ID positive, the threshold at an ID sample takes in everything not below it; with OOD positive, the threshold
+    at an OOD sample takes in everything not above it. ``ood_rank`` is how many OOD samples are not above each.
+    """
+
+    def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
+        self.ids, self.oods = ids, oods
+        self.n, self.m = len(ids), len(oods)
+        self.ood_rank = oods.searchsorted(oods, side="right") if ood_rank is None else ood_rank
+
+    @cached_property
+    def below(self) -> IntArray:
+        """``[n]``: how many OOD samples lie below each ID sample."""
+        return self.oods.searchsorted(self.ids)
+
+    @cached_property
+    def not_above(self) -> IntArray:
+        """``[n]``: how many OOD samples do not lie above each ID sample."""
+        return self.oods.searchsorted(self.ids, side="right")
+
+    @cached_property
+    def ids_not_above(self) -> IntArray:
+        """``[m]``: how many ID samples do not lie above each OOD sample."""
+        # An ID sample does not lie above the j-th OOD sample exactly when at most j OOD samples lie below it.
+        return np.bincount(self.below, minlength=self.m + 1)[: self.m].cumsum()
+
+    def auroc(self) -> float:
+        # Doubled, so that a tie, which counts one half, is a whole number.
+        return float((self.below.sum() + self.not_above.sum()) / (2 * self.n * self.m))
+
+    def fpr_at_id_recall(self, recall: float) -> float:
+        threshold = self.n - _least_count(recall, self.n)
+        return float((self.m - self.below[threshold]) / self.m)
+
+    def fpr_at_ood_recall(self, recall: float) -> float:
+        threshold = _least_count(recall, self.m) - 1
+        return float(self.ids_not_above[threshold] / self.n)
+
+    def aupr_in(self, method: Method = "average_precision") -> float:
+        area = _precision(self.n - self.ids.searchsorted(self.ids), self.m - self.below).mean()
+        if _checked_method(method) == "trapezoid":
+            beyond = self.n - self.ids.searchsorted(self.ids, side="right")
+            area = (area + _precision(beyond, self.m - self.not_above).mean()) / 2
+        return float(area)
+
+    def aupr_out(self, method: Method = "average_precision") -> float:
+        area = _precision(self.ood_rank, self.ids_not_above).mean()
+        if _checked_method(method) == "trapezoid":
+            beyond = self.oods.searchsorted(self.oods)
+            area = (area + _precision(beyond, self.ids.searchsorted(self.oods)).mean()) / 2
+        return float(area)
+
+    def all(self, recall: float) -> dict[str, float]:
+        return {
+            "auroc": self.auroc(),
+            "fpr_at_id_recall": self.fpr_at_id_recall(recall),
+            "fpr_at_ood_recall": self.fpr_at_ood_recall(recall),
+            "aupr_in": self.aupr_in(),
+            "aupr_out": self.aupr_out(),
+        }
+
+    def resampled_auroc(self, chosen_ids: IntArray, chosen_oods: IntArray) -> float:
+        """AUROC of the chosen positions (with repeats), without sorting again."""
+        before = np.zeros(self.m + 1, dtype=np.int64)  # how many of the chosen lie before each position
+        np.cumsum(np.bincount(chosen_oods, minlength=self.m), out=before[1:])
+        wins = before[self.below] + before[self.not_above]
+        return float((np.bincount(chosen_ids, minlength=self.n) * wins).sum() / (2 * self.n * self.m))
+
+
+def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float64]:
+    """The precision of each set of positives and negatives taken in; 1 where the set is empty.
+
+    The step-wise area is the mean over positives of the precision at their threshold. The trapezoid's other end is the
+    threshold before it, which takes in what lies strictly beyond: nothing, at the curve's start, where precision is 1.
+    """
+    taken = positives + negatives
+    precision: npt.NDArray[np.float64] = np.maximum(positives, taken == 0) / np.maximum(taken, 1)
+    return precision
+
+
+def _least_count(recall: float, total: int) -> int:
+    """The least k with ``k / total >= recall``, whatever ``recall * total`` is rounded to."""
+    count = max(1, math.ceil(recall * total))
+    if (count - 1) / total >= recall:
+        return count - 1
+    return count if count / total >= recall else count + 1
+
+
+def _compare(id_scores: Any, ood_scores: Any) -> _Comparison:
+    ids, oods = _checked_scores(id_scores, ood_scores)
+    return _Comparison(np.sort(ids), np.sort(oods))
+
+
+def _checked_scores(id_scores: Any, ood_scores: Any) -> tuple[FloatArray, FloatArray]:
+    """Both score arrays, finite and in one precision that holds the values of either."""
+    ids, oods = floats(id_scores, "id_scores", ndim=1), floats(ood_scores, "ood_scores", ndim=1)
+    for name, scores in (("id_scores", ids), ("ood_scores", oods)):
+        if len(scores) == 0:
+            raise ToodError(f"{name}: expected at least one score, found none")
+        finite = np.isfinite(scores)
+        if not finite.all():
+            raise ToodError(f"{name}: expected finite scores, found {scores[finite.argmin()]} at {finite.argmin()}")
+    precision = np.result_type(ids, oods)
+    return ids.astype(precision, copy=False), oods.astype(precision, copy=False)
+
+
+def _checked_share(name: str, share: float) -> float:
+    if not 0 < share <= 1:
+        raise ToodError(f"{name}: expected a share above 0 and at most 1, found {share}")
+    return float(share)
+
+
+def _checked_method(method: Method) -> Method:
+    if method not in get_args(Method):
+        raise UnknownNameError("method", method, get_args(Method))
+    return method
+
+
+def _task_sizes(tasks: IntArray, num_tasks: int | None) -> IntArray:
+    """The number of samples of each task, once every task is known to have one."""
+    count = int(tasks.max()) + 1 if num_tasks is None else num_tasks
+    if tasks.min() < 0 or tasks.max() >= count:
+        raise ToodError(f"id_tasks: expected tasks 0 to {count - 1}, found {tasks.min()} to {tasks.max()}")
+    sizes = np.bincount(tasks, minlength=count)
+    if not sizes.all():
+        raise ToodError(f"id_tasks: expected a sample of each of {count} tasks, found none of task {sizes.argmin()}")
+    return sizes

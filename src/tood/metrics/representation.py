@@ -1,0 +1,237 @@
+"""What happened to features and energies along a stream: drift (CKA), crowding (distances), the confidence gap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import Array, ArrayT, back, floats
+from tood.calibration import own_energies, task_of_labels
+from tood.energy import check_columns
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.partition import Partition
+
+__all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "nearest_distance"]
+
+Since: TypeAlias = Literal["origin", "adjacent"]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+
+FEATURES = 512  # features a block of CKA's cross products
+BLOCK = 1 << 22  # elements a block of distances: 32 MiB
+EPSILON = float(np.finfo(np.float64).eps)
+
+
+def linear_cka(a: Any, b: Any) -> float:
+    """Linear centred kernel alignment of two representations of the same samples, in [0, 1].
+
+    It is 1 when one is the other rotated, scaled and shifted. Cross products of features are summed block by block, so
+    neither a samples × samples nor a whole features × features matrix is formed.
+
+    Parameters
+    ----------
+    a, b:
+        ``[n, D1]`` and ``[n, D2]``, NumPy or torch; row k of both belongs to the same sample.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a = np.array([[0.0, 1.0], [2.0, 0.0], [1.0, 5.0]])
+    >>> round(linear_cka(a, 3 * a[:, ::-1] + 1), 12)
+    1.0
+
+    References
+    ----------
+    Kornblith et al., "Similarity of Neural Network Representations Revisited", ICML 2019.
+    """
+    x, y = _centred(a, "a"), _centred(b, "b")
+    if len(x) != len(y):
+        raise ToodError(f"b: expected the {len(x)} samples of a, found {len(y)}")
+    alignment = _cross_norm(x, y) / np.sqrt(_cross_norm(x, x) * _cross_norm(y, y))
+    return float(min(1.0, alignment))
+
+
+def feature_drift(features: Iterable[Any], since: Since = "origin") -> Float64Array:
+    """How far a task's features have moved: 1 - CKA, step by step.
+
+    Parameters
+    ----------
+    features:
+        The features ``[n, D]`` of the same samples of task i at step i, i + 1, and so on.
+    since:
+        ``"origin"``: against the task's own step i; ``"adjacent"``: against the step before.
+
+    Returns
+    -------
+    One drift a step, the first of them 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> first = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    >>> feature_drift([first, 2 * first, first[:, :1]]).round(4)
+    array([0.    , 0.    , 0.2929])
+    """
+    if since not in get_args(Since):
+        raise UnknownNameError("since", since, get_args(Since))
+    steps = iter(features)
+    try:
+        reference = next(steps)
+    except StopIteration:
+        raise ToodError("features: expected those of at least one step, found none") from None
+    drifts = [0.0]
+    for now in steps:
+        drifts.append(1.0 - linear_cka(reference, now))
+        if since == "adjacent":
+            reference = now
+    return np.array(drifts)
+
+
+def nearest_distance(ood_features: ArrayT, id_features: Array, normalize: bool = False) -> ArrayT:
+    """The Euclidean distance from each OOD sample to the ID sample nearest to it: the margin that crowding consumes.
+
+    Computed in blocks of bounded size. Matrix products find the candidates; their distances come from the differences
+    themselves, so close neighbours keep full precision.
+
+    Parameters
+    ----------
+    ood_features, id_features:
+        ``[n, D]`` and ``[m, D]``, NumPy or torch.
+    normalize:
+        Scale every row to length 1 first (a row of zeros stays as it is).
+
+    Returns
+    -------
+    ``[n]`` in float64, of the kind of ``ood_features``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> nearest_distance(np.array([[3.0, 4.0], [0.0, 2.0]]), np.array([[0.0, 0.0], [0.0, 1.0]]))
+    array([4.24264069, 1.        ])
+    """
+    oods, ids = _features(ood_features, "ood_features"), _features(id_features, "id_features")
+    if oods.shape[1] != ids.shape[1]:
+        raise ToodError(f"ood_features: expected the {ids.shape[1]} columns of id_features, found {oods.shape[1]}")
+    if normalize:
+        oods, ids = _unit(oods), _unit(ids)
+    squares = np.einsum("ij,ij->i", ids, ids)
+    nearest = np.empty(len(oods))
+    step = max(1, BLOCK // len(ids))
+    for start in range(0, len(oods), step):
+        rows = slice(start, start + step)
+        nearest[rows] = _nearest(oods[rows], ids, squares)
+    return back(nearest, like=ood_features)
+
+
+def confidence_gap(logits: Any, labels: Any, partition: Partition | Iterable[Iterable[int]]) -> Float64Array:
+    """The mean energy of each task's samples in their own channel (paper, "The Confidence Gap").
+
+    The gap is the difference of any two entries; that of the last and the first is how far the oldest task has sunk.
+
+    Parameters
+    ----------
+    logits:
+        ``[n, C]``, NumPy or torch, of ID samples of every task.
+    labels:
+        ``[n]``, the logit column of each sample's class.
+    partition:
+        The columns of each of the N tasks.
+
+    Returns
+    -------
+    ``[N]``, NumPy.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> confidence_gap(np.array([[1.0, 0.0], [3.0, 0.0], [0.0, 9.0]]), [0, 0, 1], [[0], [1]])
+    array([2., 9.])
+    """
+    partition = check_columns(logits, partition)
+    tasks = task_of_labels(labels, partition, rows=len(logits))
+    own = own_energies(logits, tasks, partition)
+    means: Float64Array = np.bincount(tasks, weights=own) / np.bincount(tasks)
+    return means
+
+
+def correlation(x: Any, y: Any) -> tuple[float, float]:
+    """Pearson's r and the two-sided p that it arose from independent Gaussians.
+
+    Parameters
+    ----------
+    x, y:
+        ``[n]`` each, n at least 3, neither constant. The p needs SciPy.
+
+    Examples
+    --------
+    >>> r, p = correlation([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 5.0])
+    >>> round(r, 4), round(p, 4)
+    (0.9827, 0.0173)
+    """
+    try:
+        from scipy.special import betainc
+    except ImportError as error:
+        raise MissingDependencyError("scipy", "report", "the p of a correlation") from error
+    units = []
+    for name, values in (("x", x), ("y", y)):
+        column = floats(values, name, ndim=1).astype(np.float64)
+        if len(column) < 3 or not np.isfinite(column).all() or np.ptp(column) == 0:
+            raise ToodError(f"{name}: expected 3 or more finite numbers, not all equal, found {column.tolist()}")
+        column -= column.mean()
+        column /= np.abs(column).max()
+        units.append(column / np.linalg.norm(column))
+    if len(units[0]) != len(units[1]):
+        raise ToodError(f"y: expected the {len(units[0])} entries of x, found {len(units[1])}")
+    r = float(np.clip(units[0] @ units[1], -1.0, 1.0))
+    shape = len(units[0]) / 2 - 1  # under independence (1 - r) / 2 is Beta(n/2 - 1, n/2 - 1)
+    return r, float(2 * betainc(shape, shape, (1 - abs(r)) / 2))
+
+
+def _features(features: Any, name: str) -> Float64Array:
+    array = floats(features, name, ndim=2).astype(np.float64, copy=False)
+    if array.size == 0:
+        raise ToodError(f"{name}: expected features [samples, D], found shape {array.shape}")
+    if not np.isfinite(array).all():
+        row, column = np.argwhere(~np.isfinite(array))[0]
+        raise ToodError(f"{name}: expected finite features, found {array[row, column]} in row {row}, column {column}")
+    return array
+
+
+def _centred(features: Any, name: str) -> Float64Array:
+    """Columns of mean 0, and a largest entry of 1: CKA has no scale, and squares then cannot overflow."""
+    array = _features(features, name)
+    centred: Float64Array = array - array.mean(axis=0)
+    size = np.abs(centred).max()
+    if size <= 8 * EPSILON * np.abs(array).max():
+        raise ToodError(f"{name}: expected features that differ between samples, found {len(array)} equal rows")
+    centred /= size
+    return centred
+
+
+def _cross_norm(x: Float64Array, y: Float64Array) -> float:
+    """The squared Frobenius norm of ``xᵀ y``."""
+    blocks = (x[:, start : start + FEATURES].T @ y for start in range(0, x.shape[1], FEATURES))
+    return float(sum(np.vdot(block, block) for block in blocks))
+
+
+def _unit(rows: Float64Array) -> Float64Array:
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(length == 0, 1.0, length)
+
+
+def _nearest(oods: Float64Array, ids: Float64Array, squares: Float64Array) -> Float64Array:
+    """The nearest distance of each row of one block."""
+    own = np.einsum("ij,ij->i", oods, oods)
+    around = squares - 2 * (oods @ ids.T)  # squared distances, each less its row's constant
+    # |x|² + |y|² - 2xy cancels: every pair within its rounding error of the least is a candidate.
+    slack = 4 * (ids.shape[1] + 2) * EPSILON * (own + squares.max())
+    rows, columns = np.nonzero(around <= (around.min(axis=1) + slack)[:, None])
+    nearest = np.full(len(oods), np.inf)
+    step = max(1, BLOCK // ids.shape[1])
+    for start in range(0, len(rows), step):
+        row, column = rows[start : start + step], columns[start : start + step]
+        np.minimum.at(nearest, row, np.linalg.norm(oods[row] - ids[column], axis=1))
+    return nearest

@@ -1,0 +1,270 @@
+"""The run directory on disk: a manifest, a folder a step, files that are whole or absent, one writer at a time.
+
+The format is described in docs/how-to/run-directory.md. Nothing here needs torch, and nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.errors import ToodError
+from tood.files import write_atomically
+from tood.partition import Partition
+
+__all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
+
+FORMAT = 1
+GROUPS = ("near", "far")
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+_held: set[Path] = set()  # the runs this process is writing
+
+
+class Run:
+    """One run directory, opened and checked.
+
+    Parameters
+    ----------
+    path:
+        The directory that holds ``manifest.json``.
+
+    Attributes
+    ----------
+    manifest:
+        What ``manifest.json`` says, as it is.
+    partition:
+        The logit columns of every task of the stream.
+    ood:
+        The group, ``"near"`` or ``"far"``, of each OOD set, in the manifest's order.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        file = self.path / "manifest.json"
+        self.manifest = _read_manifest(file)
+        try:
+            self.partition = Partition(self.manifest["tasks"])
+            self.ood = _ood_groups(self.manifest["ood"])
+        except ToodError as error:
+            raise ToodError(f"{file}: {error}") from error
+
+    @property
+    def learner(self) -> str:
+        """The learner's name; the directory's where the manifest has none."""
+        return str(self.manifest.get("learner") or self.path.resolve().name)
+
+    @property
+    def stream(self) -> str:
+        """The stream's name; ``"stream"`` where the manifest has none."""
+        return str(self.manifest.get("stream") or "stream")
+
+    @property
+    def calibration(self) -> str:
+        """Where the calibration set in use comes from; ``"given"`` where the manifest does not say."""
+        entry = self.manifest.get("calibration")
+        source = entry.get("source") if isinstance(entry, dict) else entry
+        return str(source or "given")
+
+    @property
+    def metrics_path(self) -> Path:
+        """Where the figures are."""
+        return self.path / "metrics.parquet"
+
+    def folder(self, step: int) -> Path:
+        """The folder of a step."""
+        return self.path / "steps" / f"{step:02d}"
+
+    def steps(self) -> list[int]:
+        """The steps whose outputs are complete, ascending."""
+        folders = (self.path / "steps").glob("[0-9]*")
+        found = sorted(int(f.name) for f in folders if f.name.isdigit() and (f / "outputs").is_dir())
+        if found and found[-1] >= len(self.partition):
+            raise ToodError(
+                f"{self.folder(found[-1])}: expected steps 0 to {len(self.partition) - 1}, one a task of the manifest"
+            )
+        return found
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other processes from writing this run."""
+        return lock(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def write_manifest(
+    run_dir: PathLike, tasks: Any, near: Sequence[str] = (), far: Sequence[str] = (), **more: Any
+) -> Run:
+    """Make a run directory, or replace its manifest.
+
+    Parameters
+    ----------
+    run_dir:
+        The directory; it is made where it does not exist.
+    tasks:
+        The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
+    near, far:
+        The names of the OOD sets.
+    more:
+        Anything else worth keeping that JSON can hold: ``stream``, ``learner``, ``seed``, ``classes``,
+        ``calibration={"source": "memory", "size": 200}``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> write_manifest(folder, tasks=[[0, 1], [2, 3]], near=["cifar100"], far=["svhn"], learner="icarl").ood
+    {'cifar100': 'near', 'svhn': 'far'}
+    """
+    folder = Path(run_dir)
+    partition = Partition(tasks)
+    ood = {"near": list(near), "far": list(far)}
+    _ood_groups(ood)
+    content = {"format": FORMAT, "tasks": [list(task) for task in partition], "ood": ood, **more}
+    try:
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ToodError(f"manifest: expected what JSON can hold ({error})") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        write_file(folder / "manifest.json", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    return Run(folder)
+
+
+def find_runs(paths: Sequence[PathLike]) -> list[Run]:
+    """The runs at ``paths``: each is a run directory or a folder with run directories somewhere below it."""
+    runs: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        here = [path] if (path / "manifest.json").exists() else sorted(p.parent for p in path.rglob("manifest.json"))
+        if not here:
+            raise ToodError(f"{path}: expected a run directory or a folder of them, found no manifest.json")
+        runs.update({folder.resolve(): Run(folder) for folder in here})
+    return list(runs.values())
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ToodError(f"{file}: no such file; a run directory has a manifest.json") from error
+    except ValueError as error:
+        raise ToodError(f"{file}: cannot be read as JSON ({error})") from error
+    if not isinstance(manifest, dict):
+        raise ToodError(f"{file}: expected a JSON object, found {type(manifest).__name__}")
+    for key in ("format", "tasks", "ood"):
+        if key not in manifest:
+            raise ToodError(f"{file}: the key {key!r} is missing; found {', '.join(manifest) or 'none'}")
+    version = manifest["format"]
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise ToodError(f"{file}: format: expected {FORMAT}, found {version!r}")
+    if version > FORMAT:
+        raise ToodError(f"{file}: format {version} is newer than {FORMAT}: upgrade tood to read it")
+    return manifest
+
+
+def _ood_groups(ood: Any) -> dict[str, str]:
+    if not (isinstance(ood, dict) and set(ood) <= set(GROUPS) and all(isinstance(v, list) for v in ood.values())):
+        raise ToodError(f'ood: expected {{"near": [names], "far": [names]}}, found {json.dumps(ood, default=str)}')
+    groups: dict[str, str] = {}
+    for group in GROUPS:
+        for name in ood.get(group, []):
+            if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+-]*", name)):
+                raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {name!r}")
+            if name in groups:
+                raise ToodError(f"ood: {name!r} is there twice")
+            groups[name] = group
+    return groups
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Let one process at a time write in ``folder``. The kernel frees the lock when its owner ends, however it ends."""
+    import fcntl
+
+    key = folder.resolve()
+    if key in _held:  # this process already has it
+        yield
+        return
+    with (folder / ".lock").open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.seek(0)
+            owner = handle.read().strip()
+            raise ToodError(
+                f"{folder}: another process{f' ({owner})' if owner else ''} is writing this run; "
+                "wait until it is done, or stop it"
+            ) from error
+        handle.truncate(0)
+        handle.write(f"pid {os.getpid()}")
+        handle.flush()
+        _held.add(key)
+        try:
+            yield
+        finally:
+            _held.discard(key)
+
+
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all; a full disk or a read-only folder is one line that names the file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write)
+    except OSError as error:
+        raise ToodError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
+        ) from error
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write plain arrays, uncompressed. The bytes depend on the arrays alone: NumPy dates every entry 1980."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, **dict(arrays))
+
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise ToodError(f"{path}: {name}: expected numbers, found dtype {array.dtype}")
+    write_file(path, write)
+
+
+def read_npz(path: Path) -> tuple[Arrays, str]:
+    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ToodError(f"{path}: no such file") from error
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (ValueError, EOFError, OSError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
+    return arrays, hashlib.sha256(data).hexdigest()
+
+
+def replace_folder(new: Path, old: Path) -> None:
+    """Put a complete folder in the place of another, which is then deleted."""
+    if old.exists():
+        trash = old.with_name(f".{old.name}.old")
+        shutil.rmtree(trash, ignore_errors=True)
+        old.replace(trash)
+        new.replace(old)
+        shutil.rmtree(trash, ignore_errors=True)
+    else:
+        new.replace(old)

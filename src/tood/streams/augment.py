@@ -1,0 +1,125 @@
+"""Images to network input, and random crops and flips of a whole batch at once, on the device the batch is on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from tood.errors import ToodError, UnknownNameError
+
+__all__ = ["KINDS", "augment", "crop", "prepare"]
+
+KINDS = ("crop_flip", "shift", "none")
+
+
+def prepare(
+    batch: npt.NDArray[Any] | Tensor,
+    mean: Sequence[float],
+    std: Sequence[float],
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Network input from samples: ``(pixel / 255 - mean) / std`` for images; vectors pass as float32.
+
+    Parameters
+    ----------
+    batch:
+        uint8 images ``[n, H, W, C]``, or vectors ``[n, D]``.
+    mean, std:
+        Of each channel, of pixels in [0, 1].
+    device:
+        Where the result is to be; images move there as bytes.
+
+    Returns
+    -------
+    Tensor
+        float32 ``[n, C, H, W]`` in channels_last memory format, or ``[n, D]``.
+    """
+    tensor = torch.from_numpy(batch) if isinstance(batch, np.ndarray) else batch
+    tensor = tensor.to(device)
+    if tensor.ndim == 2:
+        return tensor.float()
+    if tensor.ndim != 4 or tensor.dtype != torch.uint8:
+        raise ToodError(
+            f"batch: expected uint8 images [n, H, W, C] or vectors [n, D], "
+            f"found shape {tuple(tensor.shape)}, dtype {tensor.dtype}"
+        )
+    scale = torch.tensor([1 / (255 * s) for s in std], device=tensor.device)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=tensor.device)
+    return torch.addcmul(shift, tensor.float(), scale).permute(0, 3, 1, 2)
+
+
+def augment(
+    batch: Tensor,
+    kind: str,
+    generator: torch.Generator,
+    pad: int | None = None,
+    black: Sequence[float] | float = 0.0,
+) -> Tensor:
+    """Random crops of the padded images, with or without horizontal flips; each image has its own.
+
+    Parameters
+    ----------
+    batch:
+        Images ``[n, C, H, W]``.
+    kind:
+        ``"crop_flip"``, ``"shift"`` (no flip, for digits) or ``"none"``.
+    generator:
+        Where offsets and flips come from; on any device.
+    pad:
+        Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
+    black:
+        The value of a black pixel, one or one a channel, which is what is added. A prepared batch is normalised, so
+        its black is :attr:`Stream.black <tood.streams.Stream.black>` and not 0.
+
+    Returns
+    -------
+    Tensor
+        As ``batch``, in channels_last memory format.
+    """
+    if kind not in KINDS:
+        raise UnknownNameError("augmentation", kind, KINDS)
+    if kind == "none":
+        return batch
+    if batch.ndim != 4:
+        raise ToodError(f"batch: {kind} needs images [n, C, H, W], found shape {tuple(batch.shape)}")
+    n, channels, height, width = batch.shape
+    pad = height // 8 if pad is None else pad
+    offsets = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device)
+    flips = torch.randint(0, 2, (n,), generator=generator, device=generator.device)
+    if kind == "shift":
+        flips = torch.zeros_like(flips)
+    return crop(batch, offsets.to(batch.device), flips.to(batch.device).bool(), pad, black)
+
+
+def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequence[float] | float = 0.0) -> Tensor:
+    """The window of each padded image that starts at its offset, mirrored where ``flips`` says so.
+
+    Parameters
+    ----------
+    batch:
+        Images ``[n, C, H, W]``.
+    offsets:
+        Top and left of each window in the padded image, ``[2, n]``.
+    flips:
+        Which windows are mirrored, bool ``[n]``.
+    pad, black:
+        As for :func:`augment`.
+    """
+    n, channels, height, width = batch.shape
+    padded = batch.new_empty(n, height + 2 * pad, width + 2 * pad, channels)
+    padded[:] = torch.as_tensor(black, dtype=batch.dtype, device=batch.device)
+    padded[:, pad : pad + height, pad : pad + width] = batch.permute(0, 2, 3, 1)
+    ys = torch.arange(height, device=batch.device)
+    xs = torch.arange(width, device=batch.device)
+    top, left = offsets
+    row = top[:, None] + ys
+    column = left[:, None] + torch.where(flips[:, None], xs.flip(0), xs)
+    image = torch.arange(n, device=batch.device) * padded.shape[1]
+    flat = ((image[:, None] + row) * padded.shape[2])[:, :, None] + column[:, None, :]
+    out = padded.view(-1, channels).index_select(0, flat.view(-1))
+    return out.view(n, height, width, channels).permute(0, 3, 1, 2)

@@ -1,0 +1,130 @@
+"""Where samples come from: anything that has labels and hands out samples by row."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import IntArray, indices, is_tensor
+from tood.errors import ToodError
+
+__all__ = ["ArraySource", "Samples", "Source", "Subset", "batches"]
+
+Samples = npt.NDArray[Any]  # uint8 [k, H, W, C] for images, float32 [k, D] for vectors
+
+
+class Source(Protocol):
+    """Labelled samples that are read by row."""
+
+    @property
+    def labels(self) -> IntArray:
+        """The class id of every sample, ``[N]``; for an OOD set they are not used."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one sample: ``(H, W, C)`` for uint8 images, ``(D,)`` for float32 vectors."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, rows: IntArray) -> Samples:
+        """The samples of these rows, in this order: uint8 ``[k, H, W, C]`` or float32 ``[k, D]``."""
+
+
+class ArraySource:
+    """Samples in memory. Images are kept as they are given, without a copy.
+
+    Parameters
+    ----------
+    samples:
+        uint8 images ``[N, H, W, C]`` or ``[N, H, W]``, or real vectors ``[N, D]``.
+    labels:
+        Whole numbers ``[N]``; all 0 when left out, as for an OOD set.
+
+    Examples
+    --------
+    >>> source = ArraySource(np.zeros((3, 8, 8, 1), np.uint8), [0, 1, 1])
+    >>> len(source), source.shape, source.take(np.array([2])).shape
+    (3, (8, 8, 1), (1, 8, 8, 1))
+    """
+
+    def __init__(self, samples: Any, labels: Any = None) -> None:
+        array = np.asarray(samples.detach().cpu().numpy() if is_tensor(samples) else samples)
+        if array.dtype == np.uint8 and array.ndim in (3, 4):
+            array = array if array.ndim == 4 else array[..., None]
+        elif array.dtype.kind == "f" and array.ndim == 2:
+            array = array.astype(np.float32, copy=False)
+            if not np.isfinite(array).all():
+                raise ToodError("samples: found NaN or infinite values")
+        else:
+            raise ToodError(
+                "samples: expected uint8 images [N, H, W, C] or real vectors [N, D], "
+                f"found shape {array.shape}, dtype {array.dtype}"
+            )
+        if 0 in array.shape:
+            raise ToodError(f"samples: expected at least one sample, found shape {array.shape}")
+        self.samples: Samples = array
+        self.labels = np.zeros(len(array), np.int64) if labels is None else indices(labels, "labels", len(array))
+        self.shape: tuple[int, ...] = array.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def take(self, rows: IntArray) -> Samples:
+        """The samples of these rows."""
+        taken: Samples = self.samples[rows]
+        return taken
+
+
+class Subset:
+    """Some rows of another source, without a copy.
+
+    Parameters
+    ----------
+    source:
+        Where the samples are.
+    rows:
+        Which of them, ``[n]``.
+    """
+
+    def __init__(self, source: Source, rows: IntArray) -> None:
+        self.source = source
+        self.rows = indices(rows, "rows")
+        self.labels: IntArray = source.labels[self.rows]
+        self.shape = source.shape
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: IntArray) -> Samples:
+        """The samples of these rows of the subset."""
+        return self.source.take(self.rows[rows])
+
+
+def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Iterator[Samples]:
+    """``source.take`` of every chunk in turn; sources that decode on demand do so while the last batch is being used.
+
+    Parameters
+    ----------
+    source:
+        Where the samples are; one with a true ``lazy`` is read by a thread of its own.
+    chunks:
+        The rows of each batch.
+    ahead:
+        How many batches at most are decoded and waiting.
+    """
+    if not getattr(source, "lazy", False):
+        yield from map(source.take, chunks)
+        return
+    with ThreadPoolExecutor(1) as reader:
+        waiting: deque[Future[Samples]] = deque()
+        for chunk in chunks:
+            waiting.append(reader.submit(source.take, chunk))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

@@ -1,0 +1,341 @@
+"""A stream: an ordered list of tasks over one dataset, plus its near- and far-OOD sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tood.arrays import IntArray, indices
+from tood.errors import ToodError, UnknownNameError
+from tood.partition import Partition
+from tood.streams.sources import ArraySource, Source
+
+__all__ = ["OODSet", "Stream"]
+
+Tasks: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]]"
+Group: TypeAlias = Literal["near", "far"]
+AUGMENTATIONS = ("crop_flip", "shift", "none")
+
+
+@dataclass(frozen=True, eq=False)
+class OODSet:
+    """A named set of samples of no class of the stream."""
+
+    name: str
+    group: Group
+    source: Source
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Tasks in order of arrival, the OOD sets they are tested against, and how samples become network input.
+
+    Parameters
+    ----------
+    name:
+        What it is called in files and reports.
+    train, test:
+        Where samples come from; their labels are class ids.
+    order:
+        Class ids in order of arrival: logit column c is class ``order[c]``. Samples of other classes are not used.
+    sizes:
+        The number of classes of each task.
+    classes:
+        Class names by logit column.
+    ood:
+        The OOD sets.
+    mean, std:
+        Per channel, of pixels in [0, 1]; (0,) and (1,) for vectors.
+    augmentation:
+        ``"crop_flip"``, ``"shift"`` (crops without flips, for digits) or ``"none"``.
+    reserve:
+        How many samples a class are set aside when it arrives and never trained on.
+    seed:
+        Of that reservation.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> x, y = rng.normal(size=(60, 5)), np.arange(60) % 6
+    >>> stream = Stream.from_arrays(x, y, x, y, tasks=3, ood={"far": {"noise": rng.normal(size=(9, 5))}})
+    >>> len(stream), stream.partition.tasks, len(stream.train_rows(0))
+    (3, ((0, 1), (2, 3), (4, 5)), 20)
+    """
+
+    name: str
+    train: Source
+    test: Source
+    order: tuple[int, ...]
+    sizes: tuple[int, ...]
+    classes: tuple[str, ...]
+    ood: tuple[OODSet, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    augmentation: str
+    reserve: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(set(self.order)) != len(self.order):
+            twice = next(c for c in self.order if self.order.count(c) > 1)
+            raise ToodError(f"{self.name}: class {twice} is in two tasks or twice in one")
+        if sum(self.sizes) != len(self.order):
+            raise ToodError(f"{self.name}: sizes {list(self.sizes)} do not add up to the {len(self.order)} classes")
+        if len(self.classes) != len(self.order):
+            raise ToodError(f"{self.name}: expected {len(self.order)} class names, found {len(self.classes)}")
+        if self.augmentation not in AUGMENTATIONS:
+            raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
+        _ = self.partition  # refuses tasks without classes
+        self._check_samples()
+        self._check_ood()
+
+    def _check_samples(self) -> None:
+        if self.reserve < 0:
+            raise ToodError(f"reserve: expected 0 or more samples a class, found {self.reserve}")
+        for c, name in zip(self.order, self.classes, strict=True):
+            for split, rows in (("training", self._train_rows), ("test", self._test_rows)):
+                if not len(rows.get(c, ())):
+                    raise ToodError(f"{self.name}: class {c} ({name}) has no {split} samples")
+            if len(self._train_rows[c]) <= self.reserve:
+                raise ToodError(
+                    f"reserve: class {c} ({name}) has {len(self._train_rows[c])} training samples, "
+                    f"so {self.reserve} cannot be set aside"
+                )
+
+    def _check_ood(self) -> None:
+        shape = self.train.shape
+        for name, source in [("test", self.test), *((s.name, s.source) for s in self.ood)]:
+            if tuple(source.shape) != tuple(shape):
+                raise ToodError(f"{name}: samples have shape {source.shape}, the training samples {shape}")
+        names = [s.name for s in self.ood]
+        if len(set(names)) != len(names):
+            raise ToodError(f"{self.name}: two OOD sets have the same name: {', '.join(names)}")
+        for s in self.ood:
+            if s.group not in ("near", "far"):
+                raise ToodError(f"{s.name}: expected the group near or far, found {s.group!r}")
+        channels = shape[-1] if len(shape) == 3 else 1
+        if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
+            raise ToodError(
+                f"{self.name}: expected mean and positive std of {channels} channels, found {self.mean} and {self.std}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @cached_property
+    def partition(self) -> Partition:
+        """The columns of each task: consecutive, as classes arrive."""
+        return Partition.from_sizes(self.sizes)
+
+    @property
+    def black(self) -> tuple[float, ...]:
+        """What a black pixel is after normalisation, by channel."""
+        return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
+
+    @cached_property
+    def _train_rows(self) -> dict[int, IntArray]:
+        return _rows_by_class(self.train.labels)
+
+    @cached_property
+    def _test_rows(self) -> dict[int, IntArray]:
+        return _rows_by_class(self.test.labels)
+
+    def task_classes(self, task: int) -> tuple[int, ...]:
+        """The class ids of one task, in order of their columns."""
+        if not 0 <= task < len(self):
+            raise ToodError(f"task: expected 0 to {len(self) - 1}, found {task}")
+        return tuple(self.order[c] for c in self.partition.tasks[task])
+
+    def train_rows(self, task: int) -> IntArray:
+        """Rows of :attr:`train` of one task's classes, without the reserved ones, ascending."""
+        rows = np.concatenate([self._train_rows[c] for c in self.task_classes(task)])
+        return np.setdiff1d(rows, self.reserved_rows(task), assume_unique=True)
+
+    def reserved_rows(self, task: int) -> IntArray:
+        """Rows of :attr:`train` set aside for calibration, ``reserve`` of each class of the task, ascending.
+
+        Which rows depends on the class and the seed alone, not on the order of classes or the size of tasks.
+        """
+        drawn = [
+            np.random.default_rng([self.seed, c]).permutation(self._train_rows[c])[: self.reserve]
+            for c in self.task_classes(task)
+        ]
+        return np.sort(np.concatenate(drawn))
+
+    def test_rows(self, task: int) -> IntArray:
+        """Rows of :attr:`test` of one task's classes, ascending."""
+        return np.sort(np.concatenate([self._test_rows[c] for c in self.task_classes(task)]))
+
+    def columns(self, labels: Any) -> IntArray:
+        """The logit column of each class id, ``[n]``."""
+        labels = indices(labels, "labels")
+        classes = np.array(self.order)
+        by_id = np.argsort(classes)
+        place = np.minimum(np.searchsorted(classes, labels, sorter=by_id), len(classes) - 1)
+        columns: IntArray = by_id[place]
+        stray = classes[columns] != labels
+        if stray.any():
+            raise ToodError(f"labels: class {labels[stray][0]} is not in the stream {self.name}")
+        return columns
+
+    @classmethod
+    def from_sources(
+        cls,
+        train: Source,
+        test: Source,
+        *,
+        tasks: Tasks = 5,
+        ood: Mapping[str, Mapping[str, Source]] | None = None,
+        order: int | str = "label",
+        classes: Sequence[str] | None = None,
+        name: str = "custom",
+        augmentation: str = "none",
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        reserve: int = 0,
+        seed: int = 0,
+    ) -> Stream:
+        """A stream of your own.
+
+        Parameters
+        ----------
+        train, test:
+            Any sources.
+        tasks:
+            The number of equal tasks, the number of classes of each task, or the class ids of each task.
+        ood:
+            ``{"near": {"name": source}, "far": {...}}``.
+        order:
+            ``"label"`` for ascending class ids, or the seed of a permutation of them (1993 gives the order that
+            much of the literature uses for CIFAR-100).
+        classes:
+            Names by class id; the ids themselves when left out.
+        mean, std:
+            Measured on evenly spaced training images when left out.
+        name, augmentation, reserve, seed:
+            As for the stream itself.
+        """
+        ids, sizes = arrange(np.unique(train.labels), tasks, order)
+        if classes is not None and max(ids) >= len(classes):
+            raise ToodError(f"classes: expected a name for class {max(ids)}, found {len(classes)} names")
+        if mean is None or std is None:
+            mean, std = measure(train)
+        return cls(
+            name=name,
+            train=train,
+            test=test,
+            order=ids,
+            sizes=sizes,
+            classes=tuple(str(c) if classes is None else str(classes[c]) for c in ids),
+            ood=tuple(OODSet(n, group, s) for group, sets in (ood or {}).items() for n, s in sets.items()),  # type: ignore[arg-type]
+            mean=tuple(map(float, mean)),
+            std=tuple(map(float, std)),
+            augmentation=augmentation,
+            reserve=reserve,
+            seed=seed,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Any,
+        train_labels: Any,
+        test: Any,
+        test_labels: Any,
+        *,
+        tasks: Tasks = 5,
+        ood: Mapping[str, Mapping[str, Any]] | None = None,
+        **options: Any,
+    ) -> Stream:
+        """A stream from arrays: uint8 images ``[N, H, W, C]`` or vectors ``[N, D]``, and whole-number labels ``[N]``.
+
+        ``ood`` is ``{"near": {"name": array}, "far": {...}}``; see :meth:`from_sources` for the other options.
+        """
+        sets = {group: {n: ArraySource(a) for n, a in named.items()} for group, named in (ood or {}).items()}
+        return cls.from_sources(
+            ArraySource(train, train_labels), ArraySource(test, test_labels), tasks=tasks, ood=sets, **options
+        )
+
+    @classmethod
+    def from_folder(
+        cls,
+        root: str | Path,
+        *,
+        size: int,
+        tasks: Tasks = 5,
+        augmentation: str = "crop_flip",
+        **options: Any,
+    ) -> Stream:
+        """A stream from image files ``ROOT/{train,test}/CLASS/*`` and, where there are any, ``ROOT/ood/{near,far}/NAME/**``.
+
+        Images are decoded when they are needed, ``size`` pixels a side; see :meth:`from_sources` for other options.
+        """
+        from tood.streams.folders import FolderSource
+
+        root = Path(root)
+        train = FolderSource(root / "train", size=size)
+        test = FolderSource(root / "test", size=size, classes=train.classes)
+        ood = {
+            group: {
+                folder.name: FolderSource(folder, size=size, flat=True)
+                for folder in sorted((root / "ood" / group).glob("*/"))
+            }
+            for group in ("near", "far")
+        }
+        options = {"name": root.name, "classes": train.classes, **options}
+        return cls.from_sources(train, test, tasks=tasks, ood=ood, augmentation=augmentation, **options)
+
+
+def _rows_by_class(labels: IntArray) -> dict[int, IntArray]:
+    """The rows of each class, ascending."""
+    order = np.argsort(labels, kind="stable")
+    classes, starts = np.unique(labels[order], return_index=True)
+    return {int(c): rows for c, rows in zip(classes, np.split(order, starts[1:]), strict=True)}
+
+
+def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Class ids in order of arrival and the number of classes of each task; parameters as :meth:`Stream.from_sources`.
+
+    >>> arrange(np.arange(4), 2)
+    ((0, 1, 2, 3), (2, 2))
+    >>> arrange(np.arange(4), [[3, 0], [1]])
+    ((3, 0, 1), (2, 1))
+    """
+    if not isinstance(tasks, int) and tasks and all(isinstance(task, Sequence) for task in tasks):
+        if order != "label":
+            raise ToodError("order: the class ids of each task are given, so an order cannot be")
+        groups = [[int(c) for c in task] for task in tasks]  # type: ignore[union-attr]
+        return tuple(c for group in groups for c in group), tuple(map(len, groups))
+    ids = [int(c) for c in classes]
+    if isinstance(order, int):
+        # The generator whose draws NumPy has promised never to change.
+        ids = [ids[i] for i in np.random.RandomState(order).permutation(len(ids))]
+    elif order != "label":
+        raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
+    if isinstance(tasks, int):
+        if tasks < 1 or len(ids) % tasks:
+            raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give their sizes")
+        tasks = [len(ids) // tasks] * tasks
+    sizes = tuple(int(size) for size in tasks)  # type: ignore[arg-type]
+    if sum(sizes) != len(ids):
+        raise ToodError(f"tasks: sizes {list(sizes)} do not add up to the {len(ids)} classes")
+    return tuple(ids), sizes
+
+
+def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of pixels in [0, 1], of at most ``count`` evenly spaced images."""
+    if len(source.shape) == 1:
+        return (0.0,), (1.0,)
+    rows = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
+    pixels = source.take(rows).reshape(-1, source.shape[-1])
+    # Of 256 possible values, so exact and without a float copy of the images.
+    counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
+    values = np.arange(256) / 255
+    mean = counts @ values / len(pixels)
+    std = np.sqrt(np.maximum(counts @ values**2 / len(pixels) - mean**2, 1e-12))
+    return tuple(mean.tolist()), tuple(std.tolist())

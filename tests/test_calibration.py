@@ -1,0 +1,302 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+from scipy.stats import median_abs_deviation
+from sklearn.base import clone
+from sklearn.metrics import roc_auc_score
+
+from tood import TOOD, Partition, ToodError, energy
+
+VARIANTS = ["mean_shift", "robust_anchor", "temperature", "none"]
+REFERENCES = ["latest", "oldest", "widest", "mean"]
+
+
+def problem(tasks=4, size=3, per_class=20, seed=0, gap=4.0):
+    """Calibration logits whose old tasks have shrunk, test logits of all classes, and OOD logits."""
+    rng = np.random.default_rng(seed)
+    partition = Partition(np.split(rng.permutation(tasks * size), tasks))
+    shift = gap * (partition.column_tasks - tasks)
+    labels = np.repeat(np.arange(tasks * size), per_class)
+    draw = lambda y: rng.normal(size=(len(y), tasks * size)) * 2 + 9 * np.eye(tasks * size)[y] + shift  # noqa: E731
+    ood = rng.normal(size=(300, tasks * size)) * 2 + shift
+    return partition, draw(labels), labels, draw(labels), ood
+
+
+def by_hand(partition, cal_logits, labels, logits, variant, margin, reference):
+    """Algorithm 1 of the paper, sample by sample."""
+    own = []
+    for task in partition:
+        rows = [x for x, y in zip(cal_logits, labels, strict=True) if y in task]
+        own.append(np.array([logsumexp(x[list(task)]) for x in rows]))
+    statistics = {
+        "mean": np.array([e.mean() for e in own]),
+        "median": np.array([np.median(e) for e in own]),
+        "mad": np.array([median_abs_deviation(e, scale="normal") for e in own]),
+        "std": np.array([e.std() for e in own]),
+    }
+    widest = int(np.argmax(statistics["mad"]))
+    of = {
+        "latest": lambda v: v[-1],
+        "oldest": lambda v: v[0],
+        "widest": lambda v: v[widest],
+        "mean": np.mean,
+    }[reference]
+    scores = []
+    for x in logits:
+        norm = []
+        for t, task in enumerate(partition):
+            e = logsumexp(x[list(task)])
+            if variant == "mean_shift":
+                e = e + (of(statistics["mean"]) - statistics["mean"][t])
+            elif variant == "robust_anchor":
+                z = (e - statistics["median"][t]) / statistics["mad"][t]
+                e = z * of(statistics["mad"]) + of(statistics["median"])
+            elif variant == "temperature":
+                e = e / statistics["std"][t]
+            norm.append(e)
+        first, second = sorted(norm, reverse=True)[:2]
+        scores.append(first + margin * (first - second))
+    return statistics, np.array(scores)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("margin", [0, 0.5, 2])
+def test_is_algorithm_1(variant, reference, margin):
+    partition, cal_logits, labels, logits, ood = problem(per_class=7)
+    cal = TOOD(partition, variant=variant, margin=margin, reference=reference).fit(cal_logits, labels)
+    statistics, expected = by_hand(partition, cal_logits, labels, ood[:40], variant, margin, reference)
+    for name, values in statistics.items():
+        assert cal.statistics_[name].dtype == np.float64
+        np.testing.assert_allclose(cal.statistics_[name], values, rtol=1e-12)
+    assert cal.statistics_["count"].tolist() == [21] * 4
+    np.testing.assert_allclose(cal.score(ood[:40]), expected, rtol=1e-11)
+    norm = cal.normalized_energies(logits)
+    top = np.sort(norm, axis=1)
+    np.testing.assert_allclose(cal.score(logits), top[:, -1] + margin * (top[:, -1] - top[:, -2]), rtol=1e-10)
+    np.testing.assert_array_equal(cal.assign(logits), norm.argmax(axis=1))
+    tensor = torch.from_numpy(ood[:40])
+    np.testing.assert_allclose(cal.score(tensor).numpy(), expected, rtol=1e-11)
+    np.testing.assert_allclose(cal.score(tensor.requires_grad_()).detach().numpy(), expected, rtol=1e-11)
+
+
+@given(st.integers(0, 3), st.floats(-500, 500), st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_mean_shift_undoes_a_shift_of_one_tasks_logits(task, shift, seed):
+    partition, cal_logits, labels, logits, _ = problem(seed=seed, per_class=4)
+    columns = list(partition.tasks[task])
+    before = TOOD(partition, variant="mean_shift").fit(cal_logits, labels).score(logits)
+    moved_cal, moved = cal_logits.copy(), logits.copy()
+    moved_cal[:, columns] += shift
+    moved[:, columns] += shift
+    after = TOOD(partition, variant="mean_shift").fit(moved_cal, labels).score(moved)
+    constant = shift if task == len(partition) - 1 else 0.0  # the reference task moves every score alike
+    np.testing.assert_allclose(after, before + constant, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift"])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_reference_never_changes_the_ranking(variant, dtype):
+    partition, cal_logits, labels, logits, ood = problem(seed=3)
+    truth = np.r_[np.ones(len(logits)), np.zeros(len(ood))]
+    scored = np.concatenate([logits, ood]).astype(dtype)
+    auroc = [
+        roc_auc_score(truth, TOOD(partition, variant, reference=r).fit(cal_logits, labels).score(scored))
+        for r in REFERENCES
+    ]
+    assert max(auroc) - min(auroc) <= 1e-9
+
+
+def test_repairs_a_confidence_gap():
+    partition, cal_logits, labels, logits, ood = problem(gap=6.0)
+    truth = np.r_[np.ones(len(logits)), np.zeros(len(ood))]
+    plain = roc_auc_score(truth, np.r_[energy(logits), energy(ood)])
+    cal = TOOD(partition).fit(cal_logits, labels)
+    repaired = roc_auc_score(truth, np.r_[cal.score(logits), cal.score(ood)])
+    assert plain < 0.8 < 0.95 < repaired
+
+
+def test_no_margin_is_the_plain_maximum():
+    partition, cal_logits, labels, logits, _ = problem()
+    cal = TOOD(partition, margin=0).fit(cal_logits, labels)
+    np.testing.assert_allclose(cal.score(logits), cal.normalized_energies(logits).max(axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_task_ranks_as_energy(variant):
+    _, cal_logits, labels, logits, ood = problem()
+    cal = TOOD([range(12)], variant=variant, margin=0.5).fit(cal_logits, labels)
+    for x in (logits, torch.from_numpy(ood), torch.from_numpy(ood).requires_grad_()):
+        np.testing.assert_array_equal(
+            np.argsort(cal.score(x).tolist(), kind="stable"), np.argsort(energy(x).tolist(), kind="stable")
+        )
+
+
+def test_permuting_columns_with_the_partition_changes_nothing():
+    partition, cal_logits, labels, logits, _ = problem()
+    order = np.random.default_rng(9).permutation(12)
+    place = np.argsort(order)  # the new column of each old one
+    moved = TOOD([place[list(task)] for task in partition]).fit(cal_logits[:, order], place[labels])
+    np.testing.assert_allclose(
+        moved.score(logits[:, order]), TOOD(partition).fit(cal_logits, labels).score(logits), rtol=1e-12
+    )
+
+
+def test_half_precision_agrees_to_its_own_precision():
+    partition, cal_logits, labels, logits, _ = problem(gap=1.0)
+    exact = TOOD(partition).fit(cal_logits, labels).score(logits)
+    half = TOOD(partition).fit(cal_logits.astype(np.float16), labels).score(logits.astype(np.float16))
+    assert half.dtype == np.float32
+    np.testing.assert_allclose(half, exact, atol=40 * np.finfo(np.float16).eps * np.abs(exact).max())
+    brain = TOOD(partition).fit(torch.tensor(cal_logits).bfloat16(), torch.tensor(labels))
+    assert brain.score(torch.tensor(logits).bfloat16()).dtype == torch.float32
+
+
+def test_huge_logits_and_distant_channels_stay_exact():
+    partition, cal_logits, labels, logits, _ = problem(gap=0.0)
+    shift = 1e4 + 1e3 * partition.column_tasks
+    cal = TOOD(partition, "mean_shift").fit(cal_logits + shift, labels)
+    plain = TOOD(partition, "mean_shift").fit(cal_logits, labels)
+    np.testing.assert_allclose(cal.score(logits + shift) - (1e4 + 3e3), plain.score(logits), atol=1e-8)
+
+
+@pytest.mark.parametrize("shape", [[1] * 1000, [3, 1, 7, 1], [100_000]])
+def test_any_number_and_size_of_tasks(shape):
+    columns = sum(shape)
+    labels = np.arange(columns) if columns < 10_000 else np.array([5, 70_000])
+    logits = np.random.default_rng(0).normal(size=(len(labels), columns)).astype(np.float32)
+    cal = TOOD(Partition.from_sizes(shape), variant="mean_shift").fit(logits, labels)
+    assert np.isfinite(cal.score(logits[:20])).all()
+    assert cal.normalized_energies(logits[:2]).shape == (2, len(shape))
+
+
+def test_a_channel_without_spread_is_floored_and_named():
+    partition, cal_logits, labels, logits, _ = problem(tasks=2)
+    rows = (partition.column_tasks[labels] == 0).nonzero()[0]
+    cal_logits[rows] = cal_logits[rows[0]]
+    with pytest.warns(UserWarning, match=r"task 0 have no spread \(mad 0\)"):
+        cal = TOOD(partition).fit(cal_logits, labels)
+    assert cal.statistics_["mad"][0] == 1e-6 * max(1, abs(cal.statistics_["median"][0]))
+    assert np.isfinite(cal.score(logits)).all()
+    with pytest.warns(UserWarning, match=r"\(std 0\)"):
+        TOOD(partition, "temperature").fit(cal_logits, labels)
+
+
+def test_settings_follow_scikit_learn(recwarn):
+    partition, cal_logits, labels, logits, _ = problem()
+    cal = TOOD(partition, variant="mean_shift", margin=0.25, reference="oldest")
+    copy = clone(cal)
+    assert copy.get_params() == cal.get_params() and copy is not cal
+    cal.fit(cal_logits, labels).set_params(variant="robust_anchor", margin=0, reference="latest")
+    np.testing.assert_allclose(
+        cal.score(logits), TOOD(partition, margin=0).fit(cal_logits, labels).score(logits), rtol=1e-14
+    )
+    with pytest.raises(ToodError, match="unknown setting 'variants'; did you mean 'variant'"):
+        cal.set_params(variants="none")
+    cal.tasks = [range(12)]
+    with pytest.raises(ToodError, match="changed since fit"):
+        cal.score(logits)
+    assert "mean_shift" in repr(copy)
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_save_and_load(tmp_path, variant):
+    partition, cal_logits, labels, logits, _ = problem()
+    cal = TOOD(partition, variant=variant, margin=0.3, reference="mean").fit(cal_logits, labels)
+    cal.save(tmp_path / "cal.safetensors")
+    loaded = TOOD.load(tmp_path / "cal.safetensors")
+    assert loaded.get_params() == {"tasks": partition, "variant": variant, "margin": 0.3, "reference": "mean"}
+    np.testing.assert_array_equal(loaded.score(logits), cal.score(logits))
+    loaded.save(tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == (tmp_path / "cal.safetensors").read_bytes()
+
+
+def test_a_calibrator_of_100_tasks_is_a_small_file(tmp_path):
+    labels = np.arange(1000)
+    cal = TOOD(Partition.from_sizes([10] * 100)).fit(np.random.default_rng(0).normal(size=(1000, 1000)), labels)
+    cal.save(tmp_path / "cal.safetensors")
+    assert (tmp_path / "cal.safetensors").stat().st_size < 100_000
+
+
+def test_files_that_are_not_calibrators(tmp_path):
+    partition, cal_logits, labels, _, _ = problem()
+    path = tmp_path / "cal.safetensors"
+    TOOD(partition).fit(cal_logits, labels).save(path)
+    whole = path.read_bytes()
+    with pytest.raises(ToodError, match="no such file"):
+        TOOD.load(tmp_path / "absent.safetensors")
+    path.write_bytes(whole[:-9])
+    with pytest.raises(ToodError, match=r"cal\.safetensors: cannot be read"):
+        TOOD.load(path)
+    path.write_bytes(whole.replace(b"tood-calibrator", b"tood-kalibrator"))
+    with pytest.raises(ToodError, match="expected a tood-calibrator file"):
+        TOOD.load(path)
+    path.write_bytes(whole.replace(b'format\\": 1', b'format\\": 9'))
+    with pytest.raises(ToodError, match="newer"):
+        TOOD.load(path)
+    path.write_bytes(whole.replace(b"robust_anchor", b"robust_ankers"))
+    with pytest.raises(ToodError, match="not a usable calibrator: unknown variant"):
+        TOOD.load(path)
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
+    partition, cal_logits, labels, _, _ = problem()
+    path = tmp_path / "cal.safetensors"
+    cal = TOOD(partition).fit(cal_logits, labels)
+    cal.save(path)
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        cal.set_params(margin=0.9).save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["cal.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": [0, 1, 2, 4]}, "expected logit columns 0 to 3, found 4 at row 3"),
+        ({"labels": [0, 1, -1, 3]}, "found -1 at row 2"),
+        ({"labels": [0, 1, 1, 0]}, "no calibration sample for task 1"),
+        ({"labels": [0, 1, 2]}, "labels: expected 4 entries, one a row, found 3"),
+        ({"labels": [0.0, 1.0, 2.0, 3.0]}, "expected one axis of whole numbers"),
+        ({"logits": np.eye(4)[:, :3]}, "expected 4 columns"),
+        ({"logits": np.full((4, 4), np.nan)}, "found nan in row 0, column 0"),
+        ({"logits": np.empty((0, 4)), "labels": np.empty(0, dtype=int)}, "at least one calibration sample"),
+        ({"variant": "robust"}, "unknown variant 'robust'; did you mean 'robust_anchor'"),
+        ({"reference": "last"}, "unknown reference 'last'; did you mean 'latest'"),
+        ({"margin": -0.1}, "margin: expected a number, 0 or more, found -0.1"),
+        ({"margin": "0.5"}, "margin"),
+        ({"margin": float("nan")}, "margin"),
+        ({"tasks": [[0, 1], [1, 2, 3]]}, "column 1 is in task 0 and in task 1"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    given = {"tasks": [[0, 1], [2, 3]], "logits": np.eye(4), "labels": [0, 1, 2, 3]} | change
+    logits, labels = given.pop("logits"), given.pop("labels")
+    with pytest.raises(ToodError, match=message):
+        TOOD(**given).fit(logits, labels)
+
+
+def test_scoring_before_fitting():
+    with pytest.raises(ToodError, match="not fitted"):
+        TOOD([[0]]).score(np.zeros((1, 1)))
+
+
+def test_metadata_is_plain_json(tmp_path):
+    partition, cal_logits, labels, _, _ = problem()
+    TOOD(partition).fit(cal_logits, labels).save(tmp_path / "c")
+    header = (tmp_path / "c").read_bytes()
+    length = int.from_bytes(header[:8], "little")
+    metadata = json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["tood"])
+    assert json.loads(metadata["settings"]) == {"variant": "robust_anchor", "margin": 0.5, "reference": "latest"}

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import logsumexp
+
+from tood import Partition, ToodError, energy, task_energies
+from tood.energy import BLOCK
+
+partitions = st.lists(st.integers(0, 4), min_size=1, max_size=30).map(
+    lambda owners: Partition.from_class_tasks(np.unique(owners, return_inverse=True)[1])
+)
+
+
+def by_scipy(logits, partition):
+    return np.stack([logsumexp(logits[:, list(task)].astype(np.float64), axis=1) for task in partition], axis=1)
+
+
+@given(partitions, st.integers(0, 2**32 - 1))
+@settings(max_examples=60)
+def test_agrees_with_scipy_on_any_partition(partition, seed):
+    logits = np.random.default_rng(seed).normal(0, 20, size=(7, partition.columns))
+    expected = by_scipy(logits, partition)
+    np.testing.assert_allclose(task_energies(logits, partition), expected, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(energy(logits), logsumexp(logits, axis=1), rtol=1e-13)
+    tensor = torch.from_numpy(logits)
+    np.testing.assert_allclose(task_energies(tensor, partition).numpy(), expected, rtol=1e-13, atol=1e-13)
+    graph = task_energies(tensor.clone().requires_grad_(), partition)
+    np.testing.assert_allclose(graph.detach().numpy(), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_many_rows_cross_the_blocks():
+    rng = np.random.default_rng(0)
+    partition = Partition.from_class_tasks(rng.permutation(np.arange(50) % 7))
+    logits = rng.normal(size=(3 * BLOCK // 50 + 11, 50)).astype(np.float32)
+    np.testing.assert_allclose(task_energies(logits, partition), by_scipy(logits, partition), rtol=2e-6)
+
+
+def test_a_channel_far_below_another_keeps_full_precision():
+    low = np.array([[0.1, -0.2, 0.3]])
+    partition = Partition([[0, 1, 2], [3]])
+    shifted = np.concatenate([low - 1000, [[1000.0]]], axis=1)
+    expected = logsumexp(low, axis=1) - 1000
+    assert task_energies(shifted, partition)[0, 0] == pytest.approx(expected[0], abs=1e-12)
+    half = np.array([[-1000.0, -1000.0, 1000.0]], dtype=np.float16)
+    assert task_energies(half, Partition([[0, 1], [2]])).tolist() == [[np.float32(-1000 + np.log(2)), 1000.0]]
+
+
+def test_the_input_is_left_alone():
+    logits = np.asfortranarray(np.random.default_rng(0).normal(size=(5, 4)))
+    before = logits.copy()
+    task_energies(logits, Partition.from_sizes([2, 2]))
+    energy(logits)
+    np.testing.assert_array_equal(logits, before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_kind_and_precision_come_back(dtype):
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
+    out = task_energies(logits, Partition.from_sizes([2, 2]))
+    assert isinstance(out, torch.Tensor)
+    assert out.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    expected = torch.stack([logits[:, :2].double().logsumexp(1), logits[:, 2:].double().logsumexp(1)], dim=1)
+    torch.testing.assert_close(out.double(), expected, rtol=1e-6, atol=1e-6)
+    assert isinstance(energy(np.zeros((2, 3), dtype=np.float16)), np.ndarray)
+    assert energy(np.zeros((2, 3), dtype=np.float16)).dtype == np.float32
+
+
+def test_gradients_flow_and_none_are_left_behind():
+    partition = Partition([[2, 0], [1]])
+    logits = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: task_energies(x, partition), (logits,))
+    assert logits.grad is None
+    with torch.no_grad():
+        assert not energy(logits).requires_grad
+
+
+def test_extreme_shapes():
+    assert energy(np.empty((0, 3))).shape == (0,)
+    wide = np.zeros((3, 100_000), dtype=np.float32)
+    np.testing.assert_allclose(energy(wide), np.log(100_000), rtol=1e-6)
+    partition = Partition.from_sizes([100] * 1000)
+    np.testing.assert_allclose(task_energies(wide, partition), np.log(100), rtol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, lambda x: torch.from_numpy(x).requires_grad_()])
+def test_values_that_are_not_finite_are_located(bad, kind):
+    logits = np.zeros((5, 3))
+    logits[3, 1] = bad
+    with pytest.raises(ToodError, match=r"row 3, column 1"):
+        task_energies(kind(logits), Partition.from_sizes([2, 1]))
+
+
+@pytest.mark.parametrize(
+    ("logits", "message"),
+    [
+        (np.zeros(3), r"found shape \(3,\)"),
+        (np.zeros((2, 0)), r"found shape \(2, 0\)"),
+        ([[0.0]], "found list"),
+        (np.zeros((2, 4)), r"expected 3 columns, those of the 2 tasks, found shape \(2, 4\)"),
+        (np.zeros((2, 3), dtype=complex), "found dtype complex128"),
+    ],
+)
+def test_bad_shapes_are_named(logits, message):
+    with pytest.raises(ToodError, match=message):
+        task_energies(logits, Partition.from_sizes([2, 1]))
