@@ -26,7 +26,7 @@ test: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest --cov --cov-report=term
+	$(BIN)/pytest --cov=tood --cov-report=term
 
 bench: install
 	$(BIN)/python benchmarks/scoring.py

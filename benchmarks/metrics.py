@@ -9,11 +9,6 @@ row by row (which gives the pooled figures as well). They take turns, and the le
 
 from __future__ import annotations
 
-import os
-
-for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"
-
 import argparse
 import time
 

@@ -165,8 +165,9 @@ def evaluate_tasks(
     tasks = indices(id_tasks, "id_tasks", length=len(ids))
     sizes = _task_sizes(tasks, num_tasks)
     oods = np.sort(oods)
-    ood_rank = oods.searchsorted(oods, side="right")
-    groups = np.split(ids[np.argsort(tasks, kind="stable")], np.cumsum(sizes)[:-1])
+    ood_rank = _ranks(oods)[1]
+    small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes a task: NumPy sorts these in linear time
+    groups = np.split(ids[np.argsort(small, kind="stable")], np.cumsum(sizes)[:-1])
     *rows, pooled = (_Comparison(np.sort(group), oods, ood_rank).all(recall) for group in (*groups, ids))
     return {name: np.array([row[name] for row in rows]) for name in pooled}, pooled
 
@@ -228,13 +229,19 @@ class _Comparison:
     """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
 
     With ID positive, the threshold at an ID sample takes in everything not below it; with OOD positive, the threshold
-    at an OOD sample takes in everything not above it. ``ood_rank`` is how many OOD samples are not above each.
+    at an OOD sample takes in everything not above it. ``ood_rank`` may be given where it is known already.
     """
 
     def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
         self.ids, self.oods = ids, oods
         self.n, self.m = len(ids), len(oods)
-        self.ood_rank = oods.searchsorted(oods, side="right") if ood_rank is None else ood_rank
+        if ood_rank is not None:
+            self.ood_rank = ood_rank
+
+    @cached_property
+    def ood_rank(self) -> IntArray:
+        """``[m]``: how many OOD samples do not lie above each OOD sample."""
+        return _ranks(self.oods)[1]
 
     @cached_property
     def below(self) -> IntArray:
@@ -244,7 +251,8 @@ class _Comparison:
     @cached_property
     def not_above(self) -> IntArray:
         """``[n]``: how many OOD samples do not lie above each ID sample."""
-        return self.oods.searchsorted(self.ids, side="right")
+        at = np.minimum(self.below, self.m - 1)  # without a tie, the same as below; with one, up to the end of its run
+        return np.where(self.oods[at] == self.ids, self.ood_rank[at], self.below)
 
     @cached_property
     def ids_not_above(self) -> IntArray:
@@ -265,16 +273,16 @@ class _Comparison:
         return float(self.ids_not_above[threshold] / self.n)
 
     def aupr_in(self, method: Method = "average_precision") -> float:
-        area = _precision(self.n - self.ids.searchsorted(self.ids), self.m - self.below).mean()
+        first, last = _ranks(self.ids)
+        area = _precision(self.n - first, self.m - self.below).mean()
         if _checked_method(method) == "trapezoid":
-            beyond = self.n - self.ids.searchsorted(self.ids, side="right")
-            area = (area + _precision(beyond, self.m - self.not_above).mean()) / 2
+            area = (area + _precision(self.n - last, self.m - self.not_above).mean()) / 2
         return float(area)
 
     def aupr_out(self, method: Method = "average_precision") -> float:
         area = _precision(self.ood_rank, self.ids_not_above).mean()
         if _checked_method(method) == "trapezoid":
-            beyond = self.oods.searchsorted(self.oods)
+            beyond, _ = _ranks(self.oods)
             area = (area + _precision(beyond, self.ids.searchsorted(self.oods)).mean()) / 2
         return float(area)
 
@@ -293,6 +301,13 @@ class _Comparison:
         np.cumsum(np.bincount(chosen_oods, minlength=self.m), out=before[1:])
         wins = before[self.below] + before[self.not_above]
         return float((np.bincount(chosen_ids, minlength=self.n) * wins).sum() / (2 * self.n * self.m))
+
+
+def _ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
+    """How many entries of a sorted array lie below each entry, and how many do not lie above it."""
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
+    ends = np.append(starts[1:], len(ordered))
+    return np.repeat(starts, ends - starts), np.repeat(ends, ends - starts)
 
 
 def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float64]:

@@ -1,0 +1,167 @@
+"""Against the n × n definition of CKA, SciPy's distances and correlation, and invariances."""
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
+from scipy.stats import ortho_group, pearsonr
+
+from tood import Partition, ToodError
+from tood.errors import MissingDependencyError
+from tood.metrics import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance, representation
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def hsic_cka(a, b):
+    """CKA by its definition: HSIC of Gram matrices, centred by H = I - 1/n."""
+    a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    centre = np.eye(len(a)) - 1 / len(a)
+    k, l = centre @ a @ a.T @ centre, centre @ b @ b.T @ centre
+    return np.trace(k @ l) / np.sqrt(np.trace(k @ k) * np.trace(l @ l))
+
+
+@pytest.mark.parametrize(("samples", "first", "second"), [(40, 7, 3), (12, 30, 50), (9, 1100, 5), (2, 1, 1)])
+def test_cka_is_the_ratio_of_hsics(rng, samples, first, second):
+    a = rng.normal(3, 2, (samples, first))
+    b = rng.normal(size=(samples, second)) + a[:, :1]
+    assert linear_cka(a, b) == pytest.approx(hsic_cka(a, b), abs=1e-12)
+    assert linear_cka(b, a) == pytest.approx(linear_cka(a, b), abs=1e-12)
+
+
+def test_cka_of_float32_tensors_is_computed_in_float64(rng):
+    a, b = (torch.from_numpy(rng.normal(100, 1, (50, 8)).astype(np.float32)) for _ in range(2))
+    assert linear_cka(a, b) == pytest.approx(hsic_cka(a, b), rel=1e-10)
+
+
+def test_cka_ignores_rotation_scale_and_shift(rng):
+    a, b = rng.normal(size=(30, 6)), rng.normal(size=(30, 4))
+    turned = 1e-200 * a @ ortho_group.rvs(6, random_state=0)
+    assert linear_cka(a, turned) == pytest.approx(1, abs=1e-12)
+    assert linear_cka(turned, b) == pytest.approx(linear_cka(a, b), abs=1e-12)
+    assert linear_cka(a + 50, 1e200 * b) == pytest.approx(linear_cka(a, b), abs=1e-10)
+
+
+def test_cka_of_orthogonal_representations_is_zero():
+    columns = np.array([[1.0, 1, -1, -1], [1, -1, 1, -1]]).T
+    assert linear_cka(columns[:, :1], columns[:, 1:]) == 0.0
+
+
+def test_cka_errors(rng):
+    with pytest.raises(ToodError, match="b: expected the 4 samples of a, found 5"):
+        linear_cka(rng.normal(size=(4, 2)), rng.normal(size=(5, 2)))
+    with pytest.raises(ToodError, match="b: expected features that differ"):
+        linear_cka(rng.normal(size=(7, 2)), np.full((7, 2), 0.1))
+    with pytest.raises(ToodError, match="a: expected features that differ"):
+        linear_cka(np.zeros((7, 2)), rng.normal(size=(7, 2)))
+    with pytest.raises(ToodError, match="a: expected finite features, found nan in row 1, column 0"):
+        linear_cka([[0.0], [np.nan]], [[0.0], [1.0]])
+    with pytest.raises(ToodError, match="a: expected features"):
+        linear_cka(np.empty((0, 3)), np.empty((0, 3)))
+
+
+def test_drift_is_one_minus_cka(rng):
+    steps = [rng.normal(size=(20, 5)) for _ in range(4)]
+    origin = [0.0, *(1 - hsic_cka(steps[0], now) for now in steps[1:])]
+    adjacent = [0.0, *(1 - hsic_cka(steps[k], steps[k + 1]) for k in range(3))]
+    assert feature_drift(steps) == pytest.approx(origin, abs=1e-12)
+    assert feature_drift(iter(steps), since="adjacent") == pytest.approx(adjacent, abs=1e-12)
+    assert feature_drift(steps[:1]).tolist() == [0.0]
+    with pytest.raises(ToodError, match=r"features: .* found none"):
+        feature_drift([])
+    with pytest.raises(ToodError, match="unknown since"):
+        feature_drift(steps, since="start")
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize("block", [1, 40, 1 << 22])
+def test_distances_are_those_of_scipy(rng, monkeypatch, normalize, block):
+    monkeypatch.setattr(representation, "BLOCK", block)
+    oods, ids = rng.normal(size=(31, 6)).astype(np.float32), rng.normal(1, 2, (53, 6)).astype(np.float32)
+    a, b = oods.astype(np.float64), ids.astype(np.float64)
+    if normalize:
+        a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    expected = cdist(a, b).min(axis=1)
+    assert nearest_distance(oods, ids, normalize=normalize) == pytest.approx(expected, rel=1e-13)
+    tensor = nearest_distance(torch.from_numpy(oods), torch.from_numpy(ids), normalize=normalize)
+    assert isinstance(tensor, torch.Tensor)
+    assert tensor.numpy() == pytest.approx(expected, rel=1e-13)
+
+
+def test_close_neighbours_far_from_the_origin_keep_full_precision(rng):
+    """|x|² + |y|² - 2xy would lose every digit here."""
+    ids = 1e4 + rng.normal(size=(60, 5)) * 1e-6
+    oods = 1e4 + rng.normal(size=(40, 5)) * 1e-6
+    assert nearest_distance(oods, ids) == pytest.approx(cdist(oods, ids).min(axis=1), rel=1e-12)
+    assert nearest_distance(ids, ids).tolist() == [0.0] * 60
+
+
+def test_rows_of_zeros_stay_under_normalization():
+    distances = nearest_distance(np.array([[0.0, 0.0], [0.0, 5.0]]), np.array([[3.0, 0.0]]), normalize=True)
+    assert distances == pytest.approx([1.0, np.sqrt(2)])
+
+
+def test_distance_errors():
+    with pytest.raises(ToodError, match="ood_features: expected the 3 columns of id_features, found 2"):
+        nearest_distance(np.ones((1, 2)), np.ones((1, 3)))
+    with pytest.raises(ToodError, match="id_features"):
+        nearest_distance(np.ones((1, 2)), np.ones((0, 2)))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_confidence_gap_is_the_mean_own_energy(rng, kind):
+    tasks = [[4, 0], [2], [1, 3]]
+    labels = rng.permutation(np.tile(np.arange(5), 9))
+    logits = rng.normal(size=(45, 5)) * 3
+    expected = [logsumexp(logits[np.isin(labels, task)][:, task], axis=1).mean() for task in tasks]
+    gap = confidence_gap(kind(logits), labels, Partition(tasks))
+    assert gap == pytest.approx(expected, abs=1e-12)
+    assert confidence_gap(kind(logits), labels, tasks).tolist() == gap.tolist()
+
+
+def test_confidence_gap_errors():
+    with pytest.raises(ToodError, match=r"labels: .* task 1"):
+        confidence_gap(np.zeros((2, 2)), [0, 0], [[0], [1]])
+    with pytest.raises(ToodError, match=r"labels: .*found 2"):
+        confidence_gap(np.zeros((2, 2)), [0, 2], [[0], [1]])
+
+
+@pytest.mark.parametrize("samples", [3, 4, 11, 200])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_correlation_is_that_of_scipy(rng, samples, share):
+    x = rng.normal(size=samples)
+    y = share * x - (1 - share) * rng.normal(size=samples)
+    expected = pearsonr(x, y)
+    r, p = correlation(x, torch.from_numpy(y))
+    assert r == pytest.approx(expected.statistic, abs=1e-12)
+    assert p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-7)  # at r = 1, p is the square root of a rounding error
+    assert correlation(-x, y) == pytest.approx((-r, p))
+
+
+def test_correlation_of_the_paper_s_figure():
+    """Eleven learners with r = 0.365 have p = 0.270 (caption of Fig. cka)."""
+    rng = np.random.default_rng(5)
+    x, noise = rng.normal(size=(2, 11))
+    x = (x - x.mean()) / np.linalg.norm(x - x.mean())
+    noise -= noise.mean() + (noise @ x) * x
+    y = 0.365 * x + np.sqrt(1 - 0.365**2) * noise / np.linalg.norm(noise)
+    r, p = correlation(x, y)
+    assert (round(r, 3), round(p, 3)) == (0.365, 0.270)
+
+
+def test_correlation_errors(monkeypatch):
+    with pytest.raises(ToodError, match="x: expected 3 or more"):
+        correlation([1.0, 2.0], [1.0, 2.0])
+    with pytest.raises(ToodError, match=r"y: .*not all equal"):
+        correlation([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
+    with pytest.raises(ToodError, match="y: expected the 3 entries of x, found 4"):
+        correlation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0])
+    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    with pytest.raises(MissingDependencyError, match=r'needs scipy: pip install "tood\[report\]"'):
+        correlation([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
