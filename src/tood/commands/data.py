@@ -1,0 +1,186 @@
+"""``tood data``: which image sets are present, whether they are intact, and how to make them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = ["command"]
+
+root_option = click.option(
+    "--root", type=click.Path(path_type=Path), help="Folder of the sets  [default: $TOOD_DATA, or the user's cache]."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group()
+def command() -> None:
+    """Image sets: list what is there, verify it, prepare what is not.
+
+    Example: tood data list
+    """
+
+
+@command.command("list")
+@root_option
+@json_option
+def list_sets(root: Path | None, as_json: bool) -> None:
+    """Which sets and streams can be used, and where they are.
+
+    Example: tood data list --root ~/data
+    """
+    from tood.streams.catalog import data_root, missing, names
+
+    folder = data_root(root)
+    sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
+    streams = {name: missing(name, folder) for name in names()}
+    if as_json:
+        click.echo(json.dumps({"root": str(folder), "sets": sets, "streams": streams}, indent=2))
+        return
+    click.echo(f"{folder}: {len(sets)} sets" if folder.is_dir() else f"{folder}: no such folder")
+    for found in sets:
+        click.echo("  " + _line(found))
+    for name, absent in streams.items():
+        click.echo(f"stream {name}: " + ("ready" if not absent else f"missing {', '.join(absent)}"))
+    if any(streams.values()):
+        click.echo("Set TOOD_DATA to a folder that has them, or make them: tood data prepare --help")
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    from tood.errors import ToodError
+    from tood.streams.packed import PackedSource
+
+    try:
+        source = PackedSource(path)
+    except ToodError as error:
+        return {"file": path.name, "error": str(error)}
+    shape, classes = list(source.shape), len(source.classes)
+    return {"file": path.name, "images": len(source), "classes": classes, "shape": shape, "layout": source.layout}
+
+
+def _line(found: dict[str, Any]) -> str:
+    if "error" in found:
+        return f"{found['file']:<24}{found['error']}"
+    height, width, _ = found["shape"]
+    return (
+        f"{found['file']:<24}{found['images']:>9,} images{found['classes']:>6,} classes  "
+        f"{height}x{width}  {found['layout']}"
+    )
+
+
+@command.command()
+@root_option
+@json_option
+def verify(root: Path | None, as_json: bool) -> None:
+    """Compare every set with its checksum in SHA256SUMS; exit code 1 where one differs or is missing.
+
+    Example: tood data verify
+    """
+    from tood.errors import ToodError
+    from tood.streams.catalog import data_root
+    from tood.streams.packed import CHECKSUMS, checksums, sha256
+
+    folder = data_root(root)
+    if not folder.is_dir():
+        raise ToodError(f"{folder}: no such folder; set TOOD_DATA or give --root")
+    expected = checksums(folder)
+    states = {}
+    for name in sorted({*expected, *(path.name for path in folder.glob("*.npz"))}):
+        if name not in expected:
+            states[name] = "no checksum"
+        elif not (folder / name).is_file():
+            states[name] = "missing"
+        else:
+            states[name] = "intact" if sha256(folder / name) == expected[name] else "damaged"
+        if not as_json:
+            click.echo(f"{name}: {states[name]}")
+    if as_json:
+        click.echo(json.dumps({"root": str(folder), "sets": states}, indent=2))
+    elif not states:
+        click.echo(f"{folder}: no sets and no {CHECKSUMS}")
+    bad = [name for name, state in states.items() if state in ("missing", "damaged")]
+    if bad:
+        raise ToodError(f"{len(bad)} of {len(states)} sets are damaged or missing: {', '.join(bad)}")
+
+
+@command.command()
+@click.argument("name")
+@click.argument("split")
+@click.option("--from", "origin", required=True, help="A folder, or with --kind huggingface a name on the Hub.")
+@click.option(
+    "--kind",
+    type=click.Choice(["auto", "folder", "cifar", "huggingface"]),
+    default="auto",
+    show_default=True,
+    help="What it is: a folder of class folders, CIFAR's binary files, or a Hugging Face dataset.",
+)
+@click.option("--size", type=click.IntRange(1, 1024), help="Pixels a side; needed where images differ in size.")
+@click.option("--image-column", default="image", show_default=True, help="Of a Hugging Face dataset.")
+@click.option("--label-column", default="label", show_default=True, help="Of a Hugging Face dataset.")
+@click.option("--force", is_flag=True, help="Replace a set that exists.")
+@root_option
+def prepare(
+    name: str,
+    split: str,
+    origin: str,
+    kind: str,
+    size: int | None,
+    image_column: str,
+    label_column: str,
+    force: bool,
+    root: Path | None,
+) -> None:
+    """Make the set NAME-SPLIT.npz, losslessly, and note its checksum.
+
+    The sets that each stream needs are those that `tood data list` calls missing.
+
+    Example: tood data prepare cifar10 train --from cifar-10-batches-bin
+    """
+    from tood.errors import ToodError
+    from tood.streams.catalog import data_root
+    from tood.streams.pack import write_packed
+
+    folder = data_root(root)
+    if not all(part and part.isascii() and part.replace("_", "").isalnum() for part in (name, split)):
+        raise ToodError(f"name, split: expected letters, digits and underscores, found {name!r} and {split!r}")
+    target = folder / f"{name}-{split}.npz"
+    if target.exists() and not force:
+        raise ToodError(f"{target}: exists; --force replaces it")
+    source, classes = _origin(origin, kind, split, size, image_column, label_column)
+    path = write_packed(folder, target.stem, source, classes)
+    click.echo(f"{path}: {len(source):,} images, {len(classes):,} classes, {path.stat().st_size / 2**20:.1f} MiB")
+
+
+def _origin(origin: str, kind: str, split: str, size: int | None, image: str, label: str) -> tuple[Any, Any]:
+    """The source and its class names."""
+    from tood.errors import ToodError
+
+    folder = Path(origin)
+    if kind == "auto":
+        kind = _guess(folder)
+    if kind == "cifar":
+        from tood.streams.pack import read_cifar
+
+        return read_cifar(folder, split)
+    if kind == "huggingface":
+        from tood.streams.download import from_huggingface
+
+        found = from_huggingface(origin, split, image, label, size=size)
+        return found, found.classes
+    from tood.streams.folders import FolderSource
+
+    if size is None:
+        raise ToodError("--size: images of a folder are made one size; say how many pixels a side")
+    files = FolderSource(folder, size=size)
+    return files, files.classes
+
+
+def _guess(folder: Path) -> str:
+    if any((folder / name).is_file() for name in ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin")):
+        return "cifar"
+    if any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
+        return "huggingface"
+    return "folder"

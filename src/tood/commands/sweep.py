@@ -1,0 +1,48 @@
+"""``tood sweep``: a grid of runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
+@click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
+def command(file: Path, out: Path, workers: int, engine: str, status: bool, as_json: bool) -> None:
+    """Run every cell of a grid of streams, learners, seeds and options.
+
+    A sweep may be interrupted at any time and goes on where it was when started again. A cell that fails is reported
+    at the end; the others finish.
+
+    \b
+    Example:
+      printf 'grid: {learner: [icarl, der], seed: [0, 1]}' > sweep.yaml
+      tood sweep sweep.yaml --out runs
+      tood sweep sweep.yaml --out runs --status
+    """
+    from tood.pipeline.sweep import read_sweep, run_cells
+
+    cells = read_sweep(file, out)
+    if status:
+        states = {cell.config.name: cell.status() for cell in cells}
+        if as_json:
+            click.echo(json.dumps(states, indent=2))
+        else:
+            for name, state in states.items():
+                click.echo(f"{name:<50} {state}")
+        return
+    failed = run_cells(cells, workers, engine, say=click.echo)
+    for name, error in failed.items():
+        click.echo(f"tood: {name}: {error}", err=True)
+    if failed:
+        click.echo(f"tood: {len(failed)} of {len(cells)} cells failed; start again to retry them", err=True)
+        sys.exit(1)
+    click.echo(f"{len(cells)} runs in {out}")
