@@ -56,9 +56,8 @@ def cli(debug: bool) -> None:
 def main() -> None:
     """Run the command line: exit code 0 when done, 1 when something failed, 2 when it was called wrongly."""
     try:
-        cli.main(prog_name="tood", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
+        code = cli.main(prog_name="tood", standalone_mode=False)  # click returns the code of ctx.exit(n)
+        sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)

@@ -1,6 +1,7 @@
 """Streams: tasks in order of arrival, their near- and far-OOD sets, and where the samples come from."""
 
 from tood.streams.catalog import load, names
+from tood.streams.download import from_huggingface
 from tood.streams.folders import FolderSource, ImageListSource
 from tood.streams.memory import Exemplars, Reservoir, class_balanced, herding
 from tood.streams.packed import PackedSource
@@ -20,6 +21,7 @@ __all__ = [
     "Subset",
     "batches",
     "class_balanced",
+    "from_huggingface",
     "herding",
     "load",
     "names",

@@ -206,7 +206,7 @@ class Exemplars:
 
     def quota(self, classes: int) -> int:
         """How many rows a class may have when there are ``classes`` of them."""
-        return self.per_class if self.total is None else _share(self.total, classes)  # type: ignore[return-value]
+        return self.per_class if self.per_class is not None else _share(self.total or 0, classes)
 
     def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
         """Take in the classes of a new task and cut the others to their new quota.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tood.arrays import IntArray, indices, is_tensor
 from tood.errors import ToodError
 
-__all__ = ["ArraySource", "Samples", "Source", "Subset", "batches"]
+__all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure"]
 
 Samples = npt.NDArray[Any]  # uint8 [k, H, W, C] for images, float32 [k, D] for vectors
 
@@ -96,6 +96,7 @@ class Subset:
         self.rows = indices(rows, "rows")
         self.labels: IntArray = source.labels[self.rows]
         self.shape = source.shape
+        self.lazy: bool = getattr(source, "lazy", False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -128,3 +129,17 @@ def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Itera
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of pixels in [0, 1], of at most ``count`` evenly spaced images."""
+    if len(source.shape) == 1:
+        return (0.0,), (1.0,)
+    rows = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
+    pixels = source.take(rows).reshape(-1, source.shape[-1])
+    # Of 256 possible values, so exact and without a float copy of the images.
+    counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
+    values = np.arange(256) / 255
+    mean = counts @ values / len(pixels)
+    std = np.sqrt(np.maximum(counts @ values**2 / len(pixels) - mean**2, 1e-12))
+    return tuple(mean.tolist()), tuple(std.tolist())

@@ -13,11 +13,12 @@ import numpy as np
 from tood.arrays import IntArray, indices
 from tood.errors import ToodError, UnknownNameError
 from tood.partition import Partition
-from tood.streams.sources import ArraySource, Source
+from tood.streams.arrival import Tasks, arrange
+from tood.streams.folders import FolderSource
+from tood.streams.sources import ArraySource, Source, measure
 
-__all__ = ["OODSet", "Stream"]
+__all__ = ["AUGMENTATIONS", "OODSet", "Stream"]
 
-Tasks: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]]"
 Group: TypeAlias = Literal["near", "far"]
 AUGMENTATIONS = ("crop_flip", "shift", "none")
 
@@ -81,6 +82,8 @@ class Stream:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        if min(self.order, default=-1) < 0 or self.seed < 0:
+            raise ToodError(f"{self.name}: expected class ids and a seed of 0 or more, found {self.order}, {self.seed}")
         if len(set(self.order)) != len(self.order):
             twice = next(c for c in self.order if self.order.count(c) > 1)
             raise ToodError(f"{self.name}: class {twice} is in two tasks or twice in one")
@@ -118,6 +121,8 @@ class Stream:
         for s in self.ood:
             if s.group not in ("near", "far"):
                 raise ToodError(f"{s.name}: expected the group near or far, found {s.group!r}")
+            if not s.name or set(s.name) & set("/\\"):
+                raise ToodError(f"ood: a set's name becomes a file's name, so it cannot be {s.name!r}")
         channels = shape[-1] if len(shape) == 3 else 1
         if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
             raise ToodError(
@@ -154,7 +159,7 @@ class Stream:
     def train_rows(self, task: int) -> IntArray:
         """Rows of :attr:`train` of one task's classes, without the reserved ones, ascending."""
         rows = np.concatenate([self._train_rows[c] for c in self.task_classes(task)])
-        return np.setdiff1d(rows, self.reserved_rows(task), assume_unique=True)
+        return np.sort(np.setdiff1d(rows, self.reserved_rows(task), assume_unique=True))
 
     def reserved_rows(self, task: int) -> IntArray:
         """Rows of :attr:`train` set aside for calibration, ``reserve`` of each class of the task, ascending.
@@ -271,19 +276,18 @@ class Stream:
         augmentation: str = "crop_flip",
         **options: Any,
     ) -> Stream:
-        """A stream from image files ``ROOT/{train,test}/CLASS/*`` and, where there are any, ``ROOT/ood/{near,far}/NAME/**``.
+        """A stream from image files: ``ROOT/{train,test}/CLASS/*``, and OOD sets ``ROOT/ood/{near,far}/NAME/*``.
 
         Images are decoded when they are needed, ``size`` pixels a side; see :meth:`from_sources` for other options.
         """
-        from tood.streams.folders import FolderSource
-
         root = Path(root)
         train = FolderSource(root / "train", size=size)
         test = FolderSource(root / "test", size=size, classes=train.classes)
         ood = {
             group: {
                 folder.name: FolderSource(folder, size=size, flat=True)
-                for folder in sorted((root / "ood" / group).glob("*/"))
+                for folder in sorted((root / "ood" / group).glob("*"))
+                if folder.is_dir()
             }
             for group in ("near", "far")
         }
@@ -296,46 +300,3 @@ def _rows_by_class(labels: IntArray) -> dict[int, IntArray]:
     order = np.argsort(labels, kind="stable")
     classes, starts = np.unique(labels[order], return_index=True)
     return {int(c): rows for c, rows in zip(classes, np.split(order, starts[1:]), strict=True)}
-
-
-def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Class ids in order of arrival and the number of classes of each task; parameters as :meth:`Stream.from_sources`.
-
-    >>> arrange(np.arange(4), 2)
-    ((0, 1, 2, 3), (2, 2))
-    >>> arrange(np.arange(4), [[3, 0], [1]])
-    ((3, 0, 1), (2, 1))
-    """
-    if not isinstance(tasks, int) and tasks and all(isinstance(task, Sequence) for task in tasks):
-        if order != "label":
-            raise ToodError("order: the class ids of each task are given, so an order cannot be")
-        groups = [[int(c) for c in task] for task in tasks]  # type: ignore[union-attr]
-        return tuple(c for group in groups for c in group), tuple(map(len, groups))
-    ids = [int(c) for c in classes]
-    if isinstance(order, int):
-        # The generator whose draws NumPy has promised never to change.
-        ids = [ids[i] for i in np.random.RandomState(order).permutation(len(ids))]
-    elif order != "label":
-        raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
-    if isinstance(tasks, int):
-        if tasks < 1 or len(ids) % tasks:
-            raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give their sizes")
-        tasks = [len(ids) // tasks] * tasks
-    sizes = tuple(int(size) for size in tasks)  # type: ignore[arg-type]
-    if sum(sizes) != len(ids):
-        raise ToodError(f"tasks: sizes {list(sizes)} do not add up to the {len(ids)} classes")
-    return tuple(ids), sizes
-
-
-def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of pixels in [0, 1], of at most ``count`` evenly spaced images."""
-    if len(source.shape) == 1:
-        return (0.0,), (1.0,)
-    rows = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
-    pixels = source.take(rows).reshape(-1, source.shape[-1])
-    # Of 256 possible values, so exact and without a float copy of the images.
-    counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
-    values = np.arange(256) / 255
-    mean = counts @ values / len(pixels)
-    std = np.sqrt(np.maximum(counts @ values**2 / len(pixels) - mean**2, 1e-12))
-    return tuple(mean.tolist()), tuple(std.tolist())

@@ -1,0 +1,163 @@
+"""Image files on disk, decoded when a batch asks for them: a folder a class, or OpenOOD's image lists."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from tood.arrays import IntArray
+from tood.errors import ToodError
+from tood.streams.images import Pixels, decode, fit, pixels
+from tood.streams.sources import Samples
+
+__all__ = ["FolderSource", "ImageListSource"]
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+
+
+class _Files:
+    """Image files below one folder; a batch is decoded by several threads (Pillow leaves the interpreter lock)."""
+
+    lazy = True  # decoding is worth doing ahead: see tood.streams.sources.batches
+
+    def __init__(
+        self, root: Path, files: list[str], labels: IntArray, size: int, resize: int | None, workers: int | None
+    ):
+        if size < 1 or (resize is not None and resize < size):
+            raise ToodError(f"size, resize: expected 1 or more and at least the size, found {size} and {resize}")
+        self.root = root
+        self.files = files
+        self.labels = labels
+        self.size = size
+        self.resize = resize
+        self.workers = workers or min(16, os.cpu_count() or 1)
+        self.shape: tuple[int, ...] = (size, size, 3)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def take(self, rows: IntArray) -> Samples:
+        """The images of these rows, uint8 ``[k, size, size, 3]``."""
+        images = np.empty((len(rows), *self.shape), np.uint8)
+        with ThreadPoolExecutor(self.workers) as pool:
+            for i, image in enumerate(pool.map(self._read, rows)):
+                images[i] = image
+        return images
+
+    def _read(self, row: int) -> Pixels:
+        path = os.path.join(self.root, self.files[row])
+        return pixels(fit(decode(path, path), self.size, self.resize))
+
+
+class FolderSource(_Files):
+    """Images in one folder a class: ``ROOT/CLASS/**/image.jpg``. Classes are numbered in sorted order.
+
+    Parameters
+    ----------
+    root:
+        The folder of the class folders.
+    size:
+        Pixels a side of what :meth:`take` gives.
+    resize:
+        What the shorter side is scaled to before the centre is cropped; ``size`` when left out.
+    classes:
+        The class folders in order of their ids, where they must agree with another source.
+    flat:
+        Every image below ``root``, labelled 0, as for an OOD set.
+    workers:
+        Threads that decode a batch; as many as there are processors, at most 16, when left out.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        *,
+        size: int,
+        resize: int | None = None,
+        classes: Sequence[str] | None = None,
+        flat: bool = False,
+        workers: int | None = None,
+    ) -> None:
+        root = Path(root)
+        if not root.is_dir():
+            raise ToodError(f"{root}: no such folder")
+        found = ["."] if flat else sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        self.classes: tuple[str, ...] = tuple(found if classes is None else classes)
+        missing = sorted(set(self.classes) - set(found))
+        if missing or not found:
+            raise ToodError(f"{root}: expected a folder a class, found no folder {missing[0] if missing else 'at all'}")
+        files: list[str] = []
+        labels: list[int] = []
+        for label, name in enumerate(self.classes):
+            members = _images_below(root, name)
+            if not members:
+                raise ToodError(f"{root / name}: no images (looked for {', '.join(SUFFIXES)})")
+            files += members
+            labels += [label] * len(members)
+        super().__init__(root, files, np.array(labels, np.int64), size, resize, workers)
+
+
+def _images_below(root: Path, folder: str) -> list[str]:
+    """Paths, relative to ``root``, of the images anywhere below one of its folders, sorted."""
+    found = []
+    for path, _, names in os.walk(root / folder):
+        below = os.path.relpath(path, root)  # once a folder: there may be a million files
+        found += [os.path.join(below, name) for name in names if name.lower().endswith(SUFFIXES)]
+    return sorted(found)
+
+
+class ImageListSource(_Files):
+    """The images of an OpenOOD list: lines ``path label``, with paths relative to a folder.
+
+    A class is called what the folder of its first image is called.
+
+    Parameters
+    ----------
+    list_file:
+        The list, such as ``benchmark_imglist/cifar10/test_cifar10.txt``.
+    root:
+        The folder its paths start from, such as ``images_classic``; a path that leaves it is refused.
+    size, resize, workers:
+        As for :class:`FolderSource`.
+    """
+
+    def __init__(
+        self,
+        list_file: str | Path,
+        root: str | Path,
+        *,
+        size: int,
+        resize: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        list_file, root = Path(list_file), Path(root)
+        if not list_file.is_file():
+            raise ToodError(f"{list_file}: no such file")
+        if not root.is_dir():
+            raise ToodError(f"{root}: no such folder")
+        files: list[str] = []
+        labels: list[int] = []
+        for number, line in enumerate(list_file.read_text(encoding="utf-8").splitlines(), 1):
+            if line.strip():
+                path, label = _parse(line, f"{list_file}, line {number}")
+                files.append(path)
+                labels.append(label)
+        if not files:
+            raise ToodError(f"{list_file}: lists no images")
+        named = {label: Path(path).parent.name for path, label in zip(reversed(files), reversed(labels), strict=True)}
+        self.classes: tuple[str, ...] = tuple(named.get(c, str(c)) for c in range(max(named) + 1))
+        super().__init__(root, files, np.array(labels, np.int64), size, resize, workers)
+
+
+def _parse(line: str, where: str) -> tuple[str, int]:
+    path, _, label = line.strip().rpartition(" ")
+    if not path or not label.lstrip("-").isdigit():
+        raise ToodError(f"{where}: expected a path and a label, found {line[:60]!r}")
+    parts = PurePosixPath(path.replace("\\", "/"))
+    if parts.is_absolute() or ".." in parts.parts or Path(path).is_absolute():
+        raise ToodError(f"{where}: {path} leaves the image folder")
+    return path, int(label)

@@ -1,0 +1,115 @@
+"""Make packed sets: from any source of images, from CIFAR's binary files; losslessly."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tood.errors import ToodError
+from tood.files import write_atomically
+from tood.streams.images import Pixels
+from tood.streams.packed import CHECKSUMS, checksums, sha256
+from tood.streams.sources import ArraySource, Source
+
+__all__ = ["read_cifar", "write_packed"]
+
+SHEET = 512  # images a sheet at most
+PIXELS = 4_000_000  # pixels a sheet at most: well below the dimensions WebP allows
+
+
+def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) -> Path:
+    """Write ``ROOT/NAME.npz`` in the sheets layout, lossless WebP, and its checksum to ``SHA256SUMS``.
+
+    Parameters
+    ----------
+    root:
+        The folder of the packed sets; made where it is missing.
+    name:
+        The set and split, such as ``cifar10-train``.
+    source:
+        RGB images.
+    classes:
+        Names by label.
+    """
+    if len(source.shape) != 3 or source.shape[2] != 3:
+        raise ToodError(f"{name}: expected images [H, W, 3], found samples of shape {source.shape}")
+    height, width, _ = source.shape
+    side = max(1, math.isqrt(min(SHEET, PIXELS // (height * width))))
+    count = side * side  # so that only the last sheet can have empty tiles
+    sheets = [
+        _encode(source.take(np.arange(start, min(start + count, len(source)))), side)
+        for start in range(0, len(source), count)
+    ]
+    arrays: dict[str, Any] = {
+        "labels": source.labels.astype(np.int32),
+        "classes": np.array(classes),
+        "sheets": np.frombuffer(b"".join(sheets), np.uint8),
+        "offsets": np.cumsum([0, *map(len, sheets)]),
+        "tile": np.array([height, width], np.int16),
+    }
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # a file object, because savez appends .npz to a name
+            np.savez(file, **arrays)
+
+    root.mkdir(parents=True, exist_ok=True)
+    path = root / f"{name}.npz"
+    write_atomically(path, write)
+    digests = {**checksums(root), path.name: sha256(path)}
+    text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
+    write_atomically(root / CHECKSUMS, lambda temporary: temporary.write_text(text))
+    return path
+
+
+def _encode(images: Pixels, side: int) -> bytes:
+    """One sheet: the images as a grid of at most ``side`` columns, row by row, the rest black."""
+    from PIL import Image
+
+    k, height, width, _ = images.shape
+    columns = min(k, side)
+    rows = math.ceil(k / columns)
+    grid = np.zeros((rows * columns, height, width, 3), np.uint8)
+    grid[:k] = images
+    sheet = grid.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(sheet).save(buffer, "WEBP", lossless=True, exact=True, quality=50)
+    return buffer.getvalue()
+
+
+def read_cifar(folder: Path, split: str) -> tuple[ArraySource, list[str]]:
+    """Images and class names of CIFAR-10 or CIFAR-100 (fine labels) in its binary version.
+
+    Parameters
+    ----------
+    folder:
+        ``cifar-10-batches-bin`` or ``cifar-100-binary``, unpacked.
+    split:
+        ``"train"`` or ``"test"``.
+    """
+    if split not in ("train", "test"):
+        raise ToodError(f"split: CIFAR has train and test, found {split!r}")
+    hundred = (folder / f"{split}.bin").is_file()
+    batches = [f"{split}.bin"] if hundred else ["test_batch.bin"]
+    if not hundred and split == "train":
+        batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
+    marks = 2 if hundred else 1  # CIFAR-100 has the coarse label before the fine one
+    records = []
+    for file in batches:
+        path = folder / file
+        if not path.is_file():
+            raise ToodError(f"{path}: no such file; expected CIFAR's binary version")
+        data = np.fromfile(path, np.uint8)
+        if not len(data) or len(data) % (marks + 3072):
+            raise ToodError(f"{path}: {len(data)} bytes are not whole records of {marks + 3072}; truncated?")
+        records.append(data.reshape(-1, marks + 3072))
+    table = np.concatenate(records)
+    names = folder / ("fine_label_names.txt" if hundred else "batches.meta.txt")
+    if not names.is_file():
+        raise ToodError(f"{names}: no such file; it names the classes")
+    images = np.ascontiguousarray(table[:, marks:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    return ArraySource(images, table[:, marks - 1]), names.read_text().split()

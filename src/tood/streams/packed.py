@@ -1,0 +1,216 @@
+"""Packed image sets: ``NAME-SPLIT.npz`` files of encoded images, decoded once and verified against SHA256SUMS.
+
+Each holds ``labels`` [N], ``classes`` [C] and the images in one of three layouts:
+
+- *sheets*: ``sheets`` (bytes of encoded images laid end to end), ``offsets`` [S + 1] and ``tile`` [h, w]; each sheet is
+  a grid of tiles read row by row, and tiles past N are padding;
+- *jpeg*: ``jpeg`` (bytes of encoded images laid end to end) and ``offsets`` [N + 1], one image each;
+- *images*: ``images`` uint8 [N, H, W, C].
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from tood.arrays import IntArray
+from tood.errors import ToodError
+from tood.streams.images import Pixels, decode, fit, pixels
+from tood.streams.sources import Samples
+
+__all__ = ["CHECKSUMS", "PackedSource", "checksums", "sha256"]
+
+CHECKSUMS = "SHA256SUMS"
+LAYOUTS = ("sheets", "jpeg", "images")
+# What NumPy, zipfile and Pillow raise when they are given other bytes than they expect.
+DAMAGE = (
+    ArithmeticError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+_verified: set[tuple[str, int, int]] = set()
+_decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
+
+
+class PackedSource:
+    """One packed set. Opening it reads the labels; the images are verified and decoded when first asked for.
+
+    Two sources of the same file and size share one decoded copy for as long as one of them lives.
+
+    Parameters
+    ----------
+    path:
+        The ``NAME-SPLIT.npz`` file.
+    size:
+        Pixels a side; other images are resized as OpenOOD does (see :func:`tood.streams.images.fit`).
+    """
+
+    def __init__(self, path: str | Path, size: int | None = None) -> None:
+        self.path = Path(path)
+        if not self.path.is_file():
+            raise ToodError(f"{self.path}: no such file")
+        with _naming(self.path), np.load(self.path, allow_pickle=False) as pack:
+            self.labels: IntArray = pack["labels"].astype(np.int64)
+            self.classes: tuple[str, ...] = tuple(map(str, pack["classes"]))
+            self.layout = next((layout for layout in LAYOUTS if layout in pack.files), "")
+            if not self.layout:
+                raise ToodError(f"{self.path}: expected one of the arrays {', '.join(LAYOUTS)}, found none")
+            native = _native_shape(pack, self.layout, self.path)
+        if self.labels.ndim != 1 or not len(self.labels):
+            raise ToodError(f"{self.path}: expected one label an image, found shape {self.labels.shape}")
+        if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
+            raise ToodError(
+                f"{self.path}: labels run from {self.labels.min()} to {self.labels.max()}, "
+                f"expected 0 to {len(self.classes) - 1} for its {len(self.classes)} classes"
+            )
+        self.size = size
+        self.shape: tuple[int, ...] = native if size is None else (size, size, native[2])
+        self._images: Samples | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IntArray) -> Samples:
+        """The images of these rows, uint8 ``[k, H, W, C]``."""
+        taken: Samples = self.images[rows]
+        return taken
+
+    @property
+    def images(self) -> Samples:
+        """All images, uint8 ``[N, H, W, C]``, read-only; the first call verifies and decodes the file."""
+        if self._images is None:
+            status = self.path.stat()
+            key = (str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.size)
+            images = _decoded.get(key)
+            if images is None:
+                self._verify(key[:3])
+                images = _decoded[key] = self._decode()
+            self._images = images
+        return self._images
+
+    def _verify(self, key: tuple[str, int, int]) -> None:
+        """Compare with the checksum beside the file, where there is one; once a process for an unchanged file."""
+        expected = checksums(self.path.parent).get(self.path.name)
+        if expected is None or key in _verified:
+            return
+        found = sha256(self.path)
+        if found != expected:
+            raise ToodError(
+                f"{self.path}: damaged: SHA-256 is {found[:12]}…, expected {expected[:12]}… "
+                f"as {CHECKSUMS} says; get the file again"
+            )
+        _verified.add(key)
+
+    def _decode(self) -> Samples:
+        shape = (len(self), *self.shape)
+        images: Samples = np.empty(shape, np.uint8)
+        filled = 0
+        with _naming(self.path), np.load(self.path, allow_pickle=False) as pack:
+            for block in _blocks(pack, self.layout, self.path):
+                block = block[: len(self) - filled]
+                if block.shape[1:] != self.shape:
+                    block = self._fit(block)
+                if block.shape == shape:
+                    images = block  # all of them at once: no second copy
+                else:
+                    images[filled : filled + len(block)] = block
+                filled += len(block)
+        if filled < len(self):
+            raise ToodError(f"{self.path}: damaged: {filled} images for {len(self)} labels")
+        images.flags.writeable = False
+        return images
+
+    def _fit(self, block: Pixels) -> Pixels:
+        from PIL import Image
+
+        if self.size is None:
+            raise ToodError(f"{self.path}: images of {self.shape} and of {block.shape[1:]}; give a size")
+        shape = (self.size, self.size, self.shape[2])
+        resized = [pixels(fit(Image.fromarray(np.squeeze(image)), self.size)) for image in block]
+        return np.stack(resized).reshape(len(block), *shape)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Turn whatever a broken archive raises into one error that names the file."""
+    try:
+        yield
+    except ToodError:
+        raise
+    except DAMAGE as error:
+        raise ToodError(f"{path}: damaged or not a packed set ({error})") from error
+
+
+def _native_shape(pack: Any, layout: str, path: Path) -> tuple[int, int, int]:
+    """The shape of one image, without decoding more than one."""
+    if layout == "images":
+        with pack.zip.open("images.npy") as file:
+            version = np.lib.format.read_magic(file)
+            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(file)
+        if len(shape) != 4 or dtype != np.uint8:
+            raise ToodError(f"{path}: expected uint8 images [N, H, W, C], found shape {shape}, dtype {dtype}")
+        return shape[1], shape[2], shape[3]
+    if layout == "sheets":
+        height, width = map(int, pack["tile"])
+        return height, width, 3
+    height, width, _ = next(_blocks(pack, layout, path)).shape[1:]
+    return height, width, 3
+
+
+def _blocks(pack: Any, layout: str, path: Path) -> Iterator[Pixels]:
+    """The images in order, some at a time, ``[k, H, W, C]``."""
+    if layout == "images":
+        yield pack["images"]
+        return
+    data, offsets = memoryview(pack[layout]), pack["offsets"]
+    if len(offsets) < 2 or offsets[0] < 0 or (np.diff(offsets) <= 0).any() or offsets[-1] > len(data):
+        raise ToodError(f"{path}: damaged: offsets are not within the {len(data)} bytes of {layout}")
+    height, width = map(int, pack["tile"]) if layout == "sheets" else (0, 0)
+    for i, (start, end) in enumerate(pairwise(offsets)):
+        image = pixels(decode(io.BytesIO(data[start:end]), f"{path}, image {i} of {layout}"))
+        yield _tiles(image, height, width) if layout == "sheets" else image[None]
+
+
+def _tiles(sheet: Pixels, height: int, width: int) -> Pixels:
+    """The tiles of a grid, row by row, ``[k, height, width, 3]``."""
+    rows, columns = sheet.shape[0] // height, sheet.shape[1] // width
+    return sheet.reshape(rows, height, columns, width, 3).swapaxes(1, 2).reshape(-1, height, width, 3)
+
+
+def checksums(root: Path) -> dict[str, str]:
+    """The SHA-256 of each file that ``SHA256SUMS`` in this folder lists; empty without such a file."""
+    path = root / CHECKSUMS
+    if not path.is_file():
+        return {}
+    lines = [line.split(maxsplit=1) for line in path.read_text().splitlines() if line.strip()]
+    if any(len(line) != 2 or len(line[0]) != 64 for line in lines):
+        raise ToodError(f"{path}: expected lines of a SHA-256 and a file name")
+    return {name.lstrip("*"): digest.lower() for digest, name in lines}
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tood.streams import PackedSource
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3)).astype(np.uint8)
+
+
+def tood(*arguments, root, code=0):
+    command = [sys.executable, "-m", "tood.cli", "data", *map(str, arguments), "--root", str(root)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    return result.stdout if code == 0 or result.stdout else result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for i, image in enumerate(IMAGES):
+        path = tmp_path / "images" / "ab"[i % 2] / f"{i:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(path)
+    return tmp_path / "images"
+
+
+def test_prepare_verify_and_list_belong_together(tmp_path, folder):
+    root = tmp_path / "sets"
+    assert "12 images, 2 classes" in tood("prepare", "svhn", "test", "--from", folder, "--size", 8, root=root)
+    expected = np.concatenate([IMAGES[::2], IMAGES[1::2]])
+    np.testing.assert_array_equal(PackedSource(root / "svhn-test.npz").images, expected)
+    assert "exists; --force replaces it" in tood(
+        "prepare", "svhn", "test", "--from", folder, "--size", 8, root=root, code=1
+    )
+
+    found = json.loads(tood("list", "--json", root=root))
+    assert found["sets"] == [
+        {"file": "svhn-test.npz", "images": 12, "classes": 2, "shape": [8, 8, 3], "layout": "sheets"}
+    ]
+    assert found["streams"]["digits"] == []
+    assert "cifar10-train.npz" in found["streams"]["cifar10"]
+    assert "svhn-test.npz" not in found["streams"]["cifar10"]
+
+    assert tood("verify", root=root) == "svhn-test.npz: intact\n"
+    with (root / "svhn-test.npz").open("ab") as file:
+        file.write(b"!")
+    states = json.loads(tood("verify", "--json", root=root, code=1))
+    assert states["sets"] == {"svhn-test.npz": "damaged"}
+    (root / "svhn-test.npz").unlink()
+    assert tood("verify", root=root, code=1) == "svhn-test.npz: missing\n"
+
+
+def test_prepare_knows_cifars_binary_files(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (5, 32, 32, 3)).astype(np.uint8)
+    records = [bytes([i % 2]) + image.transpose(2, 0, 1).tobytes() for i, image in enumerate(images)]
+    (tmp_path / "test_batch.bin").write_bytes(b"".join(records))
+    (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\n")
+    tood("prepare", "cifar10", "test", "--from", tmp_path, root=tmp_path)
+    source = PackedSource(tmp_path / "cifar10-test.npz")
+    assert (source.classes, source.labels.tolist()) == (("airplane", "automobile"), [0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(source.images, images)
+
+
+def test_list_in_words(tmp_path):
+    text = tood("list", root=tmp_path / "nowhere")
+    assert "nowhere: no such folder" in text
+    assert "stream digits: ready" in text
+    assert "stream tinyimagenet: missing tinyimagenet-train.npz" in text
+    assert "TOOD_DATA" in text
+    (tmp_path / "x-test.npz").write_bytes(b"not a set")
+    assert "x-test.npz: damaged" in tood("list", root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("prepare", "../x", "test", "--from", ".", "--size", 8), "expected letters, digits and underscores"),
+        (("prepare", "x", "test", "--from", "."), "--size: images of a folder are made one size"),
+        (("prepare", "x", "test", "--from", "nowhere", "--size", 8), "nowhere: no such folder"),
+        (("prepare", "x", "test", "--from", ".", "--kind", "cifar"), "test_batch.bin: no such file"),
+        (("verify",), "nowhere: no such folder; set TOOD_DATA or give --root"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, arguments, message):
+    text = tood(*arguments, root=tmp_path / "nowhere", code=1)
+    assert message in text
+    assert text.count("\n") == 1
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_usage_errors_and_help():
+    for arguments in (["prepare"], ["prepare", "x", "test", "--from", ".", "--kind", "zip"]):
+        assert "Usage:" in tood(*arguments, root=".", code=2)
+    for name in ("list", "verify", "prepare"):
+        assert f"Example: tood data {name}" in tood(name, "--help", root=".")

@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from tood.errors import MissingDependencyError, ToodError
+from tood.streams import Stream, from_huggingface
+
+
+@pytest.fixture(scope="module")
+def datasets():
+    return pytest.importorskip("datasets", reason="Hugging Face datasets is not installed (extra: huggingface)")
+
+
+@pytest.fixture
+def saved(tmp_path, images, datasets, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    samples, labels = images
+    features = datasets.Features(
+        {"image": datasets.Image(), "label": datasets.ClassLabel(names=["ant", "bee", "cat", "dog"])}
+    )
+    rows = {"image": [Image.fromarray(x) for x in samples], "label": labels.tolist()}
+    train = datasets.Dataset.from_dict(rows, features=features)
+    datasets.DatasetDict({"train": train, "test": train.select(range(8))}).save_to_disk(tmp_path / "hub")
+    return tmp_path / "hub"
+
+
+def test_a_dataset_on_disk_is_a_source(saved, images):
+    samples, labels = images
+    source = from_huggingface(saved, "train")
+    assert (len(source), source.shape, source.classes) == (20, (16, 16, 3), ("ant", "bee", "cat", "dog"))
+    np.testing.assert_array_equal(source.labels, labels)
+    np.testing.assert_array_equal(source.take(np.array([4, 0, 19])), samples[[4, 0, 19]])
+    assert source.take(np.array([], int)).shape == (0, 16, 16, 3)
+    resized = from_huggingface(saved, "test", size=8).take(np.array([2]))[0]
+    expected = np.asarray(Image.fromarray(samples[2]).resize((8, 8), Image.Resampling.BILINEAR))
+    np.testing.assert_array_equal(resized, expected)
+
+
+def test_it_makes_a_stream(saved):
+    train, test = from_huggingface(saved, "train"), from_huggingface(saved, "test")
+    stream = Stream.from_sources(train, test, tasks=2, classes=train.classes)
+    assert stream.classes == ("ant", "bee", "cat", "dog")
+    assert len(stream.train_rows(0)) == 10
+
+
+def test_mistakes_are_named(saved, datasets):
+    with pytest.raises(ToodError, match="no column 'img'; it has image, label"):
+        from_huggingface(saved, "train", "img")
+    with pytest.raises(ToodError, match="split: no 'val'; the dataset has train, test"):
+        from_huggingface(saved, "val")
+    with pytest.raises(ToodError, match="holds int, expected images"):
+        from_huggingface(saved, "train", "label")
+    mixed = datasets.Dataset.from_dict(
+        {"image": [Image.new("RGB", (s, s)) for s in (8, 9)]}, features=datasets.Features({"image": datasets.Image()})
+    )
+    with pytest.raises(ToodError, match="give a size"):
+        from_huggingface(mixed, label_column=None).take(np.arange(2))
+    assert from_huggingface(mixed, label_column=None, size=4).take(np.arange(2)).shape == (2, 4, 4, 3)
+    (saved / "empty").mkdir()
+    with pytest.raises(ToodError, match="cannot be loaded"):
+        from_huggingface(saved / "empty")
+
+
+def test_without_the_package_the_command_to_install_it_is_given(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "datasets", None)
+    with pytest.raises(MissingDependencyError, match=r'pip install "tood\[huggingface\]"'):
+        from_huggingface("anything")
