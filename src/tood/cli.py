@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import signal
 import sys
 import traceback
 from typing import cast
@@ -53,8 +54,14 @@ def cli(debug: bool) -> None:
     """
 
 
+def _interrupt(number: int, frame: object) -> None:
+    """Being asked to stop is being interrupted: locks are released and child processes stopped."""
+    raise KeyboardInterrupt
+
+
 def main() -> None:
     """Run the command line: exit code 0 when done, 1 when something failed, 2 when it was called wrongly."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = cli.main(prog_name="tood", standalone_mode=False)  # click returns the code of ctx.exit(n)
         sys.exit(code if isinstance(code, int) else 0)

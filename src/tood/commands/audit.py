@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write verdict, tables and figures to this folder too.")
 def command(path: Path, detectors: str | None, calibration: str | None, as_json: bool, out: Path | None) -> None:
-    r"""Judge the run directory PATH: how much OOD detection was forgotten, why, and what repairs it.
+    """Judge the run directory PATH: how much OOD detection was forgotten, why, and what repairs it.
 
     PATH needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it.
 
@@ -29,7 +29,7 @@ def command(path: Path, detectors: str | None, calibration: str | None, as_json:
       tood audit runs/digits-icarl-cpu-s0
       tood audit my-run --detectors energy,tood_robust_anchor --json
       tood audit my-run --calibration memory --out report
-    """
+    """  # noqa: D301
     from tood.pipeline import Run, audit
 
     names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
@@ -57,7 +57,7 @@ def _print(found: Audit, tables: list[Table]) -> None:
 
 def _tables(found: Audit) -> list[Table]:
     """AUROC along the stream first, then the tables that every report has, ranks aside: there is but one learner."""
-    from tood.pipeline.figures import detectors_of, trajectory
+    from tood.pipeline.metrics_file import detectors_of, trajectory
     from tood.report.tables import tables_of, trajectory_table
 
     shown = [name for name in ("energy", "tood_robust_anchor") if name in detectors_of(found.table)]
@@ -75,7 +75,7 @@ def _mapping(found: Audit, tables: list[Table]) -> dict[str, object]:
 
 
 def _write(found: Audit, tables: list[Table], out: Path) -> None:
-    from tood.pipeline.figures import save_metrics
+    from tood.pipeline.metrics_file import save_metrics
     from tood.pipeline.store import write_file
     from tood.report.render import write_tables
 

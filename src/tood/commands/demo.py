@@ -15,7 +15,7 @@ LEARNERS = ("finetune", "lwf", "icarl", "der", "bic", "wa")
 @click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="How many seeds.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes at a time.")
 def command(out: Path, seeds: int, workers: int) -> None:
-    """Train six learners on handwritten digits, score every step with every detector, and show what was lost.
+    r"""Train six learners on handwritten digits, score every step with every detector, and show what was lost.
 
     Nothing is downloaded: the images come with scikit-learn. Interrupted, it goes on where it was.
 
@@ -25,10 +25,12 @@ def command(out: Path, seeds: int, workers: int) -> None:
     """
     from tood.errors import ToodError
     from tood.pipeline.config import RunConfig
+    from tood.pipeline.metrics_file import load_metrics
     from tood.pipeline.store import find_runs
     from tood.pipeline.sweep import Cell, run_cells
     from tood.report.page import write_page
-    from tood.report.tables import main_table, to_terminal
+    from tood.report.render import print_tables
+    from tood.report.tables import tables_of
 
     started = time.perf_counter()
     cells = [Cell(RunConfig(learner=name, seed=seed), out) for seed in range(seeds) for name in LEARNERS]
@@ -36,6 +38,6 @@ def command(out: Path, seeds: int, workers: int) -> None:
     if failed:
         raise ToodError("; ".join(f"{name}: {error}" for name, error in failed.items()))
     runs = find_runs([cell.path for cell in cells])
-    to_terminal(main_table(runs))
+    print_tables(tables_of([(run, load_metrics(run.path)) for run in runs]))
     page = write_page(runs, out / "report.html")
     click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. The page: {page.resolve()}")

@@ -1,4 +1,4 @@
-"""``tood report``: tables of measured runs."""
+"""``tood report``: the page, tables and figures of measured runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_OR_PARENT...")
-@click.option("--tables", "want_tables", is_flag=True, help="Tables (also what you get without any such flag).")
+@click.option("--tables", "want_tables", is_flag=True, help="Tables only, without the page.")
+@click.option("--figures", "want_figures", is_flag=True, help="Draw every figure, as PNG and PDF, and no page.")
 @click.option(
     "--format",
     "form",
@@ -28,28 +29,38 @@ import click
     help="Which FPR@95: at 95 % of OOD caught (the paper's tables) or of ID accepted (its text).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write tables as Markdown, CSV and LaTeX to this folder.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="The folder of page and figures, where tables then go too.  [default: report, inside RUN_OR_PARENT]",
+)
 def command(
     paths: tuple[Path, ...],
     want_tables: bool,
+    want_figures: bool,
     form: str | None,
     against: str | None,
     fpr: str,
     as_json: bool,
     out: Path | None,
 ) -> None:
-    r"""Report on measured runs: each RUN_OR_PARENT is a run directory or a folder of them.
+    """Report on measured runs: each RUN_OR_PARENT is a run directory or a folder of them.
+
+    Prints tables and writes a page, one HTML file to look at or to send to a colleague.
 
     \b
     Examples:
+      tood report runs/digits-icarl-cpu-s0
+      tood report runs --figures
       tood report runs --tables
       tood report runs --tables --against paper --format md
       tood report runs/cifar10-icarl-cpu-s0 runs/cifar10-icarl-cpu-s1 --json
-    """
+    """  # noqa: D301
     from tood.pipeline import find_runs, load_metrics
     from tood.report.tables import tables_of
 
-    measured = [(run, load_metrics(run.path)) for run in find_runs(paths)]
+    runs = find_runs(paths)
+    measured = [(run, load_metrics(run.path)) for run in runs]
     tables = tables_of(measured, against_paper=against == "paper", fpr=fpr)  # type: ignore[arg-type]
     if out is not None:
         from tood.report.render import write_tables
@@ -57,8 +68,17 @@ def command(
         write_tables(tables, out)
     if as_json:
         click.echo(json.dumps([record for table in tables for record in table.records()], indent=2))
-    else:
+    elif want_tables or not want_figures:
         _print(tables, form or ("terminal" if sys.stdout.isatty() else "md"))
+    folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
+    if want_figures:
+        from tood.report.figures import draw_all
+
+        click.echo(f"{len(draw_all(runs, folder / 'figures'))} files in {folder / 'figures'}", err=True)
+    elif not (want_tables or as_json):
+        from tood.report.page import write_page
+
+        click.echo(f"The page: {write_page(runs, folder / 'report.html')}", err=True)
 
 
 def _print(tables: list[Any], form: str) -> None:

@@ -24,13 +24,15 @@ import click
 @click.option("--fit", help="What detectors fit on: current, memory or all.")
 @click.option("--detectors", help="Names, separated by commas.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
+@click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
+@click.option("--threads", type=click.IntRange(1), help="Of torch on the CPU.  [default: 1]")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     file: Path | None, pairs: tuple[str, ...], out: Path | None, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
-    """Train a learner on a stream, evaluate every step with every detector, and measure.
+    r"""Train a learner on a stream, evaluate every step with every detector, and measure.
 
     Settings come from FILE (YAML) where given, then from the options. A run may be killed at any time; the same
     command goes on where it was.
@@ -60,10 +62,11 @@ def command(
     with training_progress(quiet=as_json) as (progress, say):
         result = run(config, folder, say, progress)
     if as_json:
+        from tood.pipeline.metrics_file import load_metrics
         from tood.report.summary import run_figures
 
         figures: dict[str, dict[str, float]] = {}
-        for (detector, metric), value in run_figures(result).items():
+        for (detector, metric), value in run_figures(load_metrics(folder), result.calibration).items():
             figures.setdefault(detector, {})[metric] = value
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
     else:

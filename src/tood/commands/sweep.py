@@ -17,7 +17,7 @@ import click
 @click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
 def command(file: Path, out: Path, workers: int, engine: str, status: bool, as_json: bool) -> None:
-    """Run every cell of a grid of streams, learners, seeds and options.
+    r"""Run every cell of a grid of streams, learners, seeds and options.
 
     A sweep may be interrupted at any time and goes on where it was when started again. A cell that fails is reported
     at the end; the others finish.

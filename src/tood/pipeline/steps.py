@@ -13,8 +13,9 @@ import numpy as np
 
 from tood.arrays import FloatArray, IntArray, floats, indices
 from tood.detectors import Head, Outputs
+from tood.detectors.outputs import finite
 from tood.errors import ToodError
-from tood.pipeline.store import Arrays, PathLike, Run, read_npz, replace_folder, write_npz
+from tood.pipeline.store import Arrays, PathLike, Run, read_npz, write_npz
 
 __all__ = ["Step", "write_step"]
 
@@ -60,7 +61,8 @@ class Step:
         if "predictions" in arrays:
             file = self.folder / "outputs/test.npz"
             return self._places(arrays["predictions"], file, "predictions", len(arrays["logits"]))
-        return np.asarray(self.test.logits).argmax(axis=1)
+        largest: IntArray = np.asarray(self.test.logits).argmax(axis=1)
+        return largest
 
     @cached_property
     def ood(self) -> dict[str, Outputs]:
@@ -98,21 +100,26 @@ class Step:
             return "outputs/calibration.npz"
         name = f"outputs/calibration_{source}.npz"
         if not (self.folder / name).exists():
-            found = sorted(f.stem.split("_", 1)[1] for f in (self.folder / "outputs").glob("calibration_*.npz"))
-            raise ToodError(
-                f"{self.folder}: no calibration set from {source!r}; there is {', '.join([self.run.calibration, *found])}"
-            )
+            there = ", ".join(self.calibration_sources())
+            raise ToodError(f"{self.folder}: no calibration set from {source!r}; there is {there}")
         return name
+
+    def calibration_sources(self) -> list[str]:
+        """The sources there are calibration sets from; the one in use comes first."""
+        others = (f.stem.removeprefix("calibration_") for f in (self.folder / "outputs").glob("calibration_*.npz"))
+        return list(dict.fromkeys([self.run.calibration, *sorted(others)]))
 
     def test_tasks(self, outputs: Outputs | None = None) -> IntArray:
         """The task of each test sample."""
-        return self.partition.column_tasks[np.asarray((outputs or self.test).labels)]
+        tasks: IntArray = self.partition.column_tasks[np.asarray((outputs or self.test).labels)]
+        return tasks
 
     def has(self, array: str) -> bool:
         """Does every set of this step come with ``array`` ("features")? Reads no data."""
         files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood)]
         files += ["fit"] * (self.folder / "outputs/fit.npz").exists()
-        return all(f"{array}.npy" in _members(self.folder / "outputs" / f"{file}.npz") for file in files)
+        members = [_members(self.folder / "outputs" / f"{file}.npz") for file in files]
+        return all(f"{array}.npy" in names for names in members)
 
     def unseen_columns(self) -> int:
         """How many stored logit columns belong to no task seen yet, and are ignored."""
@@ -229,14 +236,27 @@ def _check(run: Run, step: int, files: dict[str, Arrays]) -> None:
 
 
 def _write(folder: Path, files: dict[str, Arrays]) -> None:
-    fresh = folder / ".outputs.writing"
-    shutil.rmtree(fresh, ignore_errors=True)
+    """Write everything beside its place, then move it in: while head and outputs do not match there is no step."""
+    fresh, old = folder / ".outputs.writing", folder / ".outputs.old"
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
     try:
         for name, arrays in files.items():
-            write_npz(folder / name if name == "head.npz" else fresh / Path(name).relative_to("outputs"), arrays)
-        replace_folder(fresh, folder / "outputs")
+            write_npz(fresh / name.removeprefix("outputs/"), arrays)
+        if (folder / "outputs").exists():
+            (folder / "outputs").replace(old)
+        if "head.npz" in files:
+            (fresh / "head.npz").replace(folder / "head.npz")
+        else:
+            (folder / "head.npz").unlink(missing_ok=True)
+        fresh.replace(folder / "outputs")
+    except BaseException:  # such as Ctrl-C between two renames
+        if old.exists() and not (folder / "outputs").exists():
+            old.replace(folder / "outputs")
+        raise
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 def _arrays(given: Any, name: str, labels: bool) -> Arrays:
@@ -266,16 +286,9 @@ def _entry(arrays: Arrays, name: str, file: Path) -> Any:
 
 def _finite(array: Any, name: str, file: Path) -> FloatArray:
     try:
-        values = floats(array, name, ndim=2)
+        return finite(floats(array, name, ndim=2), name)
     except ToodError as error:
         raise ToodError(f"{file}: {error}") from error
-    bad = ~np.isfinite(values)
-    if bad.any():
-        row, column = np.argwhere(bad)[0]
-        raise ToodError(
-            f"{file}: {name}: expected finite numbers, found {values[row, column]} in row {row}, column {column}"
-        )
-    return values
 
 
 def _members(file: Path) -> list[str]:

@@ -11,7 +11,6 @@ import io
 import json
 import os
 import re
-import shutil
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -200,7 +199,11 @@ def lock(folder: Path) -> Iterator[None]:
     if key in _held:  # this process already has it
         yield
         return
-    with (folder / ".lock").open("a+") as handle:
+    try:
+        handle = (folder / ".lock").open("a+")
+    except OSError as error:
+        raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
+    with handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -220,6 +223,20 @@ def lock(folder: Path) -> Iterator[None]:
             _held.discard(key)
 
 
+def is_locked(folder: Path) -> bool:
+    """Is some process writing in ``folder``?"""
+    import fcntl
+
+    try:
+        with (folder / ".lock").open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file whole or not at all; a full disk or a read-only folder is one line that names the file."""
     try:
@@ -236,7 +253,7 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
-            np.savez(file, **dict(arrays))
+            np.savez(file, **arrays)  # type: ignore[arg-type]
 
     for name, array in arrays.items():
         if array.dtype.hasobject:
@@ -256,15 +273,3 @@ def read_npz(path: Path) -> tuple[Arrays, str]:
     except (ValueError, EOFError, OSError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
         raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
     return arrays, hashlib.sha256(data).hexdigest()
-
-
-def replace_folder(new: Path, old: Path) -> None:
-    """Put a complete folder in the place of another, which is then deleted."""
-    if old.exists():
-        trash = old.with_name(f".{old.name}.old")
-        shutil.rmtree(trash, ignore_errors=True)
-        old.replace(trash)
-        new.replace(old)
-        shutil.rmtree(trash, ignore_errors=True)
-    else:
-        new.replace(old)

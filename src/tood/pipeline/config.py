@@ -1,0 +1,174 @@
+"""What a run is: every choice by name, from a YAML file and the command line, a typo being an error."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from tood.errors import ToodError, UnknownNameError
+from tood.pipeline.store import write_file
+
+__all__ = ["RunConfig", "parse_settings", "read_yaml", "write_yaml"]
+
+CalibrationSource: TypeAlias = Literal["train", "memory", "reserved"]
+FitData: TypeAlias = Literal["current", "all", "memory"]
+
+CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
+PER_CLASS = 10  # of any other stream
+EXACT = ("paper", "released")  # presets that train on every sample, so nothing is set aside
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """One run.
+
+    Parameters
+    ----------
+    stream, learner, preset, seed:
+        What is learnt, how, with whose settings. A learner such as ``"icarl+ber"`` is scored with OpenCIL's
+        fine-tuned head (BER) in place of its own.
+    order, tasks:
+        The class order (``"label"`` or the seed of a permutation) and the number of tasks, where not the stream's own.
+    network:
+        The network's name where it is not the preset's.
+    settings:
+        Learner settings that replace the preset's.
+    calibration:
+        Where the calibration set comes from: ``"train"`` (random training data of each task, as the paper's authors
+        do), ``"memory"`` (replayed exemplars, as the paper's text says) or ``"reserved"`` (set aside at arrival).
+    calibration_size:
+        B, over all classes of the stream; 0 means the paper's size, or ten a class where it gives none.
+    reserve:
+        Samples a class set aside at arrival; -1 means as many as the calibration set has, and none for the presets
+        that reproduce the paper exactly.
+    fit:
+        What detectors fit on: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
+        (all training data seen, an oracle).
+    detectors:
+        Their names; empty means every one that does not need the network again.
+    device:
+        Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
+    threads:
+        Of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine and much
+        slower on a busy one.
+    """
+
+    stream: str = "digits"
+    learner: str = "icarl"
+    preset: str = "cpu"
+    seed: int = 0
+    order: str | int = "label"
+    tasks: int = 0
+    network: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    calibration: CalibrationSource = "train"
+    calibration_size: int = 0
+    reserve: int = -1
+    fit: FitData = "current"
+    detectors: tuple[str, ...] = ()
+    device: str = "auto"
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("calibration", CalibrationSource), ("fit", FitData)):
+            if getattr(self, name) not in get_args(allowed):
+                raise UnknownNameError(name, getattr(self, name), get_args(allowed))
+        for name in ("seed", "tasks", "calibration_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ToodError(f"{name}: expected a whole number, 0 or more, found {value!r}")
+        if not isinstance(self.settings, Mapping):
+            raise ToodError(f"settings: expected a mapping of learner settings, found {self.settings!r}")
+        if not (self.order == "label" or (isinstance(self.order, int) and self.order >= 0)):
+            raise ToodError(f"order: expected 'label' or the seed of a permutation, found {self.order!r}")
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any], where: str = "config") -> RunConfig:
+        """From plain values, as a YAML file holds them; an unknown name is an error with the nearest known one."""
+        known = {f.name for f in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise UnknownNameError(f"setting of {where}", name, known)
+        given = dict(values)
+        if "detectors" in given:
+            names = given["detectors"] or ()
+            given["detectors"] = tuple(names.split(",") if isinstance(names, str) else names)
+        return cls(**given)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Plain values, the inverse of :meth:`from_mapping`."""
+        values = dataclasses.asdict(self)
+        return values | {"detectors": list(self.detectors), "settings": dict(self.settings)}
+
+    @property
+    def name(self) -> str:
+        """The run's folder: ``STREAM-LEARNER-PRESET-sSEED``, and a short hash of anything else that was set."""
+        plain = RunConfig(self.stream, self.learner, self.preset, self.seed, device=self.device, threads=self.threads)
+        parts = [self.stream, self.learner, self.preset, f"s{self.seed}"]
+        if plain != self:
+            text = json.dumps(self.to_mapping() | {"device": "", "threads": 0}, sort_keys=True)
+            parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
+        return "-".join(parts)
+
+    def samples_a_class(self, classes: int) -> int:
+        """The size of the calibration set, a class."""
+        size = self.calibration_size or CALIBRATION_SIZES.get(self.stream.split("-")[0], PER_CLASS * classes)
+        if size < classes:
+            raise ToodError(
+                f"calibration_size: expected at least one sample for each of {classes} classes, found {size}"
+            )
+        return size // classes
+
+    def reserved_a_class(self, classes: int) -> int:
+        """How many samples of each class are never trained on."""
+        if self.reserve >= 0:
+            return self.reserve
+        return 0 if self.preset in EXACT else self.samples_a_class(classes)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """The mapping in a YAML file."""
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ToodError(f"{path}: no such file") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ToodError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
+    if not isinstance(content, dict):
+        raise ToodError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
+    return content
+
+
+def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    """Write a mapping as YAML, atomically."""
+    import yaml
+
+    text = yaml.safe_dump(dict(content), sort_keys=False)
+    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """``("epochs=3", "loss=ce")`` as a mapping, values read as YAML scalars.
+
+    >>> parse_settings(("epochs=3", "loss=ce"))
+    {'epochs': 3, 'loss': 'ce'}
+    """
+    import yaml
+
+    settings = {}
+    for pair in pairs:
+        name, sign, value = pair.partition("=")
+        if not (name and sign):
+            raise ToodError(f"--set: expected NAME=VALUE, found {pair!r}")
+        try:
+            settings[name] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ToodError(f"--set {pair!r}: the value cannot be read ({str(error).splitlines()[0]})") from error
+    return settings

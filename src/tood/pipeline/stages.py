@@ -1,0 +1,234 @@
+"""``tood run``: train, extract, score and measure, step by step, going on where an earlier process stopped.
+
+Every stage looks at what is already there: a task whose checkpoint is complete is not trained again, outputs whose
+key (weights and extraction settings) is unchanged are not extracted again, scores are kept under a hash of what they
+derive from. So a run that is killed at any instant ends, when started again, with the same figures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import tood
+from tood import learners, streams
+from tood.errors import ToodError
+from tood.learners.progress import Report
+from tood.models import Network
+from tood.pipeline.config import RunConfig, read_yaml, write_yaml
+from tood.pipeline.extract import extract, predictions, step_rows, with_source
+from tood.pipeline.measure import default_scorers, measure, measure_step
+from tood.pipeline.scoring import Scorer
+from tood.pipeline.steps import Step, write_step
+from tood.pipeline.store import Run, lock, write_file, write_manifest
+
+if TYPE_CHECKING:
+    from tood.streams import Stream
+
+__all__ = ["plan", "run"]
+
+Say = Callable[[str], object]
+EVALUATION = ("calibration", "fit", "detectors", "device", "threads")  # may change without training again
+
+
+def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | None = None) -> Run:
+    """Bring a run directory to completion and return it.
+
+    Parameters
+    ----------
+    config:
+        What to run.
+    folder:
+        The run directory.
+    say:
+        Called with a line after each step.
+    progress:
+        Called with a :class:`~tood.learners.Progress` while training.
+    """
+    import torch
+
+    torch.set_num_threads(config.threads)
+    stream, learner = build(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
+        for step in range(len(stream)):
+            learner.learn(step, folder / "checkpoints")
+        return Run(folder)
+    with lock(folder):
+        _check_config(config, folder)
+        found = _write_manifest(config, folder, stream)
+        write_yaml(folder / "config.yaml", config.to_mapping())
+        scorers: list[Scorer] = []
+        for step in range(len(stream)):
+            started = time.perf_counter()
+            learner.learn(step, folder / "checkpoints", progress=progress)
+            trained = time.perf_counter()
+            _extract(config, found, stream, learner, step)
+            scorers = scorers or default_scorers(found, list(config.detectors) or None)[0]
+            line = _summary(Step(found, step), scorers)
+            say(f"step {step + 1}/{len(stream)}  {line}  ({_clock(trained - started)} training)")
+        measure(found, scorers)
+    return found
+
+
+def build(config: RunConfig) -> tuple[Stream, learners.Learner]:
+    """The stream and the learner of a configuration."""
+    stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, seed=config.seed)
+    stream = dataclasses.replace(stream, reserve=config.reserved_a_class(len(stream.order)))
+    settings = learners.preset(config.preset, config.stream, config.learner)
+    suggested = settings.pop("network", None)
+    learner = learners.create(
+        config.learner,
+        stream=stream,
+        network=config.network or suggested,
+        seed=config.seed,
+        device=config.device,
+        **{**settings, **config.settings},
+    )
+    return stream, learner
+
+
+def _check_config(config: RunConfig, folder: Path) -> None:
+    """A run directory belongs to one configuration of training."""
+    if not (folder / "config.yaml").exists():
+        return
+    before, now = read_yaml(folder / "config.yaml"), config.to_mapping()
+    for name in now:
+        if name not in EVALUATION and before.get(name) != now[name]:
+            raise ToodError(
+                f"{folder}: was made with {name} = {before.get(name)!r}, not {now[name]!r}; choose another --out"
+            )
+
+
+def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
+    per_class = config.samples_a_class(len(stream.order))
+    options = {name: getattr(config, name) for name in ("order", "tasks", "network") if getattr(config, name)}
+    options |= dict(config.settings)
+    if options.get("order") == "label":
+        del options["order"]
+    return write_manifest(
+        folder,
+        tasks=stream.partition,
+        near=[s.name for s in stream.ood if s.group == "near"],
+        far=[s.name for s in stream.ood if s.group == "far"],
+        classes=list(stream.classes),
+        stream=config.stream,
+        learner=config.learner.removesuffix("+ber"),
+        finetune="ber" if config.learner.endswith("+ber") else "none",
+        preset=config.preset,
+        seed=config.seed,
+        options=options,
+        calibration={"source": config.calibration, "size": per_class * len(stream.order)},
+        reserved_a_class=stream.reserve,
+        fit=config.fit,
+        made_by={"tood": tood.__version__, "python": platform.python_version(), **_versions()},
+    )
+
+
+def _versions() -> dict[str, str]:
+    import torch
+
+    return {"numpy": np.__version__, "torch": torch.__version__}
+
+
+def _extract(config: RunConfig, found: Run, stream: Stream, learner: learners.Learner, step: int) -> None:
+    """Save the step's network and its outputs, unless they are there and nothing they depend on has changed."""
+    folder = found.folder(step)
+    folder.mkdir(parents=True, exist_ok=True)
+    network = learner.network
+    if learner.scoring_head is not None:  # BER: the same features, its own head
+        network = Network(network.backbone, learner.scoring_head, network.spec)
+    rows = step_rows(config, stream, step, learner.memory_rows())
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    for array in (rows.fit, *(v for _, v in sorted(rows.calibration.items()))):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode())
+    key, key_file = digest.hexdigest(), folder / "outputs.key"
+    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key:
+        return
+    key_file.unlink(missing_ok=True)
+    network.save(folder / "model.safetensors")
+    sets = with_source(extract(network, stream, step, rows), config.calibration)
+    write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
+    write_file(key_file, lambda temporary: temporary.write_text(key))
+
+
+def _summary(step: Step, scorers: list[Scorer]) -> str:
+    """Accuracy, and the AUROC of energy and of TOOD, pooled over near and far, in a line."""
+    table, _ = measure_step(step, scorers, keep=True)
+    rows = table.to_pylist()
+    accuracy = next(r["value"] for r in rows if r["metric"] == "accuracy" and r["task"] is None)
+    parts = [f"accuracy {100 * accuracy:.1f}"]
+    for name, label in (("energy", "energy AUROC"), ("tood_robust_anchor", "TOOD AUROC")):
+        by_group: dict[str, list[float]] = {}
+        for r in rows:
+            if r["detector"] == name and r["metric"] == "auroc" and r["task"] is not None:
+                by_group.setdefault(r["group"], []).append(r["value"])
+        if by_group:
+            parts.append(f"{label} {100 * float(np.mean([np.mean(v) for v in by_group.values()])):.1f}")
+    return "  ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What a run would do, with time and disk estimated from a few batches on this machine. Nothing is written."""
+    stream, learner = build(config)
+    train_speed, forward_speed = _speeds(stream, learner)
+    epochs = learner.settings.epochs
+    memory = getattr(learner.settings, "memory", 0)
+    trained = sum(epochs * (len(stream.train_rows(task)) + (memory if task else 0)) for task in range(len(stream)))
+    ood = sum(len(s.source) for s in stream.ood)
+    forwarded = stored = 0
+    for step in range(len(stream)):
+        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
+        forwarded += len(stream.train_rows(step)) + memory + test + ood
+    columns, dim = len(stream.order), learner.network.head.dim
+    stored = 4 * forwarded * (columns + dim)
+    weights = 4 * sum(p.numel() for p in learner.network.parameters())
+    return {
+        "run": config.name,
+        "folder": str(folder),
+        "stream": f"{config.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
+        "learner": f"{config.learner}, preset {config.preset}: {epochs} epochs a task",
+        "network": f"{weights // 4:,} parameters",
+        "training": f"{trained:,} images, about {_clock(trained / train_speed)} (min:s) on this device",
+        "evaluation": f"{forwarded:,} images, about {_clock(forwarded / forward_speed)} (min:s)",
+        "disk": f"about {(stored + 4 * weights * len(stream)) / 1e6:.0f} MB",
+        "detectors": ", ".join(config.detectors) or "all that do not need the network again",
+    }
+
+
+def _speeds(stream: Stream, learner: learners.Learner) -> tuple[float, float]:
+    """Images a second in training and in evaluation, from the second of two batches each."""
+    import torch
+
+    from tood.pipeline.extract import BATCH, forward
+
+    network = learner.network
+    network.grow(len(stream.order))
+    rows = stream.train_rows(0)[: learner.settings.batch_size]
+    for _ in range(2):
+        started = time.perf_counter()
+        network.train()(learner.draw(rows, len(rows)).inputs).sum().backward()
+        train = len(rows) / (time.perf_counter() - started)
+    fused = network.eval().fused()
+    rows = stream.train_rows(0)[:BATCH]
+    for _ in range(2):
+        started = time.perf_counter()
+        with torch.inference_mode():
+            forward(fused, stream, stream.train, rows)
+        evaluate = len(rows) / (time.perf_counter() - started)
+    return train, evaluate

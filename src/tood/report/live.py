@@ -1,0 +1,55 @@
+"""How training goes, while it goes: a bar on a terminal, a plain line a minute elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tood.learners import Progress
+
+__all__ = ["training_progress"]
+
+EVERY = 60.0  # seconds between plain lines
+
+
+@contextlib.contextmanager
+def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
+    """Yield what to call with each :class:`~tood.learners.Progress`, and what prints a line beside it."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    if quiet:
+        yield (lambda progress: None), (lambda line: None)
+    elif console.is_terminal:
+        from rich.progress import BarColumn, TextColumn
+        from rich.progress import Progress as Bars
+
+        with Bars(TextColumn("{task.description}"), BarColumn(), console=console, transient=True) as bars:
+            bar = bars.add_task("", total=None)
+
+            def show(p: Progress) -> None:
+                bars.update(bar, description=describe(p), total=p.epochs * p.steps, completed=p.epoch * p.steps + p.step)
+
+            yield show, bars.console.print
+    else:
+        last = time.monotonic()
+
+        def tell(p: Progress) -> None:
+            nonlocal last
+            if time.monotonic() - last >= EVERY:
+                last = time.monotonic()
+                console.print(describe(p))
+
+        yield tell, console.print
+
+
+def describe(p: Progress) -> str:
+    """One line of loss, accuracy, speed and time left."""
+    left = int(p.seconds_left)
+    return (
+        f"task {p.task + 1}  epoch {p.epoch + 1}/{p.epochs}  loss {p.loss:.3f}  accuracy {100 * p.accuracy:.1f}  "
+        f"{p.samples_per_second:.0f} samples/s  {left // 60}:{left % 60:02d} left"
+    )

@@ -1,0 +1,155 @@
+"""Tables as Markdown, CSV, LaTeX or on a terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tood.files import write_atomically
+from tood.report.tables import Cell, Column, Table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["EXTENSIONS", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
+
+EXTENSIONS = {"md": "md", "csv": "csv", "latex": "tex"}
+_LATEX = str.maketrans(
+    {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "±": r"$\pm$"}
+)
+
+
+def to_markdown(table: Table) -> str:
+    """A pipe table with its title above and its notes below."""
+    head = [table.corner, *(f"{c.group} {c.name}".strip() for c in table.columns)]
+    lines = [_pipes(head), _pipes(["---", *["---:"] * len(table.columns)])]
+    for label, cells in table.rows:
+        lines.append(_pipes([label, *map(_markdown_cell, cells, table.columns)]))
+    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+
+
+def to_csv(tables: Iterable[Table]) -> str:
+    """A row a figure: table, row, group, column, mean, std, seeds, best, and the paper's figure where there is one."""
+    names = ["table", "row", "group", "column", "mean", "std", "seeds", "best", "paper", "difference"]
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    for table in tables:
+        writer.writerows(table.records())
+    return out.getvalue()
+
+
+def to_latex(table: Table) -> str:
+    """A ``booktabs`` table, as in the paper."""
+    groups = [(name, len(list(columns))) for name, columns in groupby(table.columns, key=lambda c: c.group)]
+    lines = [
+        r"\begin{table}[t]",
+        r"\centering\footnotesize",
+        rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
+    ]
+    lines += [rf"\begin{{tabular}}{{l {'r' * len(table.columns)}}}", r"\toprule"]
+    if any(name for name, _ in groups):
+        lines.append(
+            " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]) + r" \\"
+        )
+    lines += [" & ".join([table.corner, *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
+    for label, cells in table.rows:
+        lines.append(" & ".join([_tex(label), *map(_latex_cell, cells, table.columns)]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def print_tables(tables: Iterable[Table], console: Console | None = None) -> None:
+    """Print on a terminal; a table too wide for it is cut between learners and goes on below."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    console = console or Console()
+    for table in tables:
+        console.print(Text(table.title, style="bold"))
+        for part in _parts(table, console.width):
+            shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+            shown.add_column(table.corner, no_wrap=True)
+            for column in part:
+                heading = f"{table.columns[column].group}\n{table.columns[column].name}".lstrip("\n")
+                shown.add_column(Text(heading), justify="right", no_wrap=True)
+            for label, cells in table.rows:
+                texts = (_plain_cell(cells[column], table.columns[column]) for column in part)
+                bold = ("bold" if (cell := cells[column]) and cell.best else "" for column in part)
+                shown.add_row(Text(label), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True)))
+            console.print(shown)
+        for note in table.notes:
+            console.print(Text(note, style="dim"))
+        console.print()
+
+
+def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write every table as Markdown and LaTeX, and all of them as one CSV; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    contents = {folder / "tables.csv": to_csv(tables), folder / "tables.md": "\n".join(map(to_markdown, tables))}
+    contents |= {folder / f"{table.name}.tex": to_latex(table) for table in tables}
+    for path, text in contents.items():
+        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+    return list(contents)
+
+
+def _parts(table: Table, width: int) -> list[list[int]]:
+    """The columns in runs of whole groups that fit a terminal ``width`` characters wide."""
+    room = width - max((len(label) for label, _ in table.rows), default=8) - 2
+    parts: list[list[int]] = [[]]
+    used = 0
+    for _, columns in groupby(range(len(table.columns)), key=lambda c: table.columns[c].group):
+        group = list(columns)
+        cost = sum(_width(table, column) + 3 for column in group)
+        if parts[-1] and used + cost > room:
+            parts.append([])
+            used = 0
+        parts[-1] += group
+        used += cost
+    return parts
+
+
+def _width(table: Table, place: int) -> int:
+    column = table.columns[place]
+    cells = (_plain_cell(cells[place], column) for _, cells in table.rows)
+    return max(map(len, (column.group, column.name, *cells)))
+
+
+def _figure(cell: Cell, column: Column, strong: Callable[[str], str], spread: Callable[[str], str]) -> str:
+    """``66.5 ± 1.5 (65.9, +0.6)``: figure, deviation over seeds, and the paper's with the difference."""
+    text = strong(f"{cell.value.mean:.{column.digits}f}")
+    if cell.value.seeds > 1:
+        text += spread(f"{cell.value.std:.{column.digits}f}")
+    if cell.paper is not None:
+        text += f" ({cell.paper.mean:.1f}, {cell.difference:+.1f})"
+    return text
+
+
+def _plain_cell(cell: Cell | None, column: Column) -> str:
+    return "" if cell is None else _figure(cell, column, str, lambda std: f" ± {std}")
+
+
+def _markdown_cell(cell: Cell | None, column: Column) -> str:
+    if cell is None:
+        return ""
+    return _figure(cell, column, lambda text: f"**{text}**" if cell.best else text, lambda std: f" ± {std}")
+
+
+def _latex_cell(cell: Cell | None, column: Column) -> str:
+    if cell is None:
+        return ""
+    strong = (lambda text: rf"\textbf{{{text}}}") if cell.best else str
+    return _figure(cell, column, strong, lambda std: rf"\,{{\scriptsize$\pm${std}}}")
+
+
+def _pipes(entries: Iterable[str]) -> str:
+    return f"| {' | '.join(entry.replace('|', '&#124;') for entry in entries)} |"
+
+
+def _tex(text: str) -> str:
+    return text.translate(_LATEX).replace("`", "")

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+
+from tood.metrics import auroc
+from tood.pipeline.evidence import Distances, Gap
+from tood.pipeline.verdict import Repair, Verdict, diagnose, loss_error, recommend
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        ({"restored": 0.20, "by_distance": 0.00, "nearer": 0.2}, "confidence gap"),
+        ({"restored": 0.16, "by_distance": 0.19, "nearer": 0.2}, "confidence gap"),
+        ({"restored": 0.10, "by_distance": 0.10, "nearer": 0.2}, "confidence gap and crowding"),
+        ({"restored": 0.10, "by_distance": 0.10, "nearer": -0.2}, "confidence gap and lost features"),
+        ({"restored": 0.10, "within_task": 0.3}, "confidence gap and lost features"),
+        ({"restored": 0.10, "by_distance": 0.01, "nearer": 0.2}, "confidence gap, in part"),
+        ({"restored": 0.10}, "confidence gap, in part"),
+        ({"restored": 0.00, "by_distance": 0.10, "nearer": 0.2}, "crowding"),
+        ({"restored": 0.00, "by_distance": 0.10, "nearer": 0.2, "within_task": 0.2}, "lost features"),
+        ({"restored": -0.1, "by_distance": 0.01, "nearer": 0.2}, "something else"),
+        ({"restored": 0.00}, "something else"),
+        ({"lost": 0.019, "restored": 0.019}, "none"),  # too little to matter
+        ({"lost": 0.05, "error": 0.03, "restored": 0.05}, "none"),  # not told from chance
+        ({"lost": -0.1, "restored": 0.0}, "none"),
+    ],
+)
+def test_the_rule(evidence, cause):
+    assert diagnose(**{"lost": 0.2, "error": 0.01, "within_task": 0.0, **evidence}) == cause
+
+
+def test_error_of_the_loss_is_that_of_repeated_sampling():
+    """Draw the same experiment 400 times: four tasks, one OOD set, two steps."""
+    rng = np.random.default_rng(0)
+    counts, before, after = [60, 80, 100, 60], 1.8, 0.9  # distance of ID from OOD in standard deviations
+
+    def once():
+        ood = {shift: rng.normal(size=120) for shift in (before, after)}
+        values = [[auroc(rng.normal(shift, size=n), ood[shift]) for n in counts] for shift in (before, after)]
+        return values, np.mean(values[0]) - np.mean(values[1])
+
+    draws = [once() for _ in range(400)]
+    observed = np.std([lost for _, lost in draws])
+    claimed = np.mean([loss_error(*values, counts, 120) for values, _ in draws])
+    assert claimed == pytest.approx(observed, rel=0.2)
+
+
+def test_no_error_without_old_tasks():
+    assert loss_error([], [], [], 100) == 0.0
+
+
+def test_default_is_kept_unless_another_is_clearly_better():
+    default = Repair("robust_anchor", 0.5, 0.80, 0.1)
+    assert recommend(0.798, [default]) is None
+    assert recommend(0.70, [default, Repair("mean_shift", 0.0, 0.804, 0.1)]) is default
+    better = Repair("mean_shift", 0.0, 0.81, 0.1)
+    assert recommend(0.70, [default, better]) is better
+
+
+def verdict(**change):
+    given = {
+        "cause": "confidence gap",
+        "tasks": 3,
+        "forgetting": 0.2,
+        "error": 0.01,
+        "by_task": (0.3, 0.1),
+        "accuracy_forgetting": 0.05,
+        "within_task": 0.01,
+        "average": 0.7,
+        "restored": 0.18,
+        "gap": Gap((4.0, 6.0, 10.0), (3.0, 6.0, 10.0), 2.0),
+        "distances": Distances((4.0, 3.0, 2.0), (1.0, 1.0, 1.0), 0.0),
+        "calibration": "memory",
+        "repairs": (Repair("robust_anchor", 0.5, 0.85, 0.03),),
+        "recommended": Repair("robust_anchor", 0.5, 0.85, 0.03),
+        "best": ("tood_robust_anchor", 0.85),
+    }
+    return Verdict(**{**given, **change})
+
+
+def test_words_carry_the_figures():
+    text = " ".join(verdict().sentences())
+    for part in ("20.0 ± 1.0 points", "task 0 30.0, task 1 10.0", "3.0 6.0 10.0", "18.0 points, 90 % of the loss"):
+        assert part in text
+    assert "Avg AUROC 70.0 → 85.0 with robust_anchor, margin 0.5, D_avg 20.0 → 3.0" in text
+    assert "Use TOOD robust_anchor, margin 0.5 (the default)." in text
+    assert "hides" not in text and "does best" not in text
+    assert "Of all detectors measured rmds does best: Avg AUROC 90.0." in verdict(best=("rmds", 0.9)).sentences()[3]
+
+
+def test_calibration_set_that_hides_the_gap_is_called_out():
+    hidden = verdict(gap=Gap((9.5, 9.7, 10.0), (3.0, 6.0, 10.0), 2.0))
+    assert hidden.hides_gap() and "The calibration set (memory) hides the gap" in hidden.sentences()[2]
+    level = verdict(gap=Gap((10.1, 9.9, 10.0), (9.9, 10.1, 10.0), 2.0))  # there is no gap to hide
+    assert not level.hides_gap()
+
+
+def test_one_task_has_nothing_to_forget():
+    assert verdict(tasks=1, by_task=()).sentences() == ["One task has been learned: there is nothing yet to forget."]
