@@ -218,3 +218,29 @@ def test_config_round_trip_and_names(tmp_path, finished):
     for bad in ({"seed": -1}, {"fit": "everything"}, {"calibration": "test"}, {"order": "random"}, {"settings": 3}):
         with pytest.raises(ToodError):
             RunConfig(**bad)
+
+
+def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
+    import dataclasses
+    import shutil
+
+    from tood import detectors
+    from tood.detectors import Outputs
+    from tood.pipeline.scoring import Scorer, scores
+    from tood.streams.augment import prepare
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    with pytest.raises(ToodError, match="runs the network again and has not been scored"):
+        scores(Step(Run(copy), 3), Scorer("adascale"))
+    run(dataclasses.replace(CONFIG, detectors=("energy", "odin", "adascale")), copy, say=str)
+    assert {r["detector"] for r in load_metrics(copy).to_pylist()} == {None, "energy", "odin", "adascale"}
+    stream, _ = build(CONFIG)
+    step = Step(Run(copy), 3)
+    source = next(s.source for s in stream.ood if s.name == "noise")
+    inputs = prepare(source.take(np.arange(40)), stream.mean, stream.std)
+    odin = detectors.create("odin", std=stream.std)
+    odin.fit(network=Network.load(step.folder / "model.safetensors").eval())
+    expected = odin.score(Outputs(logits=step.ood["noise"].logits[:40], inputs=inputs))
+    stored = scores(step, Scorer("odin", {"std": stream.std})).ood["noise"][:40]
+    np.testing.assert_allclose(stored, expected, rtol=1e-4)

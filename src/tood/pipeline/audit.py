@@ -66,7 +66,8 @@ def audit(
     with run.lock() if writable else contextlib.nullcontext():
         found = figures(run, _merged(scorers, settings), keep=writable, progress=progress)
         table = _rows_of(found.table, [scorer.detector for scorer in scorers])
-        if writable and detectors is None and calibration in (None, run.calibration):
+        chosen = detectors is not None or "detectors" in run.manifest  # by the caller, or by whoever made the run
+        if writable and not chosen and calibration in (None, run.calibration):
             save_metrics(table, run.metrics_path)
     if not writable:
         notes.append(f"{run.path} cannot be written: the figures are shown and not kept")

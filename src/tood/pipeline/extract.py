@@ -57,11 +57,10 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
             f"calibration: {config.learner} has no {config.calibration!r} samples of every class at step {step}; "
             f"there is {', '.join(calibration)}"
         )
-    fit = {
-        "current": lambda: np.union1d(stream.train_rows(step), memory),
-        "all": lambda: np.union1d(seen, memory),
-        "memory": lambda: np.unique(memory),
-    }[config.fit]()
+    if config.fit == "memory":
+        fit = np.unique(memory)
+    else:
+        fit = np.union1d(seen if config.fit == "all" else stream.train_rows(step), memory)
     if len(fit) == 0:
         raise ToodError(f"fit: {config.learner} keeps no memory to fit detectors on; use 'current' or 'all'")
     return StepRows(fit, calibration)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,7 +26,7 @@ from tood.errors import ToodError
 from tood.pipeline.steps import Step
 from tood.pipeline.store import read_npz, write_npz
 
-__all__ = ["Scorer", "fit_and_score", "scores", "usable"]
+__all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
 
 ScoreArray: TypeAlias = npt.NDArray[Any]
 
@@ -103,27 +104,44 @@ def scores(step: Step, scorer: Scorer, keep: bool = True) -> Scored:
     keep:
         Write new scores to the step's ``scores`` folder.
     """
-    key = _key(step, scorer)
-    file = step.folder / "scores" / f"{_file_name(step, scorer)}.npz"
-    if file.exists():
-        try:
-            stored, _ = read_npz(file)
-        except ToodError:  # damaged: scores are derived, so they are simply made again
-            stored = {}
-        if str(stored.get("key", "")) == key:
-            ood = {name: stored[f"ood/{name}"] for name in step.run.ood}
-            return Scored(stored["test"], ood, tuple(map(str, stored["notes"])))
-    found = fit_and_score(step, scorer)
-    if keep:
-        arrays = {"key": np.array(key), "notes": np.array(found.notes, dtype=str), "test": found.test}
-        with step.run.lock():
-            write_npz(file, arrays | {f"ood/{name}": values for name, values in found.ood.items()})
+    found = kept_scores(step, scorer)
+    if found is None:
+        found = fit_and_score(step, scorer)
+        if keep:
+            keep_scores(step, scorer, found)
     return found
+
+
+def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
+    """The scores on disk, if there are any and nothing they derive from has changed."""
+    file = _file(step, scorer)
+    if not file.exists():
+        return None
+    try:
+        stored, _ = read_npz(file)
+    except ToodError:  # damaged: scores are derived, so they are simply made again
+        return None
+    if str(stored.get("key", "")) != _key(step, scorer):
+        return None
+    ood = {name: stored[f"ood/{name}"] for name in step.run.ood}
+    return Scored(stored["test"], ood, tuple(map(str, stored["notes"])))
+
+
+def keep_scores(step: Step, scorer: Scorer, found: Scored) -> None:
+    """Write scores to the step's ``scores`` folder."""
+    arrays = {"key": np.array(_key(step, scorer)), "notes": np.array(found.notes, dtype=str), "test": found.test}
+    with step.run.lock():
+        write_npz(_file(step, scorer), arrays | {f"ood/{name}": values for name, values in found.ood.items()})
 
 
 def fit_and_score(step: Step, scorer: Scorer) -> Scored:
     """Fit the detector on what it is fitted on, and score the test data and every OOD set."""
     detector = scorer.create()
+    if "network" in detector.needs:
+        raise ToodError(
+            f"{step.folder}: {scorer.detector} runs the network again and has not been scored; "
+            f"`tood run … --detectors {scorer.detector}` does it"
+        )
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
@@ -176,8 +194,10 @@ def _key(step: Step, scorer: Scorer) -> str:
         files.append(step.calibration_file(scorer.calibration) if calibrated else "outputs/fit.npz")
     if "head" in detector.needs:
         files.append("head.npz")
+    weights = step.folder / "model.safetensors"
     origin = {
         "code": _code(),
+        "network": hashlib.sha256(weights.read_bytes()).hexdigest() if "network" in detector.needs else None,
         "detector": scorer.detector,
         "params": {name: repr(value) for name, value in detector.get_params().items()},
         "draw": [scorer.size, scorer.seed] if calibrated else None,
@@ -188,13 +208,14 @@ def _key(step: Step, scorer: Scorer) -> str:
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
 
 
-def _file_name(step: Step, scorer: Scorer) -> str:
-    """The detector's name, with a tag where something is not as usual."""
+def _file(step: Step, scorer: Scorer) -> Path:
+    """Named after the detector, with a tag where something is not as usual."""
+    folder = step.folder / "scores"
     source = scorer.calibration if scorer.calibration != step.run.calibration else None
     if not scorer.settings() and source is None:
-        return scorer.detector
+        return folder / f"{scorer.detector}.npz"
     tag = hashlib.sha256(json.dumps([scorer.settings(), source]).encode()).hexdigest()[:12]
-    return f"{scorer.detector}-{tag}"
+    return folder / f"{scorer.detector}-{tag}.npz"
 
 
 @lru_cache(maxsize=1)

@@ -26,6 +26,7 @@ from tood.models import Network
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
 from tood.pipeline.extract import extract, predictions, step_rows, with_source
 from tood.pipeline.measure import default_scorers, measure, measure_step
+from tood.pipeline.network_scores import score_with_network, scorers_for
 from tood.pipeline.scoring import Scorer
 from tood.pipeline.steps import Step, write_step
 from tood.pipeline.store import Run, lock, write_file, write_manifest
@@ -66,13 +67,13 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
         _check_config(config, folder)
         found = _write_manifest(config, folder, stream)
         write_yaml(folder / "config.yaml", config.to_mapping())
-        scorers: list[Scorer] = []
+        asked = scorers_for(config.detectors, stream)
         for step in range(len(stream)):
             started = time.perf_counter()
             learner.learn(step, folder / "checkpoints", progress=progress)
             trained = time.perf_counter()
-            _extract(config, found, stream, learner, step)
-            scorers = scorers or default_scorers(found, list(config.detectors) or None)[0]
+            _extract(config, found, stream, learner, step, asked)
+            scorers = asked or default_scorers(found)[0]
             line = _summary(Step(found, step), scorers)
             say(f"step {step + 1}/{len(stream)}  {line}  ({_clock(trained - started)} training)")
         measure(found, scorers)
@@ -129,6 +130,7 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
         calibration={"source": config.calibration, "size": per_class * len(stream.order)},
         reserved_a_class=stream.reserve,
         fit=config.fit,
+        **({"detectors": list(config.detectors)} if config.detectors else {}),
         made_by={"tood": tood.__version__, "python": platform.python_version(), **_versions()},
     )
 
@@ -139,7 +141,9 @@ def _versions() -> dict[str, str]:
     return {"numpy": np.__version__, "torch": torch.__version__}
 
 
-def _extract(config: RunConfig, found: Run, stream: Stream, learner: learners.Learner, step: int) -> None:
+def _extract(
+    config: RunConfig, found: Run, stream: Stream, learner: learners.Learner, step: int, asked: list[Scorer]
+) -> None:
     """Save the step's network and its outputs, unless they are there and nothing they depend on has changed."""
     folder = found.folder(step)
     folder.mkdir(parents=True, exist_ok=True)
@@ -154,13 +158,14 @@ def _extract(config: RunConfig, found: Run, stream: Stream, learner: learners.Le
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode())
     key, key_file = digest.hexdigest(), folder / "outputs.key"
-    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key:
-        return
-    key_file.unlink(missing_ok=True)
-    network.save(folder / "model.safetensors")
-    sets = with_source(extract(network, stream, step, rows), config.calibration)
-    write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
-    write_file(key_file, lambda temporary: temporary.write_text(key))
+    if not ((folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key):
+        key_file.unlink(missing_ok=True)
+        network.save(folder / "model.safetensors")
+        sets = with_source(extract(network, stream, step, rows), config.calibration)
+        write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
+        write_file(key_file, lambda temporary: temporary.write_text(key))
+    for scorer in asked:
+        score_with_network(Step(found, step), scorer, network, stream, rows)
 
 
 def _summary(step: Step, scorers: list[Scorer]) -> str:

@@ -1,0 +1,61 @@
+"""Scores of detectors that run the network again (ODIN, AdaScale), made while the images are at hand.
+
+They are kept beside the other scores, under a hash that includes the weights, so later stages read them like any other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tood import detectors
+from tood.arrays import IntArray
+from tood.detectors import Outputs
+from tood.pipeline.extract import BATCH, StepRows
+from tood.pipeline.scoring import Scored, Scorer, keep_scores, kept_scores
+from tood.pipeline.steps import Step
+from tood.streams import Source, Stream
+
+if TYPE_CHECKING:
+    from tood.models import Network
+
+__all__ = ["score_with_network", "scorers_for"]
+
+
+def scorers_for(names: tuple[str, ...], stream: Stream) -> list[Scorer]:
+    """Scorers by name; ODIN is told what the inputs were divided by."""
+    return [Scorer(name, {"std": stream.std} if name == "odin" else {}) for name in names]
+
+
+def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
+    """Score a step with one detector that needs the network, unless that has been done."""
+    detector = detectors.create(scorer.detector, **scorer.params)
+    if "network" not in detector.needs or kept_scores(step, scorer) is not None:
+        return
+
+    def score(source: Source, chosen: IntArray, outputs: Outputs) -> np.ndarray:
+        return np.concatenate([np.asarray(detector.score(chunk)) for chunk in _chunks(stream, source, chosen, outputs)])
+
+    test_rows = np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        fit = (
+            list(_chunks(stream, stream.train, rows.fit, step.fit)) if step.fit and detector.fits_on == "fit" else None
+        )
+        detector.fit(fit, partition=step.partition, head=step.head, network=network)
+        test = score(stream.test, test_rows, step.test)
+        ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
+    keep_scores(step, scorer, Scored(test, ood, tuple(dict.fromkeys(str(w.message) for w in warned))))
+
+
+def _chunks(stream: Stream, source: Source, rows: IntArray, outputs: Outputs) -> Iterator[Outputs]:
+    """The stored outputs with their inputs, some at a time; rows and outputs are in the same order."""
+    from tood.streams.augment import prepare
+
+    for start in range(0, len(rows), BATCH):
+        part = outputs[start : start + BATCH]
+        inputs = prepare(source.take(rows[start : start + BATCH]), stream.mean, stream.std)
+        yield Outputs(logits=part.logits, features=part.features, labels=part.labels, inputs=inputs.contiguous())
