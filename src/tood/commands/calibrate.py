@@ -44,12 +44,11 @@ def command(logits: Path, tasks: Path, out: Path, as_json: bool, **settings: Any
 
     Example: tood calibrate --logits cal.npz --tasks tasks.json --out cal.safetensors --holdout 0.5
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
         model = _fit(logits, _read_tasks(tasks), **settings)
-        model.save(out)
-    for warning in caught:
-        click.echo(f"tood: warning: {warning.message}", err=True)
+    model.save(out)
     cal: Any = getattr(model, "cal", model)
     rows = [
         {"task": t, **{name: float(values[t]) for name, values in cal.statistics_.items()}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import click
@@ -35,7 +36,10 @@ def command(calibrator: Path, source: Path, out: Path, alpha: float | None, as_j
     from tood.batch import score_file
 
     begin = time.perf_counter()
-    scored = score_file(calibrator, source, out, alpha, progress=_show if sys.stderr.isatty() else lambda *_: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
+        scored = score_file(calibrator, source, out, alpha, progress=_show if sys.stderr.isatty() else lambda *_: None)
     seconds = time.perf_counter() - begin
     if as_json:
         click.echo(json.dumps({**scored._asdict(), "seconds": round(seconds, 3), "out": str(out)}))

@@ -1,0 +1,340 @@
+"""From scores to decisions: thresholds, conformal p-values with a finite-sample guarantee, many inputs at once.
+
+A p-value says how unusual a score is among the scores of samples known to be in-distribution. Rejecting where
+``p <= alpha`` rejects at most a share ``alpha`` of in-distribution inputs, however few the samples and whatever the
+score, provided that the samples are exchangeable with the inputs: the same source, unseen by network and calibrator.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray, back, floats, indices
+from tood.calibration import TOOD, _dtype, task_of_labels
+from tood.energy import energy_blocks, on_torch
+from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.files import read_tensors, write_tensors
+from tood.partition import Partition
+from tood.ranks import Ranks, benjamini_hochberg, check_share, finite, p_values, pooled_p_values, threshold
+
+__all__ = ["Conformal", "Decision", "benjamini_hochberg", "p_values", "threshold"]
+
+PerTask: TypeAlias = Literal["winning", "true"]
+Ties: TypeAlias = Literal["conservative", "randomized"]
+Source: TypeAlias = Literal["held_out", "reserved", "memory", "train"]
+Groups: TypeAlias = dict[int, Ranks]  # calibration scores by task; one group, 0, where tasks make no difference
+KIND = "tood-conformal"
+
+
+class Decision(NamedTuple):
+    """What :meth:`Conformal.decide` says of each input; arrays of the kind of the logits."""
+
+    accept: Any  # [n] bool: in-distribution as far as can be told
+    p_value: Any  # [n] float64
+    score: Any  # [n]
+    task: Any  # [n] int64, the winning task; None where the calibrator does not assign one
+
+
+class Conformal:
+    """Accept or reject each input with a bound on the share of in-distribution inputs that is rejected.
+
+    ``per_task=None``: by exchangeability the rank of an in-distribution score among the calibration scores is uniform,
+    so ``P(reject | ID) <= alpha`` (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005).
+
+    ``per_task="winning"`` ranks an input among the calibration samples that the same task won. The winner is a function
+    of the input alone, samples stay exchangeable within it, hence ``P(reject | ID, winning task) <= alpha`` for each.
+
+    ``per_task="true"`` ranks an input within every true task and keeps the largest p-value. An input of task t is
+    rejected only if its p-value within t is at most alpha, hence ``P(reject | ID, true task) <= alpha`` for each,
+    even where tasks become more or less frequent than they were; the price is fewer rejections.
+
+    The probabilities are over the calibration set and the input together.
+
+    Parameters
+    ----------
+    cal:
+        Anything with ``score(logits)``, higher = ID, and where known ``assign(logits)`` and ``tasks``: a fitted
+        :class:`~tood.TOOD` (with one task, ``variant="none"`` and no margin it is plain energy), or a detector.
+    per_task:
+        ``None``, ``"winning"`` or ``"true"``, see above.
+    ties:
+        ``"conservative"``: equal scores count against rejection. ``"randomized"``: they are broken by seeded draws, and
+        the bound becomes an equality.
+    source:
+        Where the samples given to ``fit`` come from. ``"held_out"`` and ``"reserved"`` samples were not trained on;
+        ``"memory"`` and ``"train"`` ones were, their scores are too high, and more than alpha will be rejected.
+    seed:
+        Of the draws, and of the folds of :meth:`cross`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> def draw(labels): return rng.normal(size=(len(labels), 4)) + 6 * np.eye(4)[labels]
+    >>> labels = np.repeat(np.arange(4), 100)
+    >>> cal = TOOD([[0, 1], [2, 3]]).fit(draw(labels), labels)
+    >>> decision = Conformal(cal).fit(draw(labels)).decide(np.zeros((1, 4)), alpha=0.05)
+    >>> decision.accept.tolist(), decision.p_value.round(3).tolist()
+    ([False], [0.002])
+    """
+
+    def __init__(
+        self,
+        cal: Any,
+        per_task: PerTask | None = None,
+        ties: Ties = "conservative",
+        source: Source = "held_out",
+        seed: int = 0,
+    ) -> None:
+        self.cal = cal
+        self.per_task = per_task
+        self.ties = ties
+        self.source = source
+        self.seed = seed
+
+    def fit(self, logits: Any, labels: Any = None) -> Conformal:
+        """Score calibration samples that ``cal.fit`` did not use.
+
+        Parameters
+        ----------
+        logits:
+            ``[n, C]``, or whatever ``cal.score`` takes; at least ``1 / alpha - 1`` samples (of each task).
+        labels:
+            ``[n]``, the logit column of each sample's class; needed for ``per_task="true"`` only.
+        """
+        self._check_parameters()
+        self._folds = [(self.cal, self._ranks(self.cal, logits, labels))]
+        return self._begin()
+
+    @classmethod
+    def cross(cls, cal: Any, logits: Any, labels: Any, folds: int = 5, **settings: Any) -> Conformal:
+        """Cross-conformal: one set of samples serves both to fit the calibrator and to rank.
+
+        Each of K folds of the n samples is scored by a copy of ``cal`` fitted to the others, and an input is ranked
+        among all n (Vovk, "Cross-conformal predictors", 2015). Twice the mean of the folds' p-values is a p-value
+        (Rüschendorf 1982), so ``P(reject | ID) <= 2 alpha + 2 (K - 1) / (n + K)``: that is promised, about alpha usual.
+
+        Parameters
+        ----------
+        cal:
+            A calibrator; it is fitted to all samples, and gives the score and the winning task.
+        logits, labels:
+            ``[n, C]`` and ``[n]``, as ``cal.fit`` takes them.
+        folds:
+            How many; an input is scored once for each.
+        settings:
+            As for the class. ``per_task="winning"`` is refused: the folds need not agree on the winner.
+        """
+        self = cls(cal, **settings)
+        self._check_parameters()
+        if self.per_task == "winning":
+            raise ToodError("per_task: expected None or 'true' for cross-conformal, found 'winning'")
+        labels = indices(labels, "labels", length=len(logits))
+        if not 2 <= folds <= len(labels):
+            raise ToodError(f"folds: expected 2 to {len(labels)}, the number of samples, found {folds}")
+        cal.fit(logits, labels)
+        order = np.random.default_rng(self.seed).permutation(len(labels))
+        if self.per_task == "true":  # every task in every fold; drawn at random within the task
+            order = order[np.argsort(_true_tasks(cal, labels, len(labels))[order], kind="stable")]
+        fold = np.empty(len(labels), dtype=np.int64)
+        fold[order] = np.arange(len(labels)) % folds
+        self._folds = []
+        for k in range(folds):
+            rest, here = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            try:
+                fitted = copy.deepcopy(cal).fit(logits[rest], labels[rest])
+                self._folds.append((fitted, self._ranks(fitted, logits[here], labels[here])))
+            except ToodError as error:
+                raise ToodError(f"fold {k} of {folds}: {error}; take fewer folds or more samples") from error
+        return self._begin()
+
+    def decide(self, logits: Any, alpha: float = 0.05, rng: np.random.Generator | None = None) -> Decision:
+        """Accept or reject each input.
+
+        Parameters
+        ----------
+        logits:
+            ``[n, C]``, or whatever ``cal.score`` takes.
+        alpha:
+            The share of in-distribution inputs that may be rejected.
+        rng:
+            Where the draws of ``ties="randomized"`` come from; else from this object, call after call.
+        """
+        self._check_alpha(alpha)
+        scores, tasks = score_and_assign(self.cal, logits)
+        uniform = (rng or self._rng).random(len(scores)) if self.ties == "randomized" else None
+        if self.per_task == "winning":
+            p = self._within_winners(scores, cast(IntArray, tasks), uniform)
+        else:
+            each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
+            groups = sorted(self._folds[0][1])
+            within = [pooled_p_values([fold[group] for _, fold in self._folds], each, uniform) for group in groups]
+            p = within[0] if len(within) == 1 else np.max(within, axis=0)
+        task = None if tasks is None else back(tasks, logits)
+        return Decision(back(p > alpha, logits), back(p, logits), back(scores, logits), task)
+
+    def thresholds(self, alpha: float = 0.05) -> npt.NDArray[np.float64]:
+        """The score an input must reach to be accepted, ``-inf`` where too few samples allow no rejection.
+
+        The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one for each
+        winning task) to ship beside an exported scorer. Not for randomised ties or cross-conformal.
+        """
+        self._check_alpha(alpha)
+        if self.ties != "conservative" or len(self._folds) > 1:
+            raise ToodError("thresholds: only conservative ties and a single calibration set reduce to a threshold")
+        groups = self._folds[0][1]
+        lowest = {group: ranks.threshold(alpha) for group, ranks in groups.items()}
+        if self.per_task == "winning":
+            return np.array([lowest.get(t, -np.inf) for t in range(self._task_count())])
+        return np.array(min(lowest.values()))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the calibrator (those of all folds) and the calibration scores to one safetensors file, atomically."""
+        self._fitted()
+        cals = [cal for cal, _ in self._folds]
+        if not all(isinstance(cal, TOOD) for cal in (self.cal, *cals)):
+            raise ToodError(f"cal: only a TOOD calibrator can be saved, found {type(self.cal).__name__}")
+        settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed")}
+        tensors = {f"calibrator.{k}": _file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
+        for k, (_, groups) in enumerate(self._folds):
+            tensors[f"scores.{k}"] = np.concatenate([ranks.values for ranks in groups.values()])
+            tensors[f"groups.{k}"] = np.repeat([*groups], [len(ranks.values) for ranks in groups.values()])
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Conformal:
+        """Read what :meth:`save` wrote."""
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            cals = [
+                _tood_from(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))
+            ]
+            self = cls(cals[0], **json.loads(metadata["settings"]))
+            self._check_parameters(warn=False)
+            self._folds = [
+                (cal, _by_group(finite(tensors[f"scores.{k}"], "scores"), tensors[f"groups.{k}"]))
+                for k, cal in enumerate(cals[1:] or cals)
+            ]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable conformal file: {error}") from error
+        return self._begin()
+
+    def _begin(self) -> Conformal:
+        self._rng = np.random.default_rng(self.seed)
+        return self
+
+    def _within_winners(
+        self, scores: FloatArray, tasks: IntArray, uniform: FloatArray | None
+    ) -> npt.NDArray[np.float64]:
+        p = np.empty(len(scores))
+        for t in np.unique(tasks):
+            rows = np.flatnonzero(tasks == t)
+            # Of a winner that won no calibration sample nothing can be said: all are accepted.
+            known = self._folds[0][1].get(int(t), Ranks(np.empty(0)))
+            p[rows] = pooled_p_values([known], [scores[rows]], None if uniform is None else uniform[rows])
+        return p
+
+    def _ranks(self, cal: Any, logits: Any, labels: Any) -> Groups:
+        """The calibration scores, sorted, of each group."""
+        scores, tasks = score_and_assign(cal, logits)
+        if len(scores) == 0:
+            raise ToodError("logits: expected at least one calibration sample, found none")
+        if self.per_task is None:
+            tasks = np.zeros(len(scores), dtype=np.int64)
+        elif self.per_task == "true":
+            tasks = _true_tasks(cal, labels, rows=len(scores))
+        elif tasks is None:
+            raise ToodError(f"per_task='winning': expected a calibrator with assign, found {type(cal).__name__}")
+        return _by_group(scores, tasks)
+
+    def _task_count(self) -> int:
+        return len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(self._folds[0][1])
+
+    def _fitted(self) -> None:
+        if not hasattr(self, "_folds"):
+            raise NotFittedError("this Conformal is not fitted yet: call fit(logits, labels) first")
+
+    def _check_alpha(self, alpha: float) -> None:
+        self._fitted()
+        check_share("alpha", alpha)
+        counts = [(sum(len(fold[group].values) for _, fold in self._folds), group) for group in self._folds[0][1]]
+        few, group = min(counts)
+        if self.ties == "conservative" and 1 / (few + 1) > alpha:
+            of = f" of task {group}" if self.per_task else ""
+            warnings.warn(
+                f"{few} calibration samples{of} cannot reject anything at alpha={alpha}: "
+                f"at least {int(np.ceil(1 / alpha)) - 1} are needed",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    def _check_parameters(self, warn: bool = True) -> None:
+        if self.per_task is not None and self.per_task not in get_args(PerTask):
+            raise UnknownNameError("per_task", self.per_task, get_args(PerTask))
+        if self.ties not in get_args(Ties):
+            raise UnknownNameError("ties", self.ties, get_args(Ties))
+        if self.source not in get_args(Source):
+            raise UnknownNameError("source", self.source, get_args(Source))
+        if warn and self.source in ("memory", "train"):
+            warnings.warn(
+                f"source={self.source!r}: the network was trained on these samples, so their scores are higher than "
+                "those of new in-distribution inputs and more than alpha of these will be rejected; use held-out "
+                "samples, of which Conformal.cross needs half as many",
+                UserWarning,
+                stacklevel=3,
+            )
+
+
+def score_and_assign(cal: Any, logits: Any) -> tuple[FloatArray, IntArray | None]:
+    """``cal.score`` and ``cal.assign``, where there is one, as NumPy arrays; of a TOOD in one pass over the logits."""
+    if isinstance(cal, TOOD) and not on_torch(logits):
+        return _tood_score_and_assign(cal, logits)
+    scores = floats(cal.score(logits), "scores", ndim=1)
+    return scores, indices(cal.assign(logits), "tasks", length=len(scores)) if hasattr(cal, "assign") else None
+
+
+def _tood_score_and_assign(cal: TOOD, logits: Any) -> tuple[FloatArray, IntArray]:
+    logits, partition, channels = cal._ready(logits)
+    margin = float(cal.margin) if len(partition) > 1 else 0.0
+    scores, tasks = np.empty(len(logits), dtype=_dtype(logits)), np.empty(len(logits), dtype=np.int64)
+    for rows, values in energy_blocks(logits, partition):
+        values -= channels.location[:, None].astype(values.dtype)
+        values /= channels.scale[:, None].astype(values.dtype)
+        winner, top = values.argmax(axis=0), values.max(axis=0)
+        if margin:
+            np.put_along_axis(values, winner[None], -np.inf, axis=0)
+            top = top + margin * (top - values.max(axis=0))
+        scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
+        tasks[rows] = winner
+    return scores, tasks
+
+
+def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
+    if labels is None or not hasattr(cal, "tasks"):
+        raise ToodError("per_task='true': expected labels, and a calibrator with tasks")
+    return task_of_labels(labels, Partition(cal.tasks), rows=rows)
+
+
+def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
+    return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
+
+
+def _file_of(cal: TOOD) -> npt.NDArray[np.uint8]:
+    """The bytes of the file that ``cal.save`` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        cal.save(Path(folder, "cal"))
+        return np.frombuffer(Path(folder, "cal").read_bytes(), dtype=np.uint8)
+
+
+def _tood_from(file: npt.NDArray[np.uint8]) -> TOOD:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "cal").write_bytes(file.tobytes())
+        return TOOD.load(Path(folder, "cal"))

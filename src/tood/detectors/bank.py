@@ -1,0 +1,221 @@
+"""Detectors that keep fit features and look for the nearest of them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import logsumexp, unit
+
+PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
+
+
+class Sample:
+    """The rows of a seeded, class-balanced sample, whatever order and chunks they come in.
+
+    Each row draws its lot from its own content: a random linear hash of its bits. Of each class the lowest lots stay,
+    as many as its quota.
+    """
+
+    def __init__(self, quotas: IntArray, seed: int) -> None:
+        self.quotas = quotas
+        self.seed = seed
+        self._kept: tuple[npt.NDArray[Any], ...] | None = None
+
+    def add(self, content: npt.NDArray[Any], classes: IntArray, rows: npt.NDArray[Any]) -> None:
+        """Offer rows: their content ``[n, ...]``, class ``[n]`` and what to keep of them ``[n, ...]``."""
+        new: tuple[npt.NDArray[Any], ...] = (_lots(content, self.seed), classes, rows)
+        if self._kept is not None:
+            new = tuple(np.concatenate(pair) for pair in zip(self._kept, new, strict=True))
+        lots, classes, _ = new
+        order = np.lexsort((lots, classes))
+        starts = np.searchsorted(classes[order], classes[order])
+        kept = order[np.arange(len(order)) - starts < self.quotas[classes[order]]]
+        self._kept = tuple(part[kept] for part in new)
+
+    @property
+    def rows(self) -> npt.NDArray[Any]:
+        """What was kept, ordered by class and lot."""
+        assert self._kept is not None
+        return self._kept[2]
+
+
+def quotas(counts: IntArray, size: int) -> IntArray:
+    """How many of each class make a sample of ``size``: the same number, or all where a class has fewer."""
+    low, high = 0, int(counts.max())
+    while low < high:  # the highest level that does not exceed the size
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if np.minimum(counts, middle).sum() <= size else (low, middle - 1)
+    quota = np.minimum(counts, low)
+    quota[np.flatnonzero(counts > low)[: size - quota.sum()]] += 1
+    return quota
+
+
+def _lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
+    single = np.ascontiguousarray(content, dtype=np.float32)  # the same lot whatever the precision
+    words = single.reshape(len(content), -1).view(np.uint32)
+    weights = np.random.default_rng(seed).integers(0, 1 << 64, size=words.shape[1], dtype=np.uint64)
+    lots: npt.NDArray[np.uint64] = words.astype(np.uint64) @ weights
+    return lots
+
+
+def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
+    """``[n, k]``, unordered: the k largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``.
+
+    Exact. The products of a query are laid in √(N/k) rows; the k largest of all lie in those k columns whose maxima are
+    largest, so only these are searched, and finding them costs one pass of maxima.
+    """
+    size = len(bank)
+    out = np.empty((len(queries), k), dtype=queries.dtype)
+    step = max(1, PRODUCTS // size)
+    depth = int(np.sqrt(size / k))
+    width = size // depth
+    for start in range(0, len(queries), step):
+        products = queries[start : start + step] @ bank.T
+        if depth > 1:
+            grid = products[:, : depth * width].reshape(-1, depth, width)
+            columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]
+            places = np.arange(0, depth * width, width)[:, None] + columns[:, None]
+            places += (size * np.arange(len(products)))[:, None, None]
+            found = products.ravel().take(places.reshape(len(products), -1))
+            products = np.concatenate([found, products[:, depth * width :]], axis=1)
+        last = products.shape[1] - k
+        out[start : start + step] = np.partition(products, last, axis=1)[:, last:] if last else products
+    return out
+
+
+class _Bank(Detector):
+    """A bank of directions, and what they are worth."""
+
+    passes = 2
+    k: int
+    seed: int
+    bank_: FloatArray  # [N, D]
+
+    def _check(self) -> None:
+        self._number("k", 1, 1 << 31, whole=True)
+        self._number("seed", 0, 1 << 63, whole=True)
+
+    def _entries(self, rows: Rows) -> FloatArray:
+        """What the bank keeps of some rows."""
+        return unit(rows.features)
+
+    def _keeps_all(self) -> bool:
+        """Does the bank keep every fit sample, however many there are?"""
+        raise NotImplementedError
+
+    def _size(self, total: int) -> int:
+        """How many of ``total`` fit samples the bank keeps."""
+        raise NotImplementedError
+
+    def _fit(self, data: FitData) -> None:
+        if self._keeps_all():
+            self.bank_ = np.concatenate([self._entries(rows) for rows in data])
+            return
+        counts = np.zeros((), dtype=np.int64)
+        for rows in data:
+            counts = counts + np.bincount(rows.classes, minlength=data.columns)
+        sample = Sample(quotas(counts, self._size(int(counts.sum()))), self.seed)
+        for rows in data:
+            sample.add(rows.features, rows.classes, self._entries(rows))
+        self.bank_ = sample.rows
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, int]:
+        if self.k > len(self.bank_):
+            self._warn(f"the bank has {len(self.bank_)} samples, fewer than k = {self.k}; all of them are used")
+        return self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_))
+
+
+class KNN(_Bank):
+    """Minus the squared distance to the k-th nearest fit feature, all of unit length.
+
+    ``‖a - b‖² = 2 - 2 a·b``: the k-th largest cosine. An all-zero feature has no direction; its cosine with anything
+    counts as 0.
+
+    Parameters
+    ----------
+    k:
+        Which neighbour; where the bank is smaller, its farthest sample is taken, with a warning.
+    size:
+        Keep at most this many fit features, a seeded sample balanced over classes (labels where given, else
+        predictions); none keeps all.
+    seed:
+        Of that sample.
+    """
+
+    name = "knn"
+    needs = frozenset({"features"})
+    reference = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
+    grid: ClassVar[Grid] = {"k": (50, 100, 200, 500, 1000)}
+    refit = frozenset({"size", "seed"})
+
+    def __init__(self, k: int = 50, size: int | None = None, seed: int = 0) -> None:
+        self.k = k
+        self.size = size
+        self.seed = seed
+
+    def _check(self) -> None:
+        super()._check()
+        if self.size is not None:
+            self._number("size", 1, 1 << 31, whole=True)
+
+    def _keeps_all(self) -> bool:
+        return self.size is None
+
+    def _size(self, total: int) -> int:
+        return min(self.size or total, total)
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, int]) -> FloatArray:
+        cosine: FloatArray = top_products(unit(rows.features), *prepared).min(axis=1)
+        return 2 * cosine - 2
+
+
+class NNGuide(_Bank):
+    """Energy times the mean similarity to the most similar fit features, each weighted by its own energy.
+
+    The bank is a seeded sample balanced over classes. (OpenOOD takes the first batches of the loader, which in a
+    class-incremental stream are all of one task.)
+
+    Parameters
+    ----------
+    k:
+        How many similarities are averaged; where the bank is smaller, all of them, with a warning.
+    alpha:
+        The share of the fit set that makes the bank, which has at least ``k`` samples where there are as many.
+    seed:
+        Of that sample.
+    """
+
+    name = "nnguide"
+    needs = frozenset({"logits", "features"})
+    reference = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
+    grid: ClassVar[Grid] = {"k": (100,), "alpha": (0.01,)}
+    refit = frozenset({"k", "alpha", "seed"})
+
+    def __init__(self, k: int = 100, alpha: float = 0.01, seed: int = 0) -> None:
+        self.k = k
+        self.alpha = alpha
+        self.seed = seed
+
+    def _check(self) -> None:
+        super()._check()
+        self._number("alpha", 0, 1)
+
+    def _keeps_all(self) -> bool:
+        return self.alpha == 1
+
+    def _size(self, total: int) -> int:
+        return min(total, max(self.k, int(np.ceil(self.alpha * total))))
+
+    def _entries(self, rows: Rows) -> FloatArray:
+        return unit(rows.features) * logsumexp(rows.logits)[:, None]
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, int]) -> FloatArray:
+        guidance = top_products(unit(rows.features), *prepared).mean(axis=1)
+        result: FloatArray = guidance * logsumexp(rows.logits)
+        return result

@@ -1,0 +1,264 @@
+"""The contract of every detector: fit on outputs, score outputs; higher always means more in-distribution."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from tood.arrays import FloatArray, back
+from tood.detectors.outputs import FitData, Head, Outputs, Rows, head_arrays, read_rows
+from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.files import read_tensors, write_tensors
+from tood.partition import Partition
+
+__all__ = ["Detector", "Parameter"]
+
+SCORE_BLOCK = 1 << 18  # elements of a block: temporaries of 1 MiB in float32 stay in the second-level cache
+KIND = "tood-detector"
+
+Grid: TypeAlias = Mapping[str, tuple[Any, ...]]
+Self = TypeVar("Self", bound="Detector")
+
+
+class Parameter(NamedTuple):
+    """A hyper-parameter: its default, and the values a search tries (none: it is not searched)."""
+
+    default: Any
+    grid: tuple[Any, ...]
+
+
+class Detector:
+    """Turns outputs into one score a sample; higher means more in-distribution.
+
+    ``__init__`` only stores hyper-parameters; what ``fit`` learned is in attributes that end in ``_``. A subclass
+    declares what it reads and says how it is fitted (``_fit``) and how it scores some rows (``_score``).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tood import detectors
+    >>> outputs = detectors.Outputs(logits=np.array([[4.0, 0.0], [0.5, 0.4]]))
+    >>> detectors.create("msp").score(outputs).round(3)
+    array([0.982, 0.525])
+    """
+
+    name: ClassVar[str]
+    #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
+    needs: ClassVar[frozenset[str]]
+    #: What ``fit`` reads, where that is less.
+    fit_needs: ClassVar[frozenset[str] | None] = None
+    #: Which set ``fit`` expects: the fit set, the calibration set, or none.
+    fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
+    #: Authors, title, venue, year.
+    reference: ClassVar[str]
+    #: The values a search tries, by hyper-parameter.
+    grid: ClassVar[Grid] = {}
+    #: Hyper-parameters that ``fit`` reads: changed afterwards, they ask for a new ``fit``. All others act at once.
+    refit: ClassVar[frozenset[str]] = frozenset()
+    #: How often ``fit`` reads the data.
+    passes: ClassVar[int] = 1
+    #: Each hyper-parameter's default and grid, made from the signature.
+    parameters: ClassVar[Mapping[str, Parameter]]
+
+    shape_: tuple[int, int]  # C, D of the outputs it was fitted to; D is 0 where features are not read
+    weight_: FloatArray  # [C, D], the head, where it is needed
+    bias_: FloatArray  # [C]
+    network: Any = None  # never saved
+    _prepared: Any = None
+    _prepared_for: Any = None
+
+    def __init__(self) -> None:
+        """No hyper-parameters."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        signature = inspect.signature(cls.__init__).parameters.values()
+        cls.parameters = {
+            p.name: Parameter(p.default, tuple(cls.grid.get(p.name, ()))) for p in signature if p.name != "self"
+        }
+
+    # What a subclass says.
+
+    def _fit(self, data: FitData) -> None:
+        """Learn the attributes that end in ``_``."""
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Any:
+        """What scoring reads, made from the fitted state and the hyper-parameters; kept until either changes."""
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        """The score of each row."""
+        raise NotImplementedError
+
+    def _check(self) -> None:
+        """Raise a ToodError for a hyper-parameter that makes no sense."""
+
+    # What everyone calls.
+
+    def fit(
+        self: Self,
+        outputs: Outputs | Iterable[Outputs] | None = None,
+        partition: Partition | Iterable[Iterable[int]] | None = None,
+        head: Head | None = None,
+        network: Any = None,
+    ) -> Self:
+        """Learn from in-distribution outputs.
+
+        Parameters
+        ----------
+        outputs:
+            One :class:`Outputs` or an iterable of them; not read where ``fits_on`` is ``"none"``. Their order and how
+            they are cut into chunks make no difference beyond the last digits of float64.
+        partition:
+            The logit columns of each task; the TOOD detectors need it.
+        head:
+            Weight and bias of the last layer, where ``needs`` says so.
+        network:
+            The ``torch.nn.Module``, where ``needs`` says so. It is neither trained nor changed.
+        """
+        self._check()
+        for attribute in self._state():
+            delattr(self, attribute)
+        self._prepared_for = None
+        if "network" in self.needs:
+            if network is None:
+                raise ToodError(f"network: {self.name} runs the network again; pass fit(..., network=module)")
+            self.network = network
+        if "head" in self.needs:
+            if head is None:
+                raise ToodError(f"head: {self.name} reads the last layer; pass fit(..., head=Head(weight, bias))")
+            self.weight_, self.bias_ = head_arrays(head)
+        if self.fits_on == "none":
+            self.shape_ = self.weight_.shape if "head" in self.needs else (0, 0)
+            return self
+        if outputs is None:
+            raise ToodError(f"outputs: {self.name} is fitted on the {self.fits_on} set; pass fit(outputs, ...)")
+        weight = self.weight_.shape if "head" in self.needs else None
+        needs = self.needs if self.fit_needs is None else self.fit_needs
+        data = FitData(outputs, needs, partition, weight, self.passes)
+        self._fit(data)
+        self.shape_ = data.columns, data.dimensions
+        self._fitted_with = self._refit_values()
+        self._ready(data.dtype)
+        return self
+
+    def score(self, outputs: Outputs) -> Any:
+        """``[n]``: one finite number a sample, of the kind and on the device of ``outputs.logits``."""
+        self._check()
+        self._check_fitted()
+        rows = read_rows(outputs, self.needs | {"logits"})
+        self._check_shape(rows)
+        logits = rows.logits
+        count, dtype = len(logits), logits.dtype
+        step = max(256, SCORE_BLOCK // max(logits.shape[1], rows.features.shape[1]))
+        prepared = self._ready(dtype)
+        if 0 < count <= step:
+            result = self._score(rows, prepared).astype(dtype, copy=False)
+        else:
+            result = np.empty(count, dtype=dtype)
+            for start in range(0, count, step):
+                result[start : start + step] = self._score(rows.block(start, start + step), prepared)
+        if not (math.isfinite(np.dot(result, result)) or np.isfinite(result).all()):
+            raise ToodError(f"{self.name}: the score of row {int(np.isfinite(result).argmin())} overflows {dtype}")
+        return back(result, like=outputs.logits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write hyper-parameters and state to one safetensors file, atomically; a network is not saved."""
+        self._check_fitted(with_network=False)
+        state = self._state()
+        arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        numbers = {name: value for name, value in state.items() if name not in arrays}
+        described = {"settings": self.get_params(), "numbers": numbers}
+        write_tensors(path, KIND, arrays, {"name": self.name, **{k: json.dumps(v) for k, v in described.items()}})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str], network: Any = None) -> Detector:
+        """Read what :meth:`save` wrote, whichever detector it was; pass the network again where one is needed."""
+        from tood.detectors import create
+
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            detector = create(metadata["name"], **json.loads(metadata["settings"]))
+            detector._check()
+            for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
+                setattr(detector, name, value)
+            if hasattr(detector, "shape_"):
+                columns, dimensions = detector.shape_
+                detector.shape_ = columns, dimensions
+                detector._fitted_with = detector._refit_values()
+            detector._ready(np.dtype(np.float32))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable detector: {error}") from error
+        detector.network = network
+        return detector
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The hyper-parameters by name, as scikit-learn expects."""
+        return {name: getattr(self, name) for name in self.parameters}
+
+    def set_params(self: Self, **params: Any) -> Self:
+        """Change hyper-parameters; those that ``fit`` reads are refused by ``score`` until the next ``fit``."""
+        for name, value in params.items():
+            if name not in self.parameters:
+                raise UnknownNameError(f"hyper-parameter of {self.name}", name, self.parameters)
+            setattr(self, name, value)
+        self._check()
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.get_params().items())})"
+
+    # What the parts above share.
+
+    def _state(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name.endswith("_")}
+
+    def _refit_values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.refit}
+
+    def _ready(self, dtype: np.dtype[Any]) -> Any:
+        """``_prepare``'s result, made anew when the precision or a hyper-parameter has changed."""
+        key = (dtype, [getattr(self, name) for name in self.parameters])
+        if self._prepared_for != key:
+            self._prepared = self._prepare(dtype)
+            self._prepared_for = key
+        return self._prepared
+
+    def _check_fitted(self, with_network: bool = True) -> None:
+        fitted = self.fits_on != "none" or not self.needs.isdisjoint(("head", "network"))
+        if fitted and not hasattr(self, "shape_"):
+            raise NotFittedError(f"this {self.name} detector is not fitted yet: call fit first")
+        if with_network and "network" in self.needs and self.network is None:
+            raise ToodError(f"network: {self.name} runs the network again; pass Detector.load(path, network=module)")
+        for name in self.refit:
+            if getattr(self, name) != self._fitted_with[name]:
+                raise ToodError(f"{name}: changed since fit, and {self.name} reads it there; call fit again")
+
+    def _check_shape(self, rows: Rows) -> None:
+        columns, dimensions = getattr(self, "shape_", (0, 0))
+        if columns and rows.logits.shape[1] != columns:
+            raise ToodError(f"logits: expected {columns} columns as in fit, found shape {rows.logits.shape}")
+        if dimensions and "features" in self.needs and rows.features.shape[1] != dimensions:
+            raise ToodError(f"features: expected {dimensions} dimensions as in fit, found shape {rows.features.shape}")
+
+    def _number(self, name: str, low: float, high: float, whole: bool = False) -> None:
+        """Check that a hyper-parameter is a number from ``low`` to ``high``."""
+        value = getattr(self, name)
+        kinds = (int, np.integer) if whole else (int, float, np.number)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+            kind = "a whole number" if whole else "a number"
+            raise ToodError(f"{name}: expected {kind} from {low:g} to {high:g}, found {value!r}")
+
+    def _one_of(self, name: str, known: Iterable[str]) -> None:
+        """Check that a hyper-parameter is one of some words."""
+        if getattr(self, name) not in (known := tuple(known)):
+            raise UnknownNameError(name, getattr(self, name), known)
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)

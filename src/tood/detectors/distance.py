@@ -1,0 +1,164 @@
+"""Detectors that measure how far a feature lies from where the fit features were.
+
+Distances are float64: one product of the centred features with a whitening matrix, one with the class means.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tood.arrays import FloatArray
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import logsumexp, norms
+from tood.detectors.statistics import Doubles, Moments
+
+FEATURES_AND_LABELS = frozenset({"features", "labels"})
+
+
+class Means(NamedTuple):
+    """Points to measure from, ready for ``‖y - m‖² = ‖y‖² - 2 y·m + ‖m‖²``."""
+
+    centre: Doubles  # [D], subtracted first: it cancels, and saves digits
+    whitening: Doubles | None  # [D, r]; none is the identity
+    doubled: Doubles  # [r, K], 2 m
+    squares: Doubles  # [K], ‖m‖²
+
+    @classmethod
+    def of(cls, means: Doubles, whitening: Doubles | None = None) -> Means:
+        """From means ``[K, D]`` and, where distances are not Euclidean, the whitening matrix."""
+        centre = means.mean(axis=0)
+        points = means - centre if whitening is None else (means - centre) @ whitening
+        return cls(centre, whitening, np.ascontiguousarray(2 * points.T), np.einsum("kd,kd->k", points, points))
+
+    def squared(self, features: FloatArray) -> tuple[Doubles, Doubles]:
+        """``[n]`` and ``[n, K]``: what to add up for squared distances, ‖y‖² and ‖m‖² - 2 y·m."""
+        y = features - self.centre
+        if self.whitening is not None:
+            y = y @ self.whitening
+        other = y @ self.doubled
+        np.subtract(self.squares, other, out=other)
+        return np.einsum("nd,nd->n", y, y), other
+
+
+def whiten(covariance: Doubles) -> Doubles:
+    """``A`` with ``A Aᵀ`` the pseudo-inverse: eigenvalues below D·eps of the largest count as zero, as in SciPy."""
+    values, vectors = np.linalg.eigh(covariance)
+    kept = values > max(values[-1], 0) * len(values) * np.finfo(np.float64).eps
+    result: Doubles = vectors[:, kept] / np.sqrt(values[kept])
+    return result
+
+
+class MDS(Detector):
+    """Minus the squared Mahalanobis distance to the nearest class mean, one covariance for all classes.
+
+    The covariance is that of the features about their class means, divided by their number, inverted as a
+    pseudo-inverse. Classes without a fit sample take no part.
+    """
+
+    name = "mds"
+    needs = FEATURES_AND_LABELS
+    reference = (
+        "Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, "
+        "NeurIPS 2018"
+    )
+
+    means_: Doubles  # [K, D], of the classes seen
+    whitening_: Doubles  # [D, r]
+
+    def _fit(self, data: FitData) -> None:
+        self._learn(Moments.of(data))
+
+    def _learn(self, moments: Moments) -> None:
+        self.means_ = moments.class_means[moments.seen]
+        self.whitening_ = whiten(moments.within_covariance())
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Means:
+        return Means.of(self.means_, self.whitening_)
+
+    def _score(self, rows: Rows, prepared: Means) -> FloatArray:
+        own, other = prepared.squared(rows.features)
+        result: FloatArray = np.minimum(-own - other.min(axis=1), 0.0)
+        return result
+
+
+class RMDS(MDS):
+    """Mahalanobis distance to the mean of everything minus that to the nearest class mean.
+
+    Both squared; the first uses the covariance about the common mean, the second that about the class means.
+    """
+
+    name = "rmds"
+    reference = (
+        "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021 (arXiv 2106.09022)"
+    )
+
+    mean_: Doubles  # [D]
+    background_: Doubles  # [D, r], the whitening about the common mean
+
+    def _learn(self, moments: Moments) -> None:
+        super()._learn(moments)
+        self.mean_ = moments.mean
+        self.background_ = whiten(moments.second_moment(about=self.mean_))
+
+    def _score(self, rows: Rows, prepared: Means) -> FloatArray:
+        y = (rows.features - self.mean_) @ self.background_
+        result: FloatArray = np.einsum("nd,nd->n", y, y) + super()._score(rows, prepared)
+        return result
+
+
+class ViM(Detector):
+    """Energy minus the scaled distance to the principal subspace of the fit features (the virtual logit).
+
+    Features are centred at ``u = -W⁺b``; the residual lies along all but the ``dim`` leading eigenvectors of their
+    second moment; its norm is scaled so that on average it equals the largest logit.
+
+    Parameters
+    ----------
+    dim:
+        Size of the principal subspace. Where it is not below the number of dimensions D, there is no residual left:
+        D // 2 is used instead, with a warning.
+    """
+
+    name = "vim"
+    needs = frozenset({"logits", "features", "head"})
+    reference = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022"
+    grid: ClassVar[Grid] = {"dim": (256, 1000)}
+    refit = frozenset({"dim"})
+    passes = 2
+
+    origin_: Doubles  # [D]
+    residual_: Doubles  # [D, D - dim]
+    alpha_: float
+
+    def __init__(self, dim: int = 256) -> None:
+        self.dim = dim
+
+    def _check(self) -> None:
+        self._number("dim", 0, 1 << 31, whole=True)
+
+    def _fit(self, data: FitData) -> None:
+        weight, bias = self.weight_.astype(np.float64), self.bias_.astype(np.float64)
+        moments = Moments.of(data, by_class=False)
+        dim, dimensions = self.dim, data.dimensions
+        if dim >= dimensions:
+            dim = dimensions // 2
+            self._warn(f"dim {self.dim} leaves no residual in {dimensions} dimensions; {dim} is used")
+        # Weights are known to float32 at best: what is smaller than that counts as zero, or u would be any size.
+        self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
+        vectors = np.linalg.eigh(moments.second_moment(about=self.origin_))[1]  # eigenvalues ascend
+        self.residual_ = np.ascontiguousarray(vectors[:, : dimensions - dim])
+        logit, norm = 0.0, 0.0
+        for rows in data:
+            logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
+            norm += float(self._residual(rows.features).sum())
+        self.alpha_ = logit / norm if norm > 0 else 0.0
+        del self.weight_, self.bias_  # not needed for scoring
+
+    def _residual(self, features: FloatArray) -> FloatArray:
+        return norms((features - self.origin_) @ self.residual_)
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        return logsumexp(rows.logits) - self.alpha_ * self._residual(rows.features)

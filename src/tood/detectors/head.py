@@ -1,0 +1,180 @@
+"""Detectors that compare a feature with the head or with the mean feature of the class it was assigned to."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tood.arrays import FloatArray
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import norms, own_columns, ratio, softmax
+from tood.detectors.statistics import Doubles, class_sums, mean_feature
+
+LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
+
+
+class FDBD(Detector):
+    """Summed distances to all decision boundaries, relative to the distance from the mean feature.
+
+    ``Σ_c |l_c - l_ŷ| / ‖w_c - w_ŷ‖ ÷ ‖z - μ‖``. Classes with equal weights have no boundary and are left out. Where
+    the divisor is zero there is no direction to judge by, and the score is 0, the lowest (OpenOOD gives infinity,
+    "most in-distribution", to an all-zero feature).
+
+    Parameters
+    ----------
+    normalizer:
+        ``"distance"`` divides by ‖z - μ‖, ``"norm"`` by ‖z‖.
+    """
+
+    name = "fdbd"
+    needs = LOGITS_FEATURES_HEAD
+    fit_needs = frozenset({"features", "head"})
+    reference = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
+    grid: ClassVar[Grid] = {"normalizer": ("distance", "norm")}
+
+    mean_: Doubles  # [D]
+
+    def __init__(self, normalizer: str = "distance") -> None:
+        self.normalizer = normalizer
+
+    def _check(self) -> None:
+        self._one_of("normalizer", ("distance", "norm"))
+
+    def _fit(self, data: FitData) -> None:
+        self.mean_ = mean_feature(data)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        """``[C, C]``: 1 / ‖w_c - w_d‖, 0 where they are equal; and the point that features are measured from."""
+        weight = self.weight_.astype(np.float64)
+        gram = weight @ weight.T
+        sizes = np.add.outer(gram.diagonal(), gram.diagonal())
+        squared = sizes - 2 * gram
+        apart = squared > 1e-13 * sizes  # what rounding leaves of equal weights lies below
+        inverse = np.where(apart, 1 / np.sqrt(np.where(apart, squared, 1)), 0)
+        origin = self.mean_ if self.normalizer == "distance" else np.zeros_like(self.mean_)
+        return inverse.astype(dtype), origin.astype(dtype)
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        inverse, origin = prepared
+        winner = rows.logits.argmax(axis=1)
+        lead = own_columns(rows.logits, winner)[:, None] - rows.logits
+        return ratio(np.einsum("nc,nc->n", lead, inverse[winner]), norms(rows.features - origin), otherwise=0)
+
+
+class NCI(Detector):
+    """How well a feature points along its predicted class's weight, plus a share of its L1 norm.
+
+    ``w_ŷ·(z - μ) / ‖z - μ‖ + α ‖z‖₁``; the first term is 0 for a feature that equals the mean.
+
+    Parameters
+    ----------
+    alpha:
+        α ≥ 0.
+    """
+
+    name = "nci"
+    needs = LOGITS_FEATURES_HEAD
+    fit_needs = frozenset({"features", "head"})
+    reference = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
+    grid: ClassVar[Grid] = {"alpha": (1e-4, 1e-3, 1e-2, 1e-1)}
+
+    mean_: Doubles  # [D]
+
+    def __init__(self, alpha: float = 1e-4) -> None:
+        self.alpha = alpha
+
+    def _check(self) -> None:
+        self._number("alpha", 0, 1e6)
+
+    def _fit(self, data: FitData) -> None:
+        self.mean_ = mean_feature(data)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        return self.weight_.astype(dtype), self.mean_.astype(dtype)
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        weight, mean = prepared
+        centred = rows.features - mean
+        along = np.einsum("nd,nd->n", centred, weight[rows.logits.argmax(axis=1)])
+        return ratio(along, norms(centred), otherwise=0) + float(self.alpha) * l1(rows.features)
+
+
+class SHE(Detector):
+    """Similarity to the mean feature of the correctly classified fit samples of the predicted class.
+
+    A class without a correctly classified sample is represented by the mean of all its samples, one without samples by
+    the mean of all features: after forgetting, and before a class is learned, both are normal.
+
+    Parameters
+    ----------
+    metric:
+        ``"inner_product"``, ``"euclidean"`` (minus the distance) or ``"cosine"``.
+    """
+
+    name = "she"
+    needs = frozenset({"logits", "features", "labels"})
+    reference = (
+        "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization with Modern "
+        "Hopfield Energy, ICLR 2023"
+    )
+    grid: ClassVar[Grid] = {"metric": ("inner_product", "euclidean", "cosine")}
+
+    patterns_: Doubles  # [C, D]
+
+    def __init__(self, metric: str = "inner_product") -> None:
+        self.metric = metric
+
+    def _check(self) -> None:
+        self._one_of("metric", self.grid["metric"])
+
+    def _fit(self, data: FitData) -> None:
+        sums, counts = np.zeros(()), np.zeros(())  # [2, C, D], [2, C]: correct, all
+        for rows in data:
+            right = rows.logits.argmax(axis=1) == rows.classes
+            parts = (rows.features[right], rows.classes[right]), (rows.features, rows.classes)
+            sums = sums + np.stack([class_sums(z, c, data.columns) for z, c in parts])
+            counts = counts + np.stack([np.bincount(c, minlength=data.columns) for _, c in parts])
+        means = sums / np.maximum(counts, 1)[..., None]
+        common = sums[1].sum(axis=0) / counts[1].sum()
+        self.patterns_ = np.where(counts[0, :, None] > 0, means[0], np.where(counts[1, :, None] > 0, means[1], common))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
+        return self.patterns_.astype(dtype)
+
+    def _score(self, rows: Rows, prepared: FloatArray) -> FloatArray:
+        pattern = prepared[rows.logits.argmax(axis=1)]
+        if self.metric == "euclidean":
+            return -norms(rows.features - pattern)
+        product: FloatArray = np.einsum("nd,nd->n", rows.features, pattern)
+        if self.metric == "cosine":
+            return ratio(product, norms(rows.features) * norms(pattern), otherwise=0)
+        return product
+
+
+class GradNorm(Detector):
+    """L1 norm of the gradient of the cross-entropy to uniform labels, with respect to the head's weights.
+
+    With the loss summed over classes, as in the authors' code, it has a closed form that needs no backward pass:
+    ``‖z‖₁ · Σ_c |C·p_c - 1|``.
+    """
+
+    name = "gradnorm"
+    needs = frozenset({"logits", "features"})
+    fits_on = "none"
+    reference = (
+        "Huang et al., On the Importance of Gradients for Detecting Distributional Shifts in the Wild, NeurIPS 2021"
+    )
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        p = softmax(rows.logits)
+        p *= p.shape[1]
+        p -= 1
+        return l1(rows.features) * l1(p)
+
+
+def l1(x: FloatArray) -> FloatArray:
+    """``[n]``: the sum of absolute values of each row."""
+    result: FloatArray = np.abs(x) @ np.ones(x.shape[1], dtype=x.dtype)
+    return result

@@ -1,0 +1,262 @@
+"""Detectors that run the network again. They need torch; they leave the network as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tood.arrays import FloatArray
+from tood.detectors.bank import Sample
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import logsumexp, ratio
+from tood.detectors.shaping import MOST
+from tood.errors import MissingDependencyError, ToodError
+
+if TYPE_CHECKING:
+    import torch
+
+BATCH = 256
+
+
+@contextmanager
+def _undisturbed(network: Any) -> Iterator[None]:
+    """Evaluation mode and gradients of inputs while it lasts; every module's mode as before afterwards."""
+    import torch
+
+    modes = [(module, module.training) for module in network.modules()]
+    try:
+        network.eval()
+        with torch.inference_mode(False), torch.enable_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _batches(network: Any, inputs: Any) -> Iterator[torch.Tensor]:
+    """Inputs as leaf tensors where the network lives, some at a time."""
+    import torch
+
+    parameter = next(iter(network.parameters()), torch.zeros(()))
+    for start in range(0, len(inputs), BATCH):
+        part = torch.as_tensor(inputs[start : start + BATCH]).to(parameter.device, parameter.dtype)
+        yield part.detach().clone().requires_grad_(True)
+
+
+class _Networked(Detector):
+    def _check_network(self) -> None:
+        try:
+            import torch
+        except ImportError as error:
+            raise MissingDependencyError("torch", "torch", f"the {self.name} detector") from error
+        if not isinstance(self.network, torch.nn.Module):
+            raise ToodError(f"network: expected a torch.nn.Module, found {type(self.network).__name__}")
+
+
+class ODIN(_Networked):
+    """Softmax at a high temperature after a small step of the input towards its predicted class.
+
+    ``x' = x - ε · s / std`` with s the sign of the gradient of the cross-entropy at temperature T (0 counts as +1); the
+    score is the largest softmax probability of ``x'`` at T. Parameters collect no gradients.
+
+    Parameters
+    ----------
+    temperature:
+        T > 0.
+    epsilon:
+        ε ≥ 0, the step in pixel units, 0 to 1.
+    std:
+        By what the inputs were divided when they were normalised: one number, or one a channel. 0.5 unless known.
+    """
+
+    name = "odin"
+    needs = frozenset({"network", "inputs"})
+    fits_on = "none"
+    reference = (
+        "Liang et al., Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks, ICLR 2018"
+    )
+    grid: ClassVar[Grid] = {"temperature": (1.0, 10.0, 100.0, 1000.0), "epsilon": (0.0014, 0.0028)}
+
+    def __init__(
+        self, temperature: float = 1000.0, epsilon: float = 0.0014, std: float | tuple[float, ...] = 0.5
+    ) -> None:
+        self.temperature = temperature
+        self.epsilon = epsilon
+        self.std = std
+
+    def _check(self) -> None:
+        self._number("temperature", 1e-6, 1e9)
+        self._number("epsilon", 0, 1e3)
+        std = np.atleast_1d(np.asarray(self.std, dtype=np.float64))
+        if std.ndim != 1 or not (np.isfinite(std) & (std > 0)).all():
+            raise ToodError(f"std: expected a positive number, or one a channel, found {self.std!r}")
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        import torch
+
+        self._check_network()
+        scores = []
+        with _undisturbed(self.network):
+            for x in _batches(self.network, rows.inputs):
+                logits = self.network(x) / self.temperature
+                # Summed, not averaged: a sample's gradient must not depend on how many are scored with it.
+                loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1), reduction="sum")
+                (gradient,) = torch.autograd.grad(loss, x)
+                with torch.no_grad():
+                    step = gradient.ge(0).to(x.dtype).mul_(-2).add_(1)  # minus the sign of the gradient
+                    moved = self.network(step.mul_(self.epsilon / self._std(x)).add_(x)) / self.temperature
+                    scores.append(moved.double().softmax(dim=1).amax(dim=1).cpu().numpy())
+        return np.concatenate(scores)
+
+    def _std(self, x: torch.Tensor) -> torch.Tensor:
+        std = np.atleast_1d(np.asarray(self.std))
+        if len(std) not in (1, x.shape[1]):
+            raise ToodError(f"std: expected one number, or {x.shape[1]}, one a channel, found {len(std)}")
+        import torch
+
+        return torch.as_tensor(std, dtype=x.dtype, device=x.device).reshape(-1, *[1] * (x.ndim - 2))
+
+
+class AdaScale(_Networked):
+    """SCALE whose percentile follows from how strongly a sample's features react to a small change of its input.
+
+    The change is 0.5, by sign of the gradient of the predicted logit, on the input elements that matter least to it.
+    ``Q' = Σ_{top k1 of z} relu(z') + λ Σ_{top k2 of z} |z - z'|`` places the sample in the distribution of Q' on fit
+    samples; the more it resembles them the lower the percentile p between the two given. With
+    ``r = Σ relu(z) / Σ_{top D - round(D·p/100)} relu(z)``, variant ``a`` scores the energy of ``head(z · e^r)``, ``l``
+    that of ``head(z) · r²``. A feature without a positive part has r = 1, its lower bound.
+
+    Where k1, k2 or the number of input elements round down to none, one is used, with a warning: in 64 dimensions k2 =
+    1 % would silently drop the reaction.
+
+    Parameters
+    ----------
+    variant:
+        ``"a"`` (activations) or ``"l"`` (logits).
+    percentiles:
+        The lowest and the highest percentile, 0 to 100.
+    k1, k2:
+        Percent of the feature's dimensions.
+    weight:
+        λ ≥ 0.
+    share:
+        Of the input's elements that are changed, 0 to 1.
+    samples:
+        How many fit samples are run at most; a seeded sample.
+    seed:
+        Of that sample.
+    """
+
+    name = "adascale"
+    needs = frozenset({"head", "network", "inputs"})
+    reference = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025 (arXiv 2503.08023)"
+    grid: ClassVar[Grid] = {
+        "percentiles": tuple(
+            (low, high)
+            for low in (60, 65, 70, 75, 80, 85, 90, 95, 99)
+            for high in (60, 65, 70, 75, 80, 85, 90, 95, 99)
+            if low < high
+        )
+    }
+    refit = frozenset({"k1", "k2", "weight", "share", "samples", "seed"})
+    passes = 2
+
+    reactions_: FloatArray  # [at most samples], Q' of fit samples, ascending
+
+    def __init__(
+        self,
+        variant: str = "a",
+        percentiles: tuple[float, float] = (75, 85),
+        k1: float = 5,
+        k2: float = 1,
+        weight: float = 10,
+        share: float = 0.05,
+        samples: int = 5000,
+        seed: int = 0,
+    ) -> None:
+        self.variant = variant
+        self.percentiles = percentiles
+        self.k1 = k1
+        self.k2 = k2
+        self.weight = weight
+        self.share = share
+        self.samples = samples
+        self.seed = seed
+
+    def _check(self) -> None:
+        self._one_of("variant", ("a", "l"))
+        if len(self.percentiles) != 2 or not 0 <= self.percentiles[0] <= self.percentiles[1] <= 100:
+            raise ToodError(f"percentiles: expected a low and a high one, 0 to 100, found {self.percentiles!r}")
+        for name, high in (("k1", 100.0), ("k2", 100.0), ("weight", 1e9), ("share", 1.0)):
+            self._number(name, 0, high)
+        self._number("samples", 1, 1 << 31, whole=True)
+        self._number("seed", 0, 1 << 63, whole=True)
+
+    def _fit(self, data: FitData) -> None:
+        sample = Sample(np.array([self.samples]), self.seed)
+        for rows in data:
+            inputs = rows.inputs.detach().cpu().numpy() if hasattr(rows.inputs, "detach") else np.asarray(rows.inputs)
+            sample.add(inputs, np.zeros(len(inputs), dtype=np.int64), inputs)
+        self.reactions_ = np.sort(self._run(sample.rows, warn=True)[1])
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        features, reactions = self._run(rows.inputs)
+        rank = np.searchsorted(self.reactions_, reactions, side="right") / len(self.reactions_)
+        low, high = self.percentiles
+        percentile = low + (1 - rank) * (high - low)
+        dimensions = features.shape[1]
+        kept = np.maximum(1, dimensions - np.round(dimensions * percentile / 100).astype(np.int64))
+        sums = np.cumsum(-np.sort(-np.maximum(features, 0), axis=1), axis=1)  # of the 1, 2, ... D largest
+        r = ratio(sums[:, -1], sums[np.arange(len(sums)), kept - 1], otherwise=1)
+        logits = features @ self.weight_.T.astype(features.dtype)
+        if self.variant == "a":
+            return logsumexp(logits * np.exp(np.minimum(r, MOST))[:, None] + self.bias_)
+        return logsumexp((logits + self.bias_) * (r * r)[:, None])
+
+    def _run(self, inputs: Any, warn: bool = False) -> tuple[FloatArray, FloatArray]:
+        """Features ``[n, D]`` and reactions Q' ``[n]``."""
+        import torch
+
+        self._check_network()
+        features, reactions = [], []
+        with _undisturbed(self.network):
+            weight = bias = None
+            for x in _batches(self.network, inputs):
+                z = self.network.features(x)
+                if weight is None:
+                    weight, bias = (torch.as_tensor(a).to(z) for a in (self.weight_, self.bias_))
+                assert weight is not None and bias is not None
+                (gradient,) = torch.autograd.grad((z @ weight.T + bias).amax(dim=1).sum(), x)
+                with torch.no_grad():
+                    moved = self.network.features(
+                        _nudged(x, gradient, self._count(self.share, x[0].numel(), "share", warn))
+                    )
+                    z = z.detach()
+                    k1, k2 = (self._count(getattr(self, k) / 100, z.shape[1], k, warn) for k in ("k1", "k2"))
+                    top = z.topk(max(k1, k2), dim=1).indices
+                    reaction = moved.relu().gather(1, top[:, :k1]).sum(dim=1)
+                    reaction += self.weight * (z - moved).abs().gather(1, top[:, :k2]).sum(dim=1)
+                features.append(z.cpu().numpy())
+                reactions.append(reaction.cpu().numpy())
+                warn = False
+        return np.concatenate(features), np.concatenate(reactions)
+
+    def _count(self, share: float, total: int, name: str, warn: bool) -> int:
+        count = int(share * total)
+        if count < 1 and warn:
+            self._warn(f"{name} = {getattr(self, name)!r} of {total} rounds down to none; one is used")
+        return max(1, count)
+
+
+def _nudged(x: torch.Tensor, gradient: torch.Tensor, count: int) -> torch.Tensor:
+    """``x`` with 0.5 added, by sign of the gradient, to the ``count`` elements of each sample where it is smallest."""
+    import torch
+
+    flat = gradient.flatten(1)
+    least = flat.abs().topk(count, dim=1, largest=False).indices
+    step = torch.zeros_like(flat).scatter_(1, least, flat.gather(1, least).sign() * 0.5)
+    return x + step.reshape(x.shape)

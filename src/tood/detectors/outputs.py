@@ -1,0 +1,229 @@
+"""What detectors read: outputs and the head, checked at the door, in NumPy, in blocks of rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.errors import ToodError
+from tood.partition import Partition
+
+__all__ = ["Head", "Outputs"]
+
+FIT_BLOCK = 1 << 22  # elements of a block at fit: a float64 copy takes 32 MiB
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Logits, features and labels of one set at one step; NumPy or torch, any device.
+
+    Parameters
+    ----------
+    logits:
+        ``[n, C]``.
+    features:
+        ``[n, D]``, the penultimate features (pooled, flattened), where a detector reads them.
+    labels:
+        ``[n]``, the logit column of each sample's class; only ever read by ``fit``.
+    inputs:
+        ``[n, ...]``, the samples as the network takes them (normalised), for detectors that run it again.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> outputs = Outputs(logits=np.zeros((3, 2)), features=np.ones((3, 4)))
+    >>> len(outputs), outputs[:2].features.shape
+    (3, (2, 4))
+    """
+
+    logits: Any
+    features: Any = None
+    labels: Any = None
+    inputs: Any = None
+
+    def __len__(self) -> int:
+        return len(self.logits)
+
+    def __getitem__(self, rows: Any) -> Outputs:
+        parts = (self.logits, self.features, self.labels, self.inputs)
+        return Outputs(*(None if part is None else part[rows] for part in parts))
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last linear layer: ``logits = features @ weight.T + bias``.
+
+    Parameters
+    ----------
+    weight:
+        ``[C, D]``.
+    bias:
+        ``[C]``; none means zero.
+    """
+
+    weight: Any
+    bias: Any = None
+
+
+class Rows(NamedTuple):
+    """Checked NumPy arrays of some rows; ``inputs`` stay as they came."""
+
+    logits: FloatArray  # [n, C]
+    features: FloatArray  # [n, D]; D is 0 where they are not read
+    labels: IntArray | None  # [n]
+    inputs: Any
+
+    def block(self, start: int, stop: int) -> Rows:
+        """The rows from ``start`` to ``stop``."""
+        cut = slice(start, stop)
+        labels = None if self.labels is None else self.labels[cut]
+        inputs = None if self.inputs is None else self.inputs[cut]
+        return Rows(self.logits[cut], self.features[cut], labels, inputs)
+
+    @property
+    def classes(self) -> IntArray:
+        """``[n]``: the label of each row; the predicted class where a detector does not need labels and has none."""
+        return self.logits.argmax(axis=1) if self.labels is None else self.labels
+
+
+def finite(array: FloatArray, name: str) -> FloatArray:
+    """``array``, once it is known to hold neither NaN nor infinity."""
+    flat = array.reshape(-1)
+    # One pass of BLAS; only where the sum of squares overflows must each number be looked at.
+    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ToodError(f"{name}: expected finite numbers, found {array[place]} at {place}")
+    return array
+
+
+def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
+    """Weight ``[C, D]`` and bias ``[C]`` of a :class:`Head` (or of anything with these two, such as ``nn.Linear``)."""
+    if not hasattr(head, "weight"):
+        raise ToodError(f"head: expected Head(weight, bias), found {type(head).__name__}")
+    weight = finite(floats(head.weight, "head.weight", ndim=2), "head.weight")
+    bias = getattr(head, "bias", None)
+    bias = np.zeros(len(weight), dtype=weight.dtype) if bias is None else floats(bias, "head.bias", ndim=1)
+    if len(bias) != len(weight):
+        raise ToodError(f"head: expected a bias for each of {len(weight)} weight rows, found {len(bias)}")
+    return weight, finite(bias, "head.bias")
+
+
+def read_rows(outputs: Any, needs: Iterable[str], labels: bool = False, again: bool = False) -> Rows:
+    """The parts of ``outputs`` that are needed, checked; labels too where asked for and present.
+
+    What was read before is not searched for NaN and infinity ``again``.
+    """
+    if not isinstance(outputs, Outputs):
+        raise ToodError(f"outputs: expected Outputs(logits=...), found {type(outputs).__name__}")
+    logits = floats(outputs.logits, "logits", ndim=2)
+    if "logits" in needs and not again:
+        finite(logits, "logits")
+    count, columns = logits.shape
+    if columns == 0:
+        raise ToodError(f"logits: expected at least one column, found shape {logits.shape}")
+    features = logits[:, :0]
+    if "features" in needs:
+        features = floats(_given(outputs.features, "features"), "features", ndim=2)
+        if not again:
+            finite(features, "features")
+    inputs = _given(outputs.inputs, "inputs") if "inputs" in needs else None
+    for name, part in (("features", features), ("inputs", inputs)):
+        if part is not None and len(part) != count:
+            raise ToodError(f"{name}: expected {count} rows, one a row of logits, found {len(part)}")
+    known = None
+    if labels and outputs.labels is not None:
+        known = indices(outputs.labels, "labels", length=count)
+        outside = (known < 0) | (known >= columns)
+        if outside.any():
+            row = int(outside.argmax())
+            raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {known[row]} at row {row}")
+    elif labels and "labels" in needs:
+        _given(None, "labels")
+    return Rows(logits, features, known, inputs)
+
+
+def _given(part: Any, name: str) -> Any:
+    if part is None:
+        raise ToodError(f"{name}: this detector reads them, and outputs has none; pass Outputs(..., {name}=...)")
+    return part
+
+
+class FitData:
+    """What ``fit`` was given, to be read block by block, as often as asked for.
+
+    Parameters
+    ----------
+    outputs:
+        One :class:`Outputs`, or an iterable of them.
+    needs:
+        The parts a detector reads.
+    partition:
+        The columns of each task; must cover the logits where given.
+    weight:
+        The shape of the head's weight, where one is read.
+    passes:
+        How often the detector reads the data. An iterator can be read once only, so it is held in memory while
+        fitting where more is needed; pass a list (or any object that can be iterated anew) to avoid that.
+    """
+
+    def __init__(
+        self, outputs: Any, needs: Iterable[str], partition: Any, weight: tuple[int, ...] | None, passes: int
+    ) -> None:
+        if isinstance(outputs, Outputs):
+            outputs = [outputs]
+        elif not isinstance(outputs, Iterable):
+            raise ToodError(f"outputs: expected Outputs or an iterable of them, found {type(outputs).__name__}")
+        self._source = list(outputs) if passes > 1 and isinstance(outputs, Iterator) else outputs
+        self._needs = frozenset(needs)
+        self.partition = None if partition is None else Partition(partition)
+        self._weight = weight
+        self._read = False
+        self._shape: tuple[int, int] | None = None
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Yield blocks of rows; the first pass sets ``columns``, ``dimensions`` and ``dtype``."""
+        found, again = False, self._read
+        for chunk in self._source:
+            rows = read_rows(chunk, self._needs, labels=True, again=again)
+            self._check(rows)
+            step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
+            for start in range(0, len(rows.logits), step):
+                found = True
+                yield rows.block(start, start + step)
+        if not found:
+            raise ToodError("outputs: expected at least one sample to fit on, found none")
+        self._read = True
+
+    @property
+    def columns(self) -> int:
+        """C, known once reading has begun."""
+        return self._shape[0] if self._shape else 0
+
+    @property
+    def dimensions(self) -> int:
+        """D, known once reading has begun; 0 where features are not read."""
+        return self._shape[1] if self._shape else 0
+
+    def _check(self, rows: Rows) -> None:
+        shape = (rows.logits.shape[1], rows.features.shape[1])
+        if self._shape is None:
+            self._shape, self.dtype = shape, rows.logits.dtype
+            if self.partition is not None and self.partition.columns != shape[0]:
+                raise ToodError(
+                    f"logits: expected {self.partition.columns} columns, those of the partition's "
+                    f"{len(self.partition)} tasks, found {shape[0]}"
+                )
+            expected = (shape[0], shape[1] or (self._weight or (0, 0))[1])
+            if self._weight is not None and self._weight != expected:
+                raise ToodError(
+                    f"head.weight: expected shape {expected}, the logit columns and the feature dimensions, "
+                    f"found {self._weight}"
+                )
+        elif shape != self._shape:
+            raise ToodError(f"outputs: chunks disagree: {self._shape} columns and dimensions, then {shape}")

@@ -1,0 +1,125 @@
+"""Distance to the nearest class prototype, raw and with TOOD's per-task normalisation (paper, "manifold crowding")."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray
+from tood.calibration import NORMAL_CONSISTENCY
+from tood.detectors.base import Detector, Grid
+from tood.detectors.distance import FEATURES_AND_LABELS, Means
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.statistics import Doubles, Moments
+from tood.errors import ToodError
+
+TOOD_PAPER = (
+    "ElAraby, Nashed and Paull, TOOD: Task-Aware Out-of-Distribution Score Calibration for Continual Learners, "
+    "CoLLAs 2026"
+)
+
+
+def nearest(features: FloatArray, means: Means) -> Doubles:
+    """``[n]``: the distance of each feature to the nearest mean."""
+    own, other = means.squared(features)
+    result: Doubles = np.sqrt(np.maximum(own + other.min(axis=1), 0))
+    return result
+
+
+class Prototype(Detector):
+    """Minus the Euclidean distance to the nearest class mean.
+
+    Classes without a fit sample take no part.
+    """
+
+    name = "prototype"
+    needs = FEATURES_AND_LABELS
+    reference = TOOD_PAPER
+
+    means_: Doubles  # [K, D], of the classes seen
+
+    def _fit(self, data: FitData) -> None:
+        moments = Moments.of(data, scatter=False)
+        self.means_ = moments.class_means[moments.seen]
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Means:
+        return Means.of(self.means_)
+
+    def _score(self, rows: Rows, prepared: Means) -> FloatArray:
+        return -nearest(rows.features, prepared)
+
+
+class TOODPrototype(Detector):
+    """Nearest-prototype distance, normalised within each task as TOOD normalises energies, scored by its maximum.
+
+    ``D_t(x) = -min_{c in task t} ‖z - μ_c‖``; of each task, median and MAD of the fit samples' own-task distances give
+    ``u_t = (D_t - median_t) / MAD_t``; the score is ``max_t u_t``, plus the margin times its lead over the second.
+    It is fitted on the fit set, like the distance it normalises. Classes and tasks without a fit sample take no part.
+
+    Parameters
+    ----------
+    margin:
+        λ ≥ 0, the weight of the gap between the two largest normalised distances.
+    """
+
+    name = "tood_prototype"
+    needs = FEATURES_AND_LABELS
+    reference = TOOD_PAPER
+    grid: ClassVar[Grid] = {"margin": (0.0, 0.5)}
+    passes = 2
+
+    means_: Doubles  # [K, D], of the classes seen, task by task
+    starts_: IntArray  # [N], the first of each task seen
+    median_: Doubles  # [N]
+    mad_: Doubles  # [N]
+
+    def __init__(self, margin: float = 0.0) -> None:
+        self.margin = margin
+
+    def _check(self) -> None:
+        self._number("margin", 0, 1e6)
+
+    def _fit(self, data: FitData) -> None:
+        if data.partition is None:
+            raise ToodError(
+                "partition: tood_prototype needs the logit columns of each task; pass fit(..., partition=...)"
+            )
+        moments = Moments.of(data, scatter=False)
+        task_of = data.partition.column_tasks
+        order = np.argsort(task_of, kind="stable")
+        order = order[moments.seen[order]]
+        tasks, self.starts_ = np.unique(task_of[order], return_index=True)
+        self.means_ = moments.class_means[order]
+        own: list[list[Doubles]] = [[] for _ in tasks]
+        for rows in data:
+            place = np.searchsorted(tasks, task_of[rows.classes])
+            for t, means in enumerate(np.split(self.means_, self.starts_[1:])):
+                own[t].append(-nearest(rows.features[place == t], Means.of(means)))
+        groups = [np.concatenate(values) for values in own]
+        self.median_ = np.array([np.median(group) for group in groups])
+        deviations = (np.median(np.abs(group - m)) for group, m in zip(groups, self.median_, strict=True))
+        self.mad_ = NORMAL_CONSISTENCY * np.array(list(deviations))
+        self._floor(tasks)
+
+    def _floor(self, tasks: IntArray) -> None:
+        """Keep a task whose samples are all at one distance from dividing by zero, and say which one it is."""
+        floor = 1e-6 * np.maximum(1.0, np.abs(self.median_))
+        flat = self.mad_ < floor
+        self.mad_ = np.where(flat, floor, self.mad_)
+        if flat.any():
+            self._warn(f"the distances of task {', '.join(map(str, tasks[flat]))} have no spread; it is floored")
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Means:
+        return Means.of(self.means_)
+
+    def _score(self, rows: Rows, prepared: Means) -> FloatArray:
+        own, other = prepared.squared(rows.features)
+        squared = np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None]
+        values = (-np.sqrt(np.maximum(squared, 0)) - self.median_) / self.mad_
+        best: FloatArray = values.max(axis=1)
+        if not self.margin or values.shape[1] == 1:
+            return best
+        second = np.partition(values, -2, axis=1)[:, -2]
+        result: FloatArray = best + float(self.margin) * (best - second)
+        return result

@@ -1,0 +1,272 @@
+"""Detectors that reshape features or weights, then read the energy of the logits that the head makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import logsumexp, ratio
+from tood.detectors.statistics import mean_feature, percentiles
+
+FEATURES_AND_HEAD = frozenset({"features", "head"})
+MOST = 50.0  # of an exponent, so that exp stays finite in float32; rectified features reach D / k, 20 on the grids
+
+
+class Linear(NamedTuple):
+    """A head ready to use: ``weight`` is ``[D, C]``."""
+
+    weight: FloatArray
+    bias: FloatArray
+
+    def energy(self, features: FloatArray, gain: FloatArray | None = None) -> FloatArray:
+        """Energy of the logits of ``gain · features``."""
+        logits = features @ self.weight
+        if gain is not None:
+            logits *= gain[:, None]
+        logits += self.bias
+        return logsumexp(logits, overwrite=True)
+
+
+class _Shaper(Detector):
+    needs = FEATURES_AND_HEAD
+
+    def _linear(self, dtype: np.dtype[Any]) -> Linear:
+        return Linear(self.weight_.T.astype(dtype, order="C"), self.bias_.astype(dtype))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Any:
+        return self._linear(dtype)
+
+    def _kept(self, percentile: float) -> int:
+        """How many dimensions a percentile leaves: D - round(D·p/100), half to even; at least one."""
+        dimensions = self.weight_.shape[1]
+        kept = int(dimensions - round(dimensions * percentile / 100))
+        if kept < 1:
+            self._warn(f"percentile {percentile:g} leaves none of {dimensions} dimensions; one is kept")
+        return max(1, kept)
+
+
+class DICE(_Shaper):
+    """Energy through the weights that contribute most on average, all others set to zero.
+
+    The contribution of ``w_cj`` is ``w_cj · mean(z_j)``; weights at or below a percentile of all C · D contributions
+    are dropped. A changed percentile acts at once, and another head needs a new fit.
+
+    Parameters
+    ----------
+    percentile:
+        Of the contributions, 0 to 100; 90 keeps a tenth.
+    """
+
+    name = "dice"
+    reference = "Sun and Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022"
+    grid: ClassVar[Grid] = {"percentile": (90,)}
+
+    mean_: FloatArray  # [D]
+
+    def __init__(self, percentile: float = 90) -> None:
+        self.percentile = percentile
+
+    def _check(self) -> None:
+        self._number("percentile", 0, 100)
+
+    def _fit(self, data: FitData) -> None:
+        self.mean_ = mean_feature(data)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Linear:
+        contribution = self.mean_ * self.weight_
+        weight = np.where(contribution > np.percentile(contribution, self.percentile), self.weight_, 0)
+        return Linear(weight.T.astype(dtype, order="C"), self.bias_.astype(dtype))
+
+    def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
+        return prepared.energy(rows.features)
+
+
+class ReAct(_Shaper):
+    """Energy after clipping features from above at a percentile of all fit activations.
+
+    Parameters
+    ----------
+    percentile:
+        Of the fit set's activations, 0 to 100. (OpenOOD takes it from validation data, the paper from training data.)
+    """
+
+    name = "react"
+    reference = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021"
+    grid: ClassVar[Grid] = {"percentile": (85, 90, 95, 99)}
+    refit = frozenset({"percentile"})
+    passes = 4
+
+    high_: float
+
+    def __init__(self, percentile: float = 90) -> None:
+        self.percentile = percentile
+
+    def _check(self) -> None:
+        self._number("percentile", 0, 100)
+
+    def _fit(self, data: FitData) -> None:
+        (self.high_,) = percentiles(_Activations(data), [self.percentile])
+
+    def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
+        return prepared.energy(np.minimum(rows.features, self.high_))
+
+
+class VRA(_Shaper):
+    """Energy after limiting features between two percentiles of all fit activations.
+
+    Both thresholds are global, as in OpenOOD (pytorch-ood takes them for each dimension apart).
+
+    Parameters
+    ----------
+    high, low:
+        Percentiles of the fit set's activations, 0 to 100.
+    below:
+        What becomes of a feature under the lower threshold: ``"clip"`` raises it to the threshold, as OpenOOD does;
+        ``"zero"`` sets it to zero, as the paper does.
+    """
+
+    name = "vra"
+    reference = "Xu et al., VRA: Variational Rectified Activation for Out-of-distribution Detection, NeurIPS 2023"
+    grid: ClassVar[Grid] = {"high": (85, 90, 95, 99), "low": (1, 5, 10, 15)}
+    refit = frozenset({"high", "low"})
+    passes = 4
+
+    low_: float
+    high_: float
+
+    def __init__(self, high: float = 90, low: float = 10, below: str = "clip") -> None:
+        self.high = high
+        self.low = low
+        self.below = below
+
+    def _check(self) -> None:
+        self._number("high", 0, 100)
+        self._number("low", 0, float(self.high))
+        self._one_of("below", ("clip", "zero"))
+
+    def _fit(self, data: FitData) -> None:
+        self.low_, self.high_ = percentiles(_Activations(data), [self.low, self.high])
+
+    def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
+        features, low, high = rows.features, self.low_, self.high_
+        shaped = np.clip(features, low, high)
+        if self.below == "zero":
+            shaped[features < low] = 0
+        return prepared.energy(shaped)
+
+
+class ASH(_Shaper):
+    """Energy of a feature of which only the largest activations are kept.
+
+    ``b``: the kept ones become one constant, their number times which is the sum of all; ``s``: they are multiplied by
+    ``exp(s1 / s2)``, the sums before and after pruning; ``p``: they stay. The method was made for rectified features:
+    sums here run over the positive part, which is the same there, and on signed features keeps the constant from
+    turning negative and ``s1 / s2`` between 1 and D / k. A feature without a positive part has ratio 1, its
+    lower bound. Of equal activations the first is kept first.
+
+    Parameters
+    ----------
+    variant:
+        ``"b"``, ``"s"`` or ``"p"``.
+    percentile:
+        How much is pruned, 0 to 100; where nothing would be left, one activation is kept, with a warning.
+    """
+
+    name = "ash"
+    fits_on = "none"
+    reference = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
+    grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
+
+    def __init__(self, variant: str = "b", percentile: float = 90) -> None:
+        self.variant = variant
+        self.percentile = percentile
+
+    def _check(self) -> None:
+        self._one_of("variant", ("b", "s", "p"))
+        self._number("percentile", 0, 100)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
+        return self._linear(dtype), self._kept(self.percentile)
+
+    def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
+        linear, kept = prepared
+        features = rows.features
+        mask = largest(features, kept)
+        if self.variant == "b":
+            constant = np.maximum(features, 0).sum(axis=1) / kept
+            return linear.energy(mask.astype(features.dtype), constant)
+        pruned = np.where(mask, features, features.dtype.type(0))
+        if self.variant == "p":
+            return linear.energy(pruned)
+        positive = np.maximum(features, 0).sum(axis=1), np.maximum(pruned, 0).sum(axis=1)
+        return linear.energy(pruned, np.exp(np.minimum(ratio(*positive, otherwise=1), MOST)))
+
+
+class SCALE(_Shaper):
+    """Energy of a feature multiplied by ``exp(s1 / s2)``: its sum over the sum of its largest activations.
+
+    Nothing is pruned. As for ASH, sums run over the positive part, and a feature without one has ratio 1.
+
+    Parameters
+    ----------
+    percentile:
+        How much s2 leaves out, 0 to 100; where nothing would be left, one activation is kept, with a warning.
+    """
+
+    name = "scale"
+    fits_on = "none"
+    reference = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
+    grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
+
+    def __init__(self, percentile: float = 85) -> None:
+        self.percentile = percentile
+
+    def _check(self) -> None:
+        self._number("percentile", 0, 100)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
+        return self._linear(dtype), self._kept(self.percentile)
+
+    def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
+        linear, kept = prepared
+        features = rows.features
+        return linear.energy(features, np.exp(np.minimum(sum_ratio(features, kept), MOST)))
+
+
+def sum_ratio(features: FloatArray, kept: int) -> FloatArray:
+    """``[n]``: the sum of the positive part over the sum of its ``kept`` largest; 1 where there is none."""
+    positive = np.maximum(features, 0)
+    dimensions = features.shape[1]
+    top = np.partition(positive, dimensions - kept, axis=1)[:, dimensions - kept :] if kept < dimensions else positive
+    return ratio(positive.sum(axis=1), top.sum(axis=1), otherwise=1)
+
+
+def largest(features: FloatArray, kept: int) -> npt.NDArray[np.bool_]:
+    """``[n, D]``, boolean: exactly the ``kept`` largest of each row; of equals, the first."""
+    dimensions = features.shape[1]
+    if kept >= dimensions:
+        return np.ones(features.shape, dtype=bool)
+    threshold = np.partition(features, dimensions - kept, axis=1)[:, dimensions - kept]
+    mask = features >= threshold[:, None]
+    tied = np.flatnonzero(np.count_nonzero(mask, axis=1) > kept)
+    if len(tied):
+        equal = features[tied] == threshold[tied, None]
+        above = mask[tied] & ~equal
+        mask[tied] = above | (equal & (np.cumsum(equal, axis=1) <= kept - above.sum(axis=1, keepdims=True)))
+    return mask
+
+
+class _Activations:
+    """All features of the fit set, block by block, as often as they are asked for."""
+
+    def __init__(self, data: FitData) -> None:
+        self.data = data
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        return (rows.features for rows in self.data)

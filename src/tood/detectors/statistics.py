@@ -1,0 +1,161 @@
+"""Sufficient statistics, float64: what chunks contribute is added, so their number and order do not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray
+from tood.detectors.outputs import FitData
+
+Doubles = npt.NDArray[np.float64]
+
+
+def class_sums(values: FloatArray, classes: IntArray, count: int) -> Doubles:
+    """``[count, D]``: the sum of the rows ``[n, D]`` of each class."""
+    sums = np.zeros((count, values.shape[1]))
+    ordered = values if count == 1 else values[np.argsort(classes, kind="stable")]
+    ends = np.cumsum(np.bincount(classes, minlength=count))
+    for c in np.unique(classes):  # several times faster than np.add.reduceat along the first axis
+        np.add.reduce(ordered[ends[c - 1] if c else 0 : ends[c]], axis=0, dtype=np.float64, out=sums[c])
+    return sums
+
+
+def mean_feature(data: FitData) -> Doubles:
+    """``[D]``: the mean of all fit features."""
+    total, count = np.zeros(()), 0
+    for rows in data:
+        total = total + rows.features.sum(axis=0, dtype=np.float64)
+        count += len(rows.features)
+    return total / count
+
+
+class Moments:
+    """Counts, sums and, if asked for, second moments of features, by class, about a fixed origin.
+
+    The origin is the mean of the first rows: it cancels from every result, and keeps a large common mean from eating
+    the digits of the spread.
+    """
+
+    def __init__(self, origin: Doubles, classes: int, scatter: bool) -> None:
+        self.origin = origin
+        self.counts = np.zeros(classes)
+        self._sums = np.zeros((classes, len(origin)))
+        self._scatter = np.zeros((len(origin), len(origin)) if scatter else (0, 0))
+
+    @classmethod
+    def of(cls, data: FitData, scatter: bool = True, by_class: bool = True) -> Moments:
+        """Those of all fit features, by label or all together."""
+        moments: Moments | None = None
+        for rows in data:
+            if moments is None:
+                origin = rows.features.mean(axis=0, dtype=np.float64)
+                moments = cls(origin, data.columns if by_class else 1, scatter)
+            moments.add(rows.features, rows.classes if by_class else np.zeros(len(rows.features), dtype=np.int64))
+        assert moments is not None  # no rows are an error of their own
+        return moments
+
+    def add(self, features: FloatArray, labels: IntArray) -> None:
+        """Add rows ``[n, D]`` and their classes ``[n]``."""
+        centred = features - self.origin
+        self.counts += np.bincount(labels, minlength=len(self.counts))
+        self._sums += class_sums(centred, labels, len(self.counts))
+        if self._scatter.size:
+            self._scatter += centred.T @ centred
+
+    @property
+    def total(self) -> float:
+        """The number of rows."""
+        return float(self.counts.sum())
+
+    @property
+    def seen(self) -> npt.NDArray[np.bool_]:
+        """``[C]``: which classes have rows."""
+        return self.counts > 0
+
+    @property
+    def mean(self) -> Doubles:
+        """``[D]``: the mean of all rows."""
+        result: Doubles = self.origin + self._sums.sum(axis=0) / self.total
+        return result
+
+    @property
+    def class_means(self) -> Doubles:
+        """``[C, D]``: the mean of each class; the origin for a class without rows."""
+        result: Doubles = self.origin + self._sums / np.maximum(self.counts, 1)[:, None]
+        return result
+
+    def second_moment(self, about: Doubles) -> Doubles:
+        """``[D, D]``: the mean of ``(z - about)(z - about)ᵀ`` over all rows."""
+        shift, mean = about - self.origin, self._sums.sum(axis=0) / self.total
+        cross = np.outer(mean, shift)
+        result: Doubles = self._scatter / self.total - cross - cross.T + np.outer(shift, shift)
+        return result
+
+    def within_covariance(self) -> Doubles:
+        """``[D, D]``: the covariance about the class means, divided by the number of rows."""
+        scaled = self._sums / np.sqrt(np.maximum(self.counts, 1))[:, None]
+        result: Doubles = (self._scatter - scaled.T @ scaled) / self.total
+        return result
+
+
+def percentiles(blocks: Iterable[FloatArray], wanted: Sequence[float]) -> list[float]:
+    """Exact percentiles (0 to 100, linear interpolation) of all numbers in blocks that can be read again and again.
+
+    Selection by radix: the bits of a float, with the sign folded in, sort as the numbers do. Each reading of the blocks
+    counts the next 16 bits of those that share the bits found so far, so memory is a few histograms however many
+    numbers there are, and counts do not depend on their order.
+    """
+    counts, dtype = _histograms(blocks, {0}, level=0)
+    positions = np.asarray(wanted) / 100 * (counts[0].sum() - 1)
+    left = np.concatenate([np.floor(positions), np.ceil(positions)]).astype(np.int64)  # ranks among those in question
+    found = [0] * len(left)  # the leading bits of the number at each rank
+    for level in range(1, dtype.itemsize // 2 + 1):
+        for i, bits in enumerate(found):
+            below = np.cumsum(counts[bits])
+            digit = int(np.searchsorted(below, left[i], side="right"))
+            left[i] -= below[digit - 1] if digit else 0
+            found[i] = bits << 16 | digit
+        if level < dtype.itemsize // 2:
+            counts, _ = _histograms(blocks, set(found), level)
+    lower, upper = np.split(_numbers(found, dtype).astype(np.float64), 2)
+    result: list[float] = (lower + (positions - np.floor(positions)) * (upper - lower)).tolist()
+    return result
+
+
+def _histograms(
+    blocks: Iterable[FloatArray], prefixes: set[int], level: int
+) -> tuple[dict[int, IntArray], np.dtype[Any]]:
+    """How often each 16-bit digit at a level follows each prefix; and the precision, that of the first block."""
+    counts = {prefix: np.zeros(1 << 16, dtype=np.int64) for prefix in prefixes}
+    dtype: np.dtype[Any] | None = None
+    for block in blocks:
+        dtype = dtype or block.dtype
+        keys = _keys(block.astype(dtype, copy=False))
+        shift = keys.dtype.type(8 * dtype.itemsize - 16 * (level + 1))
+        digits = keys >> shift  # with everything above them
+        for prefix, histogram in counts.items():
+            chosen = digits if level == 0 else digits[digits >> keys.dtype.type(16) == prefix]
+            histogram += np.bincount((chosen & keys.dtype.type(0xFFFF)).astype(np.intp), minlength=1 << 16)
+    assert dtype is not None
+    return counts, dtype
+
+
+def _keys(block: FloatArray) -> npt.NDArray[Any]:
+    """Whole numbers that sort as the floats do: flip the sign bit of the positive, every bit of the negative."""
+    bits = np.ascontiguousarray(block).reshape(-1).view(f"i{block.itemsize}")
+    flip = (bits >> (8 * block.itemsize - 1)).view(f"u{block.itemsize}")  # all ones where negative
+    flip |= flip.dtype.type(1 << (8 * block.itemsize - 1))
+    flip ^= bits.view(flip.dtype)
+    return flip
+
+
+def _numbers(keys: Sequence[int], dtype: np.dtype[Any]) -> FloatArray:
+    """The inverse of :func:`_keys`."""
+    array = np.array(keys, dtype=f"u{dtype.itemsize}")
+    sign = array.dtype.type(1 << (8 * dtype.itemsize - 1))
+    result: FloatArray = np.where(array & sign, array ^ sign, ~array).view(dtype)
+    return result

@@ -1,0 +1,89 @@
+"""Averaged gradient episodic memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from tood.arrays import IntArray
+from tood.learners.base import Batch
+from tood.learners.replay import ExemplarLearner
+from tood.learners.settings import ExemplarSettings
+
+__all__ = ["AGEM", "GradientLearner", "project"]
+
+
+@dataclass(frozen=True)
+class GradientSettings(ExemplarSettings):
+    """Of A-GEM and GEM.
+
+    Parameters
+    ----------
+    reference_size:
+        Exemplars that a reference gradient is computed from; for GEM, of each task.
+    """
+
+    selection: Literal["herding", "random"] = "random"
+    reference_size: int = 256
+
+
+class GradientLearner(ExemplarLearner):
+    """Trains on new data alone; exemplars only say which directions would harm old tasks."""
+
+    settings: GradientSettings
+
+    def training_rows(self, task: int) -> IntArray:
+        """New data."""
+        return self.stream.train_rows(task)
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """``-log softmax(z)_y``."""
+        return cross_entropy(logits, batch.columns)
+
+    def reference(self, rows: IntArray) -> Tensor:
+        """The gradient of the loss on some of these exemplars, ``[P]``; the network's own gradients are lost."""
+        batch = self.draw(rows, max(1, self.settings.reference_size // self.fabric.world_size))
+        self.network.zero_grad()
+        self.fabric.backward(cross_entropy(self.model(batch.inputs), batch.columns))
+        return get_gradient(self.network)
+
+
+class AGEM(GradientLearner):
+    """Steps that would raise the loss on a batch of exemplars lose the component that would.
+
+    References
+    ----------
+    Chaudhry et al., "Efficient Lifelong Learning with A-GEM", ICLR 2019 (Eq. 11).
+    """
+
+    name = "agem"
+
+    def after_backward(self, batch: Batch) -> None:
+        """Project the gradient."""
+        if self.old:
+            gradient = get_gradient(self.network)
+            set_gradient(self.network, project(gradient, self.reference(self.memory.rows)))
+
+
+def project(gradient: Tensor, reference: Tensor) -> Tensor:
+    """``g - (g·r / r·r) r`` where ``g·r < 0``, else g: the nearest vector with ``g̃·r ≥ 0``; both ``[P]``."""
+    product = gradient @ reference
+    if product >= 0:
+        return gradient
+    return gradient - product / (reference @ reference) * reference
+
+
+def get_gradient(network: nn.Module) -> Tensor:
+    """All gradients as one vector, ``[P]``."""
+    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in network.parameters()])
+
+
+def set_gradient(network: nn.Module, gradient: Tensor) -> None:
+    """The inverse of :func:`get_gradient`."""
+    parameters = list(network.parameters())
+    for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
+        parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # in the weight's own layout

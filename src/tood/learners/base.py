@@ -1,0 +1,287 @@
+"""THE training loop. A learner overrides ``begin_task``, ``loss`` and ``end_task``; few need more.
+
+Every random choice comes from a generator made anew for (seed, task, epoch), so a run that is killed and resumed at
+the last checkpoint makes the same choices again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from tood.arrays import IntArray, floats
+from tood.errors import ToodError
+from tood.learners.ber import BER
+from tood.learners.checkpoint import checkpoint_path, describe_stream, resume, save
+from tood.learners.progress import Meter, Report
+from tood.learners.settings import Settings, as_dict, learning_rate
+from tood.models import Head, Network
+from tood.streams import Stream
+from tood.streams import batches as read_batches
+from tood.streams.augment import augment, prepare
+
+__all__ = ["Batch", "Learner"]
+
+EVALUATION_BATCH = 256
+
+
+class Batch(NamedTuple):
+    """Network inputs, the logit column of each one's class, and their rows in ``stream.train``."""
+
+    inputs: Tensor
+    columns: Tensor
+    rows: IntArray
+
+
+class Learner:
+    """A continual-learning method: learns the tasks of a stream one after the other, in order.
+
+    Made by :func:`tood.learners.create`. After ``learn(t)``, :attr:`network` is ``θ_t``.
+
+    Parameters
+    ----------
+    stream:
+        What is learned.
+    network:
+        What learns it; its head is emptied and grows with the tasks.
+    settings:
+        As the class annotates them.
+    seed:
+        Of every random choice.
+    fabric:
+        Device, precision and processes.
+    """
+
+    settings: Settings
+    name: ClassVar[str] = ""
+    #: Does it distil from the network as it was before the task?
+    distils: ClassVar[bool] = False
+    #: Attributes that a checkpoint keeps: arrays, tensors, dictionaries of them, or objects with ``state_dict``.
+    remembers: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, stream: Stream, network: Network, settings: Settings, seed: int, fabric: Fabric) -> None:
+        self.stream = stream
+        self.settings = settings
+        self.seed = seed
+        self.fabric = fabric
+        self.network: Network = network.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network.head.resize(0)
+        self.learned = 0  # tasks
+        self.old = 0  # logit columns before the current task
+        self.set_teacher(None)
+        self.model: nn.Module = self.network  # the same, as the loop calls it
+        self.ber: BER | None = None
+        self.scoring_head: Head | None = None  # BER's, of the last task learned
+        self.columns = np.full(len(stream.train), -1)
+        for task in range(len(stream)):
+            rows = np.concatenate([stream.train_rows(task), stream.reserved_rows(task)])
+            self.columns[rows] = stream.columns(stream.train.labels[rows])
+        self.draw_from(task=0, epoch=0)
+
+    # What a learner overrides
+
+    def begin_task(self, task: int) -> None:
+        """Before the first epoch of a task; the head has the new columns already."""
+
+    def training_rows(self, task: int) -> IntArray:
+        """Rows of ``stream.train`` that an epoch of this task goes through."""
+        return self.stream.train_rows(task)
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """The loss of one batch, ``logits`` being the network's answer in training mode."""
+        raise NotImplementedError
+
+    def after_backward(self, batch: Batch) -> None:
+        """Change the gradients before they are clipped and used."""
+
+    def after_step(self, batch: Batch, logits: Tensor) -> None:
+        """After the weights changed."""
+
+    def end_task(self, task: int) -> None:
+        """After the last epoch of a task."""
+
+    def memory_rows(self) -> IntArray:
+        """Rows of ``stream.train`` that are replayed now."""
+        return np.empty(0, np.int64)
+
+    def predict(self, features: Any, logits: Any) -> IntArray:
+        """The columns the learner answers with, ``[n]``, from features ``[n, D]`` and logits ``[n, C]``."""
+        columns: IntArray = np.argmax(floats(logits, "logits", 2), axis=1)
+        return columns
+
+    # The loop
+
+    def learn(
+        self,
+        task: int,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_every: int = 1,
+        progress: Report | None = None,
+    ) -> None:
+        """Learn one task, or go on with it where its checkpoint is.
+
+        Parameters
+        ----------
+        task:
+            The next task; or any whose checkpoint is there and finished, which is then loaded.
+        checkpoint_dir:
+            Where ``task-00.safetensors`` and so on are; without it nothing is saved.
+        checkpoint_every:
+            Epochs between two checkpoints, 0 for none; a task's end always makes one.
+        progress:
+            Called with a :class:`~tood.learners.progress.Progress` at most every half second and after each epoch.
+        """
+        path = None if checkpoint_dir is None else checkpoint_path(checkpoint_dir, task)
+        place, momentum = resume(self, path)
+        if place.get("finished"):
+            self.network.eval()
+            return
+        if task != self.learned or task >= len(self.stream):
+            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
+        gpu = self.fabric.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
+            if not place:
+                self._open(task)
+            optimizer = self._optimizer(momentum)
+            self.model, wrapped = self.fabric.setup(self.network, optimizer)
+            rows = self.training_rows(task)
+            for epoch in range(place.get("epoch", 0), self.settings.epochs):
+                self._epoch(task, epoch, rows, wrapped, progress)
+                due = checkpoint_every and (epoch + 1) % checkpoint_every == 0
+                if path and due and epoch + 1 < self.settings.epochs:
+                    save(self, path, {"task": task, "epoch": epoch + 1}, optimizer)
+            self.model = self.network
+            self.draw_from(task, epoch=self.settings.epochs)
+            self.end_task(task)
+            if self.ber is not None:
+                self.scoring_head = self.ber.fit(self, task)
+        self.network.eval().zero_grad()
+        self.learned = task + 1
+        if path:
+            save(self, path, {"task": task, "finished": True}, None)
+
+    def _open(self, task: int) -> None:
+        self.old = sum(self.stream.sizes[:task])
+        if self.network.head.columns != self.old:
+            raise ToodError(f"task: {task} was interrupted; make the learner anew, it resumes from its checkpoints")
+        self.draw_from(task, epoch=self.settings.epochs + 1)
+        torch.manual_seed(self.generator.initial_seed())  # the new columns; afterwards, dropout
+        if self.distils and task:
+            self.set_teacher(copy.deepcopy(self.network))
+        self.network.grow(self.stream.sizes[task])
+        self.begin_task(task)
+
+    def _epoch(self, task: int, epoch: int, rows: IntArray, optimizer: Any, progress: Report | None) -> None:
+        self.draw_from(task, epoch, self.fabric.global_rank)
+        torch.manual_seed(self.generator.initial_seed())
+        self.network.train()
+        steps = self._steps(rows)
+        meter = Meter(task, epoch, self.settings.epochs, steps, progress if self.fabric.is_global_zero else None)
+        for step, batch in enumerate(self.batches(rows)):
+            lr = learning_rate(self.settings, epoch, step / steps)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
+            logits = self.model(batch.inputs)
+            loss = self.loss(batch, logits)
+            self.fabric.backward(loss)
+            self.after_backward(batch)
+            if self.settings.clip:
+                nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
+            optimizer.step()
+            self.after_step(batch, logits)
+            meter.add(loss, logits, batch.columns, lr)
+        if self.fabric.world_size > 1:  # running means of batch normalisation
+            for buffer in filter(torch.is_floating_point, self.network.buffers()):
+                buffer.copy_(self.fabric.all_reduce(buffer, reduce_op="mean"))  # type: ignore[arg-type]
+
+    def _optimizer(self, momentum: dict[str, Any]) -> torch.optim.SGD:
+        s = self.settings
+        optimizer = torch.optim.SGD(
+            self.network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=False
+        )
+        for i, parameter in enumerate(self.network.parameters()):
+            if str(i) in momentum:
+                buffer = torch.empty_like(parameter).copy_(torch.from_numpy(momentum[str(i)]))
+                optimizer.state[parameter]["momentum_buffer"] = buffer
+        return optimizer
+
+    # Data
+
+    def draw_from(self, task: int, epoch: int, rank: int = 0) -> None:
+        """Start the generators of one epoch; those of replay and augmentation are each process's own."""
+        self._order = np.random.default_rng([self.seed, task, epoch, 0])
+        self.random = np.random.default_rng([self.seed, task, epoch, 1, rank])
+        self.generator = torch.Generator().manual_seed(int(self.random.integers(2**62)))
+
+    def _steps(self, rows: IntArray) -> int:
+        return -(-len(rows) // self.settings.batch_size)
+
+    def batches(self, rows: IntArray) -> Iterator[Batch]:
+        """What one epoch trains on, batch by batch."""
+        return self.shuffled(rows)
+
+    def shuffled(self, rows: IntArray) -> Iterator[Batch]:
+        """The rows in random order, augmented; each process gets its share of every batch."""
+        world, rank = self.fabric.world_size, self.fabric.global_rank
+        mine = self._order.permutation(rows)[: len(rows) // world * world][rank::world]
+        chunks = np.array_split(mine, self._steps(rows))
+        for chunk, samples in zip(chunks, read_batches(self.stream.train, chunks), strict=True):
+            yield self._batch(chunk, samples)
+
+    def draw(self, rows: IntArray, count: int) -> Batch:
+        """A random batch of some rows without repetition, augmented: what is replayed."""
+        return self.fetch(self.random.choice(rows, min(count, len(rows)), replace=False))
+
+    def fetch(self, rows: IntArray) -> Batch:
+        """These rows, augmented."""
+        return self._batch(rows, self.stream.train.take(rows))
+
+    def _batch(self, rows: IntArray, samples: Any) -> Batch:
+        inputs = augment(self.prepare(samples), self.stream.augmentation, self.generator, black=self.stream.black)
+        return Batch(inputs, torch.from_numpy(self.columns[rows]).to(self.fabric.device), rows)
+
+    def prepare(self, samples: Any) -> Tensor:
+        """Samples as network input, on the device."""
+        return prepare(samples, self.stream.mean, self.stream.std, self.fabric.device)
+
+    @torch.no_grad()
+    def outputs(self, rows: IntArray, flip: bool = False) -> tuple[Tensor, Tensor]:
+        """Features ``[n, D]`` and logits ``[n, C]`` of rows of ``stream.train``, not augmented, in evaluation mode."""
+        network = self.network.fused()
+        chunks = np.array_split(rows, -(-len(rows) // EVALUATION_BATCH))
+        inputs = (self.prepare(samples) for samples in read_batches(self.stream.train, chunks))
+        features = torch.cat([network.features(x.flip(3) if flip else x) for x in inputs])
+        return features, network.head(features)
+
+    def set_teacher(self, teacher: Network | None) -> None:
+        """Distil from a network, which is the learner's own from now on."""
+        self.teacher = teacher
+        self._frozen_teacher = None if teacher is None else teacher.fused()
+
+    @torch.no_grad()
+    def teach(self, inputs: Tensor) -> Tensor:
+        """The teacher's logits ``[n, old]`` of the same augmented inputs."""
+        if self._frozen_teacher is None:
+            raise ToodError("teacher: there is none in the first task")
+        with self.fabric.autocast():
+            logits: Tensor = self._frozen_teacher(inputs)
+        return logits
+
+    def config(self) -> dict[str, Any]:
+        """Everything that decides the weights: a checkpoint of another configuration is refused."""
+        return {
+            "learner": self.name,
+            "settings": as_dict(self.settings),
+            "seed": self.seed,
+            "network": self.network.spec,
+            "stream": describe_stream(self.stream),
+            "ber": None if self.ber is None else as_dict(self.ber.settings),
+        }

@@ -1,0 +1,112 @@
+"""Bi-directional energy regularisation: a second head, for scoring only."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.learners.settings import Settings, learning_rate
+
+if TYPE_CHECKING:
+    from tood.learners.base import Learner
+    from tood.models import Head
+
+__all__ = ["BER", "BERSettings", "energy_losses"]
+
+
+@dataclass(frozen=True)
+class BERSettings:
+    """Of BER.
+
+    Parameters
+    ----------
+    epochs, lr, momentum, weight_decay:
+        Of the fine-tuning, whose learning rate falls to 0 along a cosine; batches are as large as the learner's.
+    m_in, m_out:
+        Energies (``-log Σ exp z``) that known samples are pushed below and mixed ones above.
+    weight:
+        Of all energy terms.
+    trace:
+        How much of a new sample is mixed into an exemplar.
+    """
+
+    epochs: int = 10
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    m_in: float = -27.0
+    m_out: float = -5.0
+    weight: float = 0.1
+    trace: float = 0.002
+
+
+class BER:
+    """Fine-tunes a copy of the head with everything else frozen; the learner itself goes on unchanged.
+
+    References
+    ----------
+    Miao et al., "OpenCIL: Benchmarking Out-of-Distribution Detection in Class-Incremental Learning", 2024.
+    """
+
+    def __init__(self, settings: BERSettings) -> None:
+        self.settings = settings
+
+    def fit(self, learner: Learner, task: int) -> Head:
+        """The second head after a task: its new data, and the exemplars of older classes where there are any.
+
+        Parameters
+        ----------
+        learner:
+            Just after it learned the task.
+        task:
+            That task.
+        """
+        s = self.settings
+        features = learner.network.fused().features
+        head = copy.deepcopy(learner.network.head)  # BiC's correction stays in it
+        optimizer = torch.optim.SGD(head.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
+        model, optimizer = learner.fabric.setup(head, optimizer)
+        schedule = Settings(epochs=s.epochs, lr=s.lr, schedule="cosine")
+        rows = learner.stream.train_rows(task)
+        memory = learner.memory_rows()
+        memory = memory[learner.columns[memory] < learner.old]
+        for epoch in range(s.epochs):
+            learner.draw_from(task, learner.settings.epochs + 2 + epoch, learner.fabric.global_rank)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(schedule, epoch, 0.0)
+            for new in learner.shuffled(rows):
+                known, columns, mixed = [new.inputs], [new.columns], self._mix(learner, new.inputs)
+                if len(memory):
+                    old = learner.draw(memory, len(new.rows))
+                    known.append(torch.lerp(old.inputs, new.inputs[: len(old.rows)], s.trace))  # OTER
+                    columns.append(old.columns)
+                with torch.no_grad():
+                    inputs = features(torch.cat([*known, mixed]))
+                optimizer.zero_grad()
+                learner.fabric.backward(self._loss(model(inputs), columns))
+                optimizer.step()
+        return head
+
+    def _mix(self, learner: Learner, inputs: Tensor) -> Tensor:
+        """Pseudo-OOD samples: pairs of new images, mixed in one proportion drawn from Beta(1, 1) (NTER)."""
+        partner = torch.from_numpy(learner.random.permutation(len(inputs))).to(inputs.device)
+        return torch.lerp(inputs[partner], inputs, float(learner.random.beta(1, 1)))
+
+    def _loss(self, logits: Tensor, columns: list[Tensor]) -> Tensor:
+        """``CE_new + CE_old + w (L_in + L_out + L_in_old)``; the mixed samples come last."""
+        *known, mixed = torch.split(logits, [*map(len, columns), len(columns[0])])
+        loss = torch.zeros((), device=logits.device)
+        for z, y in zip(known, columns, strict=True):
+            loss = loss + cross_entropy(z, y) + self.settings.weight * energy_losses(z, self.settings.m_in, inside=True)
+        return loss + self.settings.weight * energy_losses(mixed, self.settings.m_out, inside=False)
+
+
+def energy_losses(logits: Tensor, threshold: float, inside: bool) -> Tensor:
+    """``mean relu(E - m)²`` for known samples, ``mean relu(m - E)²`` for others, with ``E = -log Σ exp z``."""
+    excess = -logits.logsumexp(1) - threshold
+    return (excess if inside else -excess).relu().square().mean()

@@ -1,0 +1,155 @@
+"""Bias correction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.arrays import FloatArray, IntArray
+from tood.errors import ToodError
+from tood.learners.base import Batch
+from tood.learners.distillation import distillation
+from tood.learners.replay import ExemplarLearner
+from tood.learners.settings import ExemplarSettings
+from tood.streams import Exemplars, class_balanced
+
+__all__ = ["BiC", "fit_correction"]
+
+
+@dataclass(frozen=True)
+class BiCSettings(ExemplarSettings):
+    """Of BiC.
+
+    Parameters
+    ----------
+    temperature:
+        Of the distillation.
+    validation:
+        The share of the memory that is held out from training; as much of each new class is held out too, but no
+        larger share of it.
+    offset_penalty:
+        Weight of ``offset² / 2`` in the second stage.
+    """
+
+    selection: Literal["herding", "random"] = "random"
+    temperature: float = 2.0
+    validation: float = 0.1
+    offset_penalty: float = 0.1
+
+
+class BiC(ExemplarLearner):
+    """Replay and distillation, then a scale and an offset for the newest task's logits from held-out samples.
+
+    As in the authors' code: the student's logits are not corrected while it trains, the teacher's are (for its own
+    newest task), and a correction is dropped when the next task begins, since distillation has absorbed it.
+
+    References
+    ----------
+    Wu et al., "Large Scale Incremental Learning", CVPR 2019.
+    """
+
+    name = "bic"
+    settings: BiCSettings
+    distils = True
+    remembers = ("memory", "held_out")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        s = self.settings
+        least = len(self.stream.order) if s.memory_unit == "total" else 1
+        size = max(least, int(s.validation * s.memory))
+        if s.memory < 2 * least:
+            raise ToodError(f"memory: BiC trains on part and holds out part, so it needs {2 * least}, found {s.memory}")
+        self.memory = self.make_memory(s.memory - size)
+        held = self.make_memory(size)
+        self.held_out = Exemplars(held.total, held.per_class, "random", self.seed)
+
+    def begin_task(self, task: int) -> None:
+        """Drop the last correction and hold out samples of the new classes."""
+        self.network.head.correct(slice(0), 1.0, 0.0)
+        rows = self.stream.train_rows(task)
+        columns = self.columns[rows]
+        fewest = np.bincount(columns)[self.old :].min()
+        most = max(1, int(self.settings.validation * fewest)) * self.stream.sizes[task]  # whatever the memory's size
+        drawn = class_balanced(rows, columns, most, self.random)
+        self.held_out.add(drawn, self.columns[drawn])
+
+    def training_rows(self, task: int) -> IntArray:
+        """New data and exemplars, without what is held out."""
+        return np.setdiff1d(super().training_rows(task), self.held_out.rows)
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """Stage 1: ``λ KD + (1 - λ) CE`` with ``λ = n_old / n`` (Eqs. 1 to 3)."""
+        loss = cross_entropy(logits, batch.columns)
+        if not self.old:
+            return loss
+        share = self.old / logits.shape[1]
+        kept = distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
+        return share * kept + (1 - share) * loss
+
+    def end_task(self, task: int) -> None:
+        """Correct the new columns, then keep exemplars of what was trained on."""
+        if self.old:
+            self.correct()
+        self.keep(self.memory, np.setdiff1d(self.stream.train_rows(task), self.held_out.rows))
+
+    def correct(self) -> None:
+        """Stage 2: everything frozen, two numbers fitted to logits that are computed once."""
+        rows = self.held_out.rows
+        logits = self.outputs(rows)[1].double().cpu().numpy()
+        scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
+        self.network.head.correct(slice(self.old, None), scale, offset)
+
+
+def fit_correction(
+    logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1, steps: int = 100
+) -> tuple[float, float]:
+    """The scale α and offset β of the new columns that minimise ``CE(z') + penalty · β² / 2`` (Eqs. 4 and 5).
+
+    ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β), so damped Newton
+    steps reach its minimum; they stop at a gradient below 1e-8, which also bounds α where the classes separate.
+
+    Parameters
+    ----------
+    logits:
+        ``[n, C]`` of held-out samples, not corrected.
+    columns:
+        ``[n]``, their classes.
+    old:
+        The first new column.
+    penalty:
+        Of the offset.
+    steps:
+        At most so many.
+    """
+    new = logits[:, old:]
+    theta = np.array([1.0, 0.0])
+
+    def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
+        z = np.concatenate([logits[:, :old], theta[0] * new + theta[1]], axis=1)
+        z -= z.max(1, keepdims=True)
+        p = np.exp(z)
+        total = p.sum(1)
+        loss = np.mean(np.log(total) - z[np.arange(len(z)), columns]) + penalty * theta[1] ** 2 / 2
+        return float(loss), p[:, old:] / total[:, None]
+
+    loss, p = evaluate(theta)
+    hit = (columns[:, None] - old == np.arange(new.shape[1])).astype(float)
+    for _ in range(steps):
+        mean = np.stack([(p * new).sum(1), p.sum(1)])  # of (z, 1) over the new columns, [2, n]
+        gradient = np.array([np.mean(((p - hit) * new).sum(1)), np.mean((p - hit).sum(1)) + penalty * theta[1]])
+        if np.abs(gradient).max() < 1e-8:
+            break
+        zz, z1, one = np.mean((p * new**2).sum(1)), np.mean(mean[0]), np.mean(mean[1])
+        hessian = np.array([[zz, z1], [z1, one + penalty]]) - mean @ mean.T / len(logits)
+        step = np.linalg.solve(hessian + 1e-12 * np.eye(2), gradient)
+        size = 1.0
+        while size > 1e-10 and evaluate(theta - size * step)[0] > loss - 1e-4 * size * (gradient @ step):
+            size /= 2
+        theta = theta - size * step
+        loss, p = evaluate(theta)
+    return float(theta[0]), float(theta[1])

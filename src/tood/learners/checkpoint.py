@@ -1,0 +1,147 @@
+"""Checkpoints: one safetensors file a task, replaced atomically as the task goes on.
+
+A state is a tree of dictionaries whose leaves are tensors or arrays; its file holds the leaves under dotted names and,
+as JSON, the configuration that made them. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tood.arrays import is_tensor
+from tood.errors import ToodError
+from tood.files import read_tensors, write_tensors
+
+if TYPE_CHECKING:
+    from tood.learners.base import Learner
+    from tood.streams import Stream
+
+__all__ = ["checkpoint_path", "describe_stream", "resume", "save"]
+
+KIND = "tood-learner"
+SCALAR = "()"
+Leaf = npt.NDArray[Any]
+
+
+def checkpoint_path(directory: str | Path, task: int) -> Path:
+    """The file of one task."""
+    return Path(directory) / f"task-{task:02d}.safetensors"
+
+
+def describe_stream(stream: Stream) -> dict[str, Any]:
+    """What tells one stream from another."""
+    return {
+        "name": stream.name,
+        "order": [int(c) for c in stream.order],
+        "sizes": [int(size) for size in stream.sizes],
+        "reserve": stream.reserve,
+        "seed": stream.seed,
+        "labels": zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes()),
+    }
+
+
+def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
+    """Write everything that going on needs; with an optimiser, in the middle of a task."""
+    if learner.fabric.is_global_zero:
+        state: dict[str, Any] = {"network": learner.network.state_dict()}
+        if optimizer is not None:
+            momenta = (optimizer.state[p].get("momentum_buffer") for p in learner.network.parameters())
+            state["momentum"] = {str(i): momentum for i, momentum in enumerate(momenta) if momentum is not None}
+            state["teacher"] = {} if learner.teacher is None else learner.teacher.state_dict()
+        if learner.scoring_head is not None:
+            state["scoring_head"] = learner.scoring_head.state_dict()
+        for name in learner.remembers:
+            value = getattr(learner, name)
+            state[name] = value.state_dict() if hasattr(value, "state_dict") else value
+        path.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {"config": json.dumps(learner.config(), sort_keys=True), "place": json.dumps(place)}
+        write_tensors(path, KIND, dict(_flatten(state)), metadata)
+    learner.fabric.barrier()
+
+
+def resume(learner: Learner, path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Take over a checkpoint where there is one: returns its place and the optimiser's momentum.
+
+    A file that another configuration made is an error that says what differs.
+    """
+    if path is None or not path.exists():
+        return {}, {}
+    arrays, metadata = read_tensors(path, KIND)
+    try:
+        made, place = json.loads(metadata["config"]), json.loads(metadata["place"])
+        wanted = json.loads(json.dumps(learner.config()))
+        for key, found, expected in _differences(made, wanted):
+            raise ToodError(f"{path}: made with {key} = {found}, not {expected}; use the same or another directory")
+        state = _unflatten(arrays)
+        _restore(learner, state)
+    except (KeyError, RuntimeError) as error:
+        raise ToodError(f"{path}: incomplete ({error})") from error
+    learner.learned = place["task"] + bool(place.get("finished"))
+    learner.old = sum(learner.stream.sizes[: place["task"]])
+    return place, state.get("momentum", {})
+
+
+def _restore(learner: Learner, state: dict[str, Any]) -> None:
+    learner.network.load_state_dict(_tensors(state["network"]))
+    learner.set_teacher(None)
+    if "teacher" in state:
+        teacher = copy.deepcopy(learner.network)
+        teacher.load_state_dict(_tensors(state["teacher"]))
+        learner.set_teacher(teacher)
+    if "scoring_head" in state:
+        learner.scoring_head = copy.deepcopy(learner.network.head)
+        learner.scoring_head.load_state_dict(_tensors(state["scoring_head"]))
+    for name in learner.remembers:
+        value = getattr(learner, name)
+        if hasattr(value, "load_state_dict"):
+            value.load_state_dict(state[name])
+        elif isinstance(value, dict):  # an empty one leaves no trace in the file
+            tensors = _tensors(state.get(name, {}))
+            setattr(learner, name, {key: tensor.to(learner.fabric.device) for key, tensor in tensors.items()})
+        else:
+            setattr(learner, name, torch.from_numpy(state[name]).to(learner.fabric.device))
+
+
+def _tensors(arrays: Mapping[str, Leaf]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Leaf]]:
+    """Leaves by name; single numbers, which files hold as arrays of one, are marked."""
+    leaves: list[tuple[str, Leaf]] = []
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            leaves += _flatten(value, f"{prefix}{key}/")
+            continue
+        leaf = value.detach().cpu().numpy() if is_tensor(value) else np.asarray(value)
+        leaves.append((f"{prefix}{key}" + SCALAR * (leaf.ndim == 0), leaf))
+    return leaves
+
+
+def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    tree: dict[str, Any] = {}
+    for name, leaf in leaves.items():
+        *folders, last = name.split("/")
+        node = tree
+        for folder in folders:
+            node = node.setdefault(folder, {})
+        node[last.removesuffix(SCALAR)] = leaf.reshape(()) if last.endswith(SCALAR) else leaf
+    return tree
+
+
+def _differences(found: Any, expected: Any, key: str = "") -> list[tuple[str, Any, Any]]:
+    """Where two configurations differ, by dotted name."""
+    if isinstance(found, dict) and isinstance(expected, dict):
+        keys = sorted({*found, *expected})
+        pairs = ((f"{key}.{k}" if key else k, found.get(k), expected.get(k)) for k in keys)
+        return [difference for k, a, b in pairs for difference in _differences(a, b, k)]
+    return [] if found == expected else [(key, found, expected)]

@@ -1,0 +1,107 @@
+"""Dark experience replay, and DER++."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.learners.base import Batch
+from tood.learners.replay import ReservoirLearner
+from tood.learners.settings import ReservoirSettings
+
+__all__ = ["DER", "DERpp"]
+
+
+@dataclass(frozen=True)
+class DERSettings(ReservoirSettings):
+    """Of DER.
+
+    Parameters
+    ----------
+    alpha:
+        Weight of the squared distance to the stored logits.
+    beta:
+        Weight of the cross-entropy of a second replayed batch; above 0 it is DER++.
+    stored:
+        Compare the ``"width"`` that was stored, or (``"zero_pad"``) all columns, later ones being pulled to 0.
+    """
+
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr: float = 0.03
+    batch_size: int = 32
+    schedule: Literal["multistep", "one_cycle", "cosine", "none"] = "none"
+    epochs: int = 50
+    alpha: float = 0.3
+    beta: float = 0.0
+    stored: Literal["width", "zero_pad"] = "width"
+
+
+@dataclass(frozen=True)
+class DERppSettings(DERSettings):
+    """Of DER++: as DER, with the weights of its paper for a memory of 500."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+
+
+class DER(ReservoirLearner):
+    """Replays samples together with the logits the network gave them when they were stored.
+
+    References
+    ----------
+    Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020 (Eqs. 5 and 6).
+    """
+
+    name = "der"
+    settings: DERSettings
+    remembers = ("memory", "stored", "widths")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        slots, device = self.settings.memory, self.fabric.device
+        self.stored = torch.zeros(slots, len(self.stream.order), device=device)
+        self.widths = torch.zeros(slots, dtype=torch.int64, device=device)  # columns there were
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """``CE(z, y) + α ‖h(x') - z'‖² [+ β CE(h(x''), y'')]``, x' and x'' two draws from the memory."""
+        loss = cross_entropy(logits, batch.columns)
+        if not len(self.memory):
+            return loss
+        size = max(1, (self.settings.replay_size or self.settings.batch_size) // self.fabric.world_size)
+        slots = self.random.choice(len(self.memory), min(size, len(self.memory)), replace=False)
+        answer = self.model(self.fetch(self.memory.rows[slots]).inputs)
+        loss = loss + self.settings.alpha * self.distance(answer, torch.from_numpy(slots))
+        again = self.replay() if self.settings.beta else None
+        if again is not None:
+            loss = loss + self.settings.beta * cross_entropy(self.model(again.inputs), again.columns)
+        return loss
+
+    def distance(self, logits: Tensor, slots: Tensor) -> Tensor:
+        """The mean squared difference to what is stored in these slots, ``[n, C]`` to one number."""
+        squares = (logits - self.stored[slots, : logits.shape[1]]).square()
+        if self.settings.stored == "zero_pad":
+            return squares.mean()
+        known = torch.arange(logits.shape[1], device=logits.device) < self.widths[slots, None]
+        return (squares * known).sum() / known.sum()
+
+    def after_step(self, batch: Batch, logits: Tensor) -> None:
+        """Reservoir sampling; the logits are those of the forward pass, before the step."""
+        columns = logits.shape[1]
+        slots = torch.from_numpy(self.memory.offer(self.shown(batch)))
+        answers = torch.as_tensor(self.fabric.all_gather(logits.detach().float())).reshape(-1, columns)
+        taken = slots >= 0
+        self.stored[slots[taken]] = 0
+        self.stored[slots[taken], :columns] = answers[taken]
+        self.widths[slots[taken]] = columns
+
+
+class DERpp(DER):
+    """DER with cross-entropy on a second replayed batch."""
+
+    name = "derpp"
+    settings: DERppSettings

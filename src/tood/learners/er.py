@@ -1,0 +1,44 @@
+"""Experience replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.arrays import IntArray
+from tood.learners.base import Batch
+from tood.learners.replay import ReservoirLearner
+
+__all__ = ["ER"]
+
+
+class ER(ReservoirLearner):
+    """Cross-entropy on each batch of new data joined with a batch from a reservoir.
+
+    References
+    ----------
+    Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019 (Algorithm 1).
+    """
+
+    name = "er"
+
+    def batches(self, rows: IntArray) -> Iterator[Batch]:
+        """``B_n ∪ B_M``; the reservoir sees the new rows after they were used."""
+        for new in self.shuffled(rows):
+            old = self.replay()
+            yield (
+                new
+                if old is None
+                else Batch(torch.cat([new.inputs, old.inputs]), torch.cat([new.columns, old.columns]), new.rows)
+            )
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """The mean over both halves."""
+        return cross_entropy(logits, batch.columns)
+
+    def after_step(self, batch: Batch, logits: Tensor) -> None:
+        """Reservoir sampling of the new rows."""
+        self.memory.offer(self.shown(batch))

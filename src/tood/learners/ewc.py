@@ -1,0 +1,104 @@
+"""Elastic weight consolidation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.arrays import IntArray
+from tood.learners.base import Batch, Learner
+from tood.learners.importance import Weights, copy_weights, penalty, widen
+from tood.learners.settings import Settings
+
+__all__ = ["EWC"]
+
+
+@dataclass(frozen=True)
+class EWCSettings(Settings):
+    """Of EWC.
+
+    Parameters
+    ----------
+    strength:
+        λ, the weight of the penalty.
+    mode:
+        ``"separate"``: one penalty a task. ``"online"``: one penalty around the latest weights, with the Fisher
+        information of earlier tasks × ``decay``.
+    decay:
+        Of ``"online"``.
+    fisher:
+        Gradients of the log-probability of the true ``"labels"``, or of labels ``"sampled"`` from the network.
+    fisher_samples:
+        Training samples a task that it is computed from; 0 for all.
+    """
+
+    strength: float = 100.0
+    mode: Literal["separate", "online"] = "separate"
+    decay: float = 1.0
+    fisher: Literal["labels", "sampled"] = "labels"
+    fisher_samples: int = 500
+
+
+class EWC(Learner):
+    """Weights that mattered to old tasks are held by springs.
+
+    The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one with the sum of the ``F_k`` around
+    the mean of the ``θ_k`` weighted by them; so two numbers a weight are enough for any number of tasks.
+
+    References
+    ----------
+    Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017 (Eq. 3). Online: Schwarz et
+    al., "Progress & Compress", ICML 2018.
+    """
+
+    name = "ewc"
+    settings: EWCSettings
+    remembers = ("importance", "anchor")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.importance: Weights = {}
+        self.anchor: Weights = {}
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """``CE + λ/2 Σ_i F_i (θ_i - θ*_i)²``."""
+        held = penalty(self.network, self.importance, self.anchor)
+        return cross_entropy(logits, batch.columns) + self.settings.strength / 2 * held
+
+    def end_task(self, task: int) -> None:
+        """Add the Fisher information of this task at the weights it ended with."""
+        rows = self.stream.train_rows(task)
+        count = min(self.settings.fisher_samples or len(rows), len(rows))
+        fisher = self.fisher(self.random.choice(rows, count, replace=False))
+        old, anchor, now = (
+            widen(self.importance, self.network),
+            widen(self.anchor, self.network),
+            copy_weights(self.network),
+        )
+        if self.settings.mode == "online":
+            self.importance = {name: self.settings.decay * old[name] + fisher[name] for name in now}
+            self.anchor = now
+            return
+        self.importance = {name: old[name] + fisher[name] for name in now}
+        for name, total in self.importance.items():
+            share = torch.where(total > 0, fisher[name] / total.clamp(min=1e-38), 1.0)
+            self.anchor[name] = anchor[name] + share * (now[name] - anchor[name])
+
+    def fisher(self, rows: IntArray) -> Weights:
+        """``F_i = mean_x (∂ log p(y|x) / ∂θ_i)²``, one gradient a sample, not augmented, in evaluation mode."""
+        self.network.eval()
+        weights = dict(self.network.named_parameters())
+        total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
+        for row in rows:
+            logits = self.network(self.prepare(self.stream.train.take(row[None])))
+            target = torch.tensor([self.columns[row]], device=logits.device)
+            if self.settings.fisher == "sampled":
+                target = logits.detach().softmax(1).cpu().multinomial(1, generator=self.generator)[0].to(logits.device)
+            gradients = torch.autograd.grad(cross_entropy(logits, target), list(weights.values()))
+            for name, gradient in zip(total, gradients, strict=True):
+                total[name] += gradient.square()
+        return {name: tensor / len(rows) for name, tensor in total.items()}

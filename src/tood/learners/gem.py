@@ -1,0 +1,86 @@
+"""Gradient episodic memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tood.arrays import FloatArray
+from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, set_gradient
+from tood.learners.base import Batch
+
+__all__ = ["GEM", "project"]
+
+
+@dataclass(frozen=True)
+class GEMSettings(GradientSettings):
+    """Of GEM.
+
+    Parameters
+    ----------
+    margin:
+        The least weight of every reference gradient once one of them is violated.
+    """
+
+    margin: float = 0.5
+
+
+class GEM(GradientLearner):
+    """Steps raise the loss of no past task's exemplars, to first order: one constraint a task.
+
+    References
+    ----------
+    Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning", NeurIPS 2017 (Eqs. 8 to 11).
+    """
+
+    name = "gem"
+    settings: GEMSettings
+
+    def after_backward(self, batch: Batch) -> None:
+        """Project the gradient."""
+        if not self.old:
+            return
+        gradient = get_gradient(self.network)
+        owners = self.stream.partition.column_tasks[self.memory.labels]
+        past = [self.memory.rows[owners == task] for task in range(self.learned)]
+        references = torch.stack([self.reference(rows) for rows in past])
+        set_gradient(self.network, project(gradient, references, self.settings.margin))
+
+
+def project(gradient: Tensor, references: Tensor, margin: float) -> Tensor:
+    """``argmin ‖g̃ - g‖² subject to G g̃ ≥ 0`` (margin 0), through its dual.
+
+    Parameters
+    ----------
+    gradient:
+        g, ``[P]``.
+    references:
+        G, a row a past task, ``[T, P]``.
+    margin:
+        The least value of each dual variable: ``g̃ = g + Gᵀv`` with ``v ≥ margin``.
+    """
+    products = references @ gradient
+    if bool((products >= 0).all()):
+        return gradient
+    gram = (references @ references.T).double().cpu().numpy()
+    weights = solve_dual(gram, products.double().cpu().numpy(), margin)
+    return gradient + torch.from_numpy(weights).to(references) @ references
+
+
+def solve_dual(gram: FloatArray, products: FloatArray, margin: float) -> FloatArray:
+    """``argmin ½ vᵀ GGᵀ v + (G g)ᵀ v subject to v ≥ margin`` (Eq. 11), ``[T]``.
+
+    With ``v = u + margin`` and ``GGᵀ = AᵀA`` this is the non-negative least-squares problem ``min ‖A u + b‖, u ≥ 0``.
+    """
+    from scipy.optimize import nnls
+
+    values, vectors = np.linalg.eigh(gram)
+    kept = values > 1e-10 * values[-1]
+    root = np.sqrt(values[kept])
+    a = root[:, None] * vectors[:, kept].T
+    b = (vectors[:, kept].T @ (products + margin * gram.sum(1))) / root
+    solution: FloatArray = nnls(a, -b)[0] + margin
+    return solution

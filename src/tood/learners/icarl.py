@@ -1,0 +1,86 @@
+"""iCaRL: exemplars chosen by herding, distillation, and nearest class means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize, one_hot
+
+from tood.arrays import IntArray, floats
+from tood.learners.base import Batch
+from tood.learners.distillation import distillation
+from tood.learners.replay import ExemplarLearner
+from tood.learners.settings import ExemplarSettings
+
+__all__ = ["ICaRL"]
+
+
+@dataclass(frozen=True)
+class ICaRLSettings(ExemplarSettings):
+    """Of iCaRL.
+
+    Parameters
+    ----------
+    loss:
+        ``"bce"``, one sigmoid a class as in the paper, or ``"ce"``, softmax cross-entropy plus distillation as in later
+        code bases.
+    temperature:
+        Of the distillation of ``"ce"``.
+    """
+
+    loss: Literal["bce", "ce"] = "bce"
+    temperature: float = 2.0
+
+
+class ICaRL(ExemplarLearner):
+    """Learns features with its linear head and answers with the nearest mean of exemplars.
+
+    Logits always come from the linear head; only :meth:`predict` uses the class means.
+
+    References
+    ----------
+    Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017.
+    """
+
+    name = "icarl"
+    settings: ICaRLSettings
+    distils = True
+    remembers = ("memory", "means")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.means = torch.empty(0, self.network.head.dim)  # [C, D], of length one
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """Algorithm 3: sigmoids towards the labels of new classes and the teacher's answer on old ones."""
+        if self.settings.loss == "ce":
+            loss = cross_entropy(logits, batch.columns)
+            if self.old:
+                loss = loss + distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
+            return loss
+        target = one_hot(batch.columns, logits.shape[1]).to(logits.dtype)
+        if self.old:
+            target[:, : self.old] = self.teach(batch.inputs).sigmoid()
+        return binary_cross_entropy_with_logits(logits, target)
+
+    def end_task(self, task: int) -> None:
+        """Herding (Algorithm 4), then the mean of each class's exemplars, their mirror images included."""
+        super().end_task(task)
+        rows = self.memory.rows
+        features = normalize(self.outputs(rows)[0])
+        if self.stream.augmentation == "crop_flip":
+            features = features + normalize(self.outputs(rows, flip=True)[0])
+        member = one_hot(torch.from_numpy(self.memory.labels)).to(features).T
+        self.means = normalize(normalize(member, p=1) @ features)
+
+    def predict(self, features: Any, logits: Any) -> IntArray:
+        """Algorithm 1: the class whose mean is nearest to the feature scaled to length one."""
+        means = self.means.cpu().numpy()
+        feature = floats(features, "features", 2)
+        feature = feature / np.maximum(np.linalg.norm(feature, axis=1, keepdims=True), 1e-12)
+        columns: IntArray = np.argmax(feature @ means.T, axis=1)  # all lengths are one: nearest = largest product
+        return columns

@@ -1,0 +1,33 @@
+"""What EWC and SI share: an importance and an anchor for each weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Weights", "copy_weights", "penalty", "widen"]
+
+Weights = dict[str, Tensor]
+
+
+def copy_weights(network: nn.Module) -> Weights:
+    """A copy of every trained weight by name."""
+    return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+
+
+def widen(stored: Weights, network: nn.Module) -> Weights:
+    """``stored`` with zeros for the rows that the head has gained since, and for all that is not in it."""
+    wide = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
+    for name, tensor in stored.items():
+        wide[name][: len(tensor)] = tensor
+    return wide
+
+
+def penalty(network: nn.Module, importance: Weights, anchor: Weights) -> Tensor:
+    """``Σ_i importance_i (θ_i - anchor_i)²``; new rows of the head are free."""
+    total = torch.zeros((), device=next(network.parameters()).device)
+    for name, parameter in network.named_parameters():
+        if name in importance:
+            weight = importance[name]
+            total = total + (weight * (parameter[: len(weight)] - anchor[name]).square()).sum()
+    return total

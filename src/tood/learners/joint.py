@@ -1,0 +1,56 @@
+"""Joint training: all data seen so far at every step; the ceiling of every comparison."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.arrays import IntArray
+from tood.learners.base import Batch, Learner
+from tood.learners.settings import Settings
+
+__all__ = ["Joint"]
+
+
+@dataclass(frozen=True)
+class JointSettings(Settings):
+    """Of joint training.
+
+    Parameters
+    ----------
+    fresh:
+        Start every step from the initial weights; otherwise go on from the step before.
+    """
+
+    fresh: bool = True
+
+
+class Joint(Learner):
+    """Cross-entropy on the data of all tasks up to this one."""
+
+    name = "joint"
+    settings: JointSettings
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.initial = copy.deepcopy(self.network.backbone.state_dict())
+
+    def begin_task(self, task: int) -> None:
+        """Forget everything, if so set."""
+        if self.settings.fresh:
+            self.network.backbone.load_state_dict(self.initial)
+            self.network.head.resize(0)
+            self.network.grow(sum(self.stream.sizes[: task + 1]))
+
+    def training_rows(self, task: int) -> IntArray:
+        """All data seen."""
+        return np.concatenate([self.stream.train_rows(i) for i in range(task + 1)])
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """``-log softmax(z)_y``."""
+        return cross_entropy(logits, batch.columns)

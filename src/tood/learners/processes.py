@@ -1,0 +1,58 @@
+"""Where training runs: the device, its precision, and one process or several."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies.ddp import DDPStrategy
+
+from tood.errors import ToodError, UnknownNameError
+
+__all__ = ["start"]
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("auto", "32-true", "bf16-mixed")
+
+
+def start(device: str = "auto", precision: str = "auto") -> Fabric:
+    """Lightning Fabric on one device, or on one a process under ``torchrun``.
+
+    Parameters
+    ----------
+    device:
+        ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"`` or ``"mps"``.
+    precision:
+        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that can.
+    """
+    if device not in DEVICES:
+        raise UnknownNameError("device", device, DEVICES)
+    if precision not in PRECISIONS:
+        raise UnknownNameError("precision", precision, PRECISIONS)
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if precision == "bf16-mixed" and device != "cuda":
+        raise ToodError(f"precision: bf16-mixed is for GPUs, found the device {device!r}")
+    if precision == "auto":
+        precision = "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported() else "32-true"
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    strategy: Any = DDPStrategy(**_leave_buffers()) if world > 1 else "auto"
+    fabric = Fabric(
+        accelerator=device,
+        devices=local,
+        num_nodes=world // local,
+        strategy=strategy,
+        precision=precision,  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
+def _leave_buffers() -> dict[str, Any]:
+    """What tells DDP not to copy buffers: the loop averages them, as a network may run several times in a step."""
+    known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

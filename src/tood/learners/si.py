@@ -1,0 +1,82 @@
+"""Synaptic intelligence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.learners.base import Batch, Learner
+from tood.learners.importance import Weights, copy_weights, widen
+from tood.learners.settings import Settings
+
+__all__ = ["SI"]
+
+
+@dataclass(frozen=True)
+class SISettings(Settings):
+    """Of SI.
+
+    Parameters
+    ----------
+    strength:
+        c, the weight of the penalty.
+    damping:
+        ξ, which bounds the importance of weights that hardly moved.
+    """
+
+    strength: float = 1.0
+    damping: float = 0.1
+
+
+class SI(Learner):
+    """Weights are held by how much their path through the task lowered its loss.
+
+    References
+    ----------
+    Zenke et al., "Continual Learning Through Synaptic Intelligence", ICML 2017 (Eqs. 3 to 5).
+    """
+
+    name = "si"
+    settings: SISettings
+    remembers = ("importance", "anchor", "path")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.importance: Weights = {}  # Ω
+        self.anchor: Weights = {}  # θ at the start of the task
+        self.path: Weights = {}  # ω
+
+    def begin_task(self, task: int) -> None:
+        """Start a new path where the last one ended."""
+        self.importance = widen(self.importance, self.network)
+        self.anchor = copy_weights(self.network)
+        self.path = widen({}, self.network)
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """The task's own loss; the penalty enters through its gradient below."""
+        return cross_entropy(logits, batch.columns)
+
+    def after_backward(self, batch: Batch) -> None:
+        """Note the task's own gradient g, then add ``∂/∂θ c Σ Ω (θ - θ*)²``."""
+        self.before = copy_weights(self.network)
+        self.gradient: Weights = {}
+        for name, parameter in self.network.named_parameters():
+            if parameter.grad is not None:
+                self.gradient[name] = parameter.grad.clone()
+                held = self.importance[name] * (parameter.detach() - self.anchor[name])
+                parameter.grad.add_(held, alpha=2 * self.settings.strength)
+
+    def after_step(self, batch: Batch, logits: Tensor) -> None:
+        """``ω ← ω - g · Δθ`` (Eq. 3)."""
+        for name, parameter in self.network.named_parameters():
+            if name in self.gradient:
+                self.path[name] -= self.gradient[name] * (parameter.detach() - self.before[name])
+
+    def end_task(self, task: int) -> None:
+        """``Ω ← Ω + ω / (Δ² + ξ)`` (Eq. 5), without negative terms, which would push weights away."""
+        for name, parameter in self.network.named_parameters():
+            moved = (parameter.detach() - self.anchor[name]).square()
+            self.importance[name] += self.path[name].clamp(min=0) / (moved + self.settings.damping)

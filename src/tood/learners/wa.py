@@ -1,0 +1,75 @@
+"""Weight aligning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tood.learners.base import Batch
+from tood.learners.distillation import distillation
+from tood.learners.replay import ExemplarLearner
+from tood.learners.settings import ExemplarSettings
+from tood.models import Head
+
+__all__ = ["WA", "align"]
+
+
+@dataclass(frozen=True)
+class WASettings(ExemplarSettings):
+    """Of WA.
+
+    Parameters
+    ----------
+    temperature:
+        Of the distillation.
+    nonnegative:
+        Keep the head's weights at 0 or above after every step, as the paper (and no later code base) does.
+    """
+
+    temperature: float = 2.0
+    nonnegative: bool = False
+
+
+class WA(ExemplarLearner):
+    """Replay and distillation; after each task the new columns' weights get the mean length of the old ones'.
+
+    References
+    ----------
+    Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning", CVPR 2020.
+    """
+
+    name = "wa"
+    settings: WASettings
+    distils = True
+
+    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
+        """``(1 - λ) CE + λ KD`` with ``λ = n_old / n``."""
+        loss = cross_entropy(logits, batch.columns)
+        if not self.old:
+            return loss
+        share = self.old / logits.shape[1]
+        kept = distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
+        return (1 - share) * loss + share * kept
+
+    def after_step(self, batch: Batch, logits: Tensor) -> None:
+        """Clip the head, if so set."""
+        if self.settings.nonnegative:
+            self.network.head.weight.data.clamp_(min=0)
+
+    def end_task(self, task: int) -> None:
+        """Align, then keep exemplars."""
+        if self.old:
+            align(self.network.head, self.old)
+        super().end_task(task)
+
+
+@torch.no_grad()
+def align(head: Head, old: int) -> float:
+    """``w_new ← γ w_new``, ``γ = mean‖w_old‖ / mean‖w_new‖`` (Eqs. 9 and 10); biases stay. Returns γ."""
+    lengths = head.weight.norm(dim=1)
+    gamma = float(lengths[:old].mean() / lengths[old:].mean().clamp(min=1e-12))
+    head.weight[old:] *= gamma
+    return gamma

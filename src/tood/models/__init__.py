@@ -1,0 +1,95 @@
+"""Networks: a backbone by name, a growing linear head, and whatever changes logits inside it.
+
+>>> from tood import models
+>>> network = models.create("resnet8", shape=(32, 32, 3), columns=10)
+>>> network.head.dim
+64
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18
+from tood.models.head import Head
+from tood.models.network import Network
+from tood.models.vit import ViT
+
+__all__ = ["Head", "Network", "create", "names", "suggest"]
+
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "convnet": ConvNet,
+    "mlp": Perceptron,
+    "resnet8": partial(cifar_resnet, depth=8),
+    "resnet18": resnet18,
+    "resnet20": partial(cifar_resnet, depth=20),
+    "resnet32": partial(cifar_resnet, depth=32),
+    "vit": ViT,
+}
+
+
+def names() -> list[str]:
+    """The networks :func:`create` knows; any timm model is also one, as ``"timm:NAME"``."""
+    return sorted(BACKBONES)
+
+
+def suggest(shape: Sequence[int]) -> str:
+    """The network to begin with for samples of a shape: perceptron, small convolutional net or residual net."""
+    if len(shape) == 1:
+        return "mlp"
+    size = max(shape[:2])
+    return "convnet" if size <= 28 else "resnet32" if size <= 64 else "resnet18"
+
+
+def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **options: Any) -> Network:
+    """A network by name.
+
+    Parameters
+    ----------
+    name:
+        One of :func:`names`, or ``"timm:NAME"``.
+    shape:
+        Of one sample: ``(H, W, C)`` or ``(D,)``.
+    columns:
+        Logit columns to begin with; learners grow the head themselves.
+    seed:
+        Of the initial weights; torch's own random state is left alone.
+    options:
+        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``pretrained`` and
+        others (timm).
+    """
+    shape = [int(size) for size in shape]
+    build = BACKBONES.get(name)
+    if name.startswith("timm:"):
+        build = partial(_timm, name)
+    if build is None:
+        raise UnknownNameError("network", name, names())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            backbone = build(shape, **options)
+        except TypeError as error:
+            raise ToodError(f"network {name!r}: {error}") from error
+        head = Head(int(backbone.dim), columns)  # type: ignore[arg-type]
+    # A reloaded network gets its weights from the file, never from the hub.
+    kept = {key: value for key, value in options.items() if key != "pretrained"}
+    return Network(backbone, head, {"name": name, "shape": shape, **kept})
+
+
+def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:
+    """A timm model without its classifier; images are resized to the size it was made for."""
+    try:
+        import timm
+    except ImportError as error:
+        raise MissingDependencyError("timm", "timm", f"the network {name!r}") from error
+    model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
+    size = tuple(model.default_cfg["input_size"][1:])  # type: ignore[index]
+    backbone = model if size == tuple(shape[:2]) else nn.Sequential(nn.Upsample(size, mode="bicubic"), model)
+    backbone.dim = model.num_features
+    return backbone

@@ -1,0 +1,146 @@
+"""Feature extractors: residual networks for small and large images, a small convolutional net, a perceptron.
+
+Each takes ``[n, C, H, W]`` (the perceptron also ``[n, D]``), gives non-negative features ``[n, dim]`` and has ``dim``.
+A convolution and its normalisation are always neighbours in one ``nn.Sequential``, which is how
+:meth:`~tood.models.Network.fused` finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, cat, nn, zeros_like
+from torch.nn import functional
+
+from tood.errors import ToodError
+
+__all__ = ["ConvNet", "Perceptron", "ResNet", "cifar_resnet", "resnet18"]
+
+
+def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
+    """A convolution without bias and its batch normalisation."""
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")  # N(0, 2 / (k k outputs))
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+
+
+class ZeroPad(nn.Module):
+    """The parameter-free shortcut (option A of He et al.): every second pixel, zeros for the new channels.
+
+    Pooling with a window of one pixel subsamples and, unlike slicing, keeps gradients in channels_last.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        if outputs not in (inputs, 2 * inputs):
+            raise ToodError(f"outputs: the padded shortcut doubles {inputs} channels, found {outputs}")
+        self.doubles = outputs == 2 * inputs
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[n, C, H, W]`` to ``[n, 2C, H / 2, W / 2]``."""
+        x = functional.avg_pool2d(x, 1, self.stride)
+        return cat([x, zeros_like(x)], dim=1) if self.doubles else x
+
+
+class BasicBlock(nn.Module):
+    """Two 3×3 convolutions and a shortcut; the sum and its ReLU overwrite what nobody reads again."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, project: bool) -> None:
+        super().__init__()
+        self.first = conv_bn(inputs, outputs, stride=stride)
+        self.second = conv_bn(outputs, outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = conv_bn(inputs, outputs, 1, stride) if project else ZeroPad(inputs, outputs, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[n, C, H, W]`` to ``[n, C', H', W']``."""
+        y: Tensor = self.second(self.first(x).relu_())
+        return y.add_(self.shortcut(x)).relu_()
+
+
+class ResNet(nn.Module):
+    """A stem, stages of basic blocks that halve the image from the second on, and the mean over pixels.
+
+    Parameters
+    ----------
+    stem:
+        From the image to ``widths[0]`` channels.
+    widths:
+        Channels of each stage.
+    blocks:
+        Basic blocks a stage.
+    project:
+        Whether shortcuts that change shape are 1×1 convolutions (else they pad with zeros).
+
+    References
+    ----------
+    He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
+    """
+
+    def __init__(self, stem: nn.Module, widths: Sequence[int], blocks: int, project: bool) -> None:
+        super().__init__()
+        self.stem = stem
+        self.stages = nn.Sequential()
+        inputs = widths[0]
+        for stage, width in enumerate(widths):
+            for block in range(blocks):
+                stride = 2 if stage and not block else 1
+                self.stages.append(BasicBlock(inputs, width, stride, project))
+                inputs = width
+        self.dim = inputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features ``[n, dim]`` of images ``[n, C, H, W]``."""
+        y: Tensor = self.stages(self.stem(x))
+        return y.mean((2, 3))
+
+
+def cifar_resnet(shape: Sequence[int], depth: int) -> ResNet:
+    """The CIFAR variant of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32."""
+    stem = nn.Sequential(*conv_bn(_channels(shape), 16), nn.ReLU(inplace=True))
+    return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False)
+
+
+def resnet18(shape: Sequence[int]) -> ResNet:
+    """ResNet-18; images of up to 64 pixels get a 3×3 stem without pooling."""
+    small = max(shape[:2]) <= 64
+    layers = [*conv_bn(_channels(shape), 64, *((3, 1) if small else (7, 2))), nn.ReLU(inplace=True)]
+    if not small:
+        layers.append(nn.MaxPool2d(3, 2, 1))
+    return ResNet(nn.Sequential(*layers), (64, 128, 256, 512), 2, project=True)
+
+
+class ConvNet(nn.Sequential):
+    """Three convolutions for images of a few pixels, such as 8×8 digits, and the mean over pixels."""
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int] = (32, 64, 64)) -> None:
+        super().__init__()
+        inputs = _channels(shape)
+        for layer, width in enumerate(widths):
+            for module in (*conv_bn(inputs, width, stride=2 if layer else 1), nn.ReLU(inplace=True)):
+                self.append(module)
+            inputs = width
+        self.append(nn.AdaptiveAvgPool2d(1)).append(nn.Flatten())
+        self.dim = inputs
+
+
+class Perceptron(nn.Sequential):
+    """Fully connected layers with ReLU, for vectors or small images."""
+
+    def __init__(self, shape: Sequence[int], widths: Sequence[int] = (128, 64)) -> None:
+        super().__init__(nn.Flatten())
+        inputs = 1
+        for size in shape:
+            inputs *= size
+        for width in widths:
+            self.append(nn.Linear(inputs, width)).append(nn.ReLU(inplace=True))
+            inputs = width
+        self.dim = inputs
+
+
+def _channels(shape: Sequence[int]) -> int:
+    if len(shape) != 3:
+        raise ToodError(f"shape: expected images (H, W, C), found {tuple(shape)}; vectors need the network 'mlp'")
+    return shape[2]

@@ -1,0 +1,91 @@
+"""The growing linear head, with BiC's per-column correction inside it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+__all__ = ["Head"]
+
+
+class Head(nn.Module):
+    """``logits = scale · (features @ weightᵀ + bias) + offset``, one more set of columns with every task.
+
+    ``weight`` ``[C, D]`` and ``bias`` ``[C]`` are trained; ``scale`` and ``offset`` ``[C]`` are 1 and 0 unless a
+    learner corrects its logits (BiC). :meth:`effective` folds them into one linear map.
+
+    Parameters
+    ----------
+    dim:
+        D, the number of features.
+    columns:
+        C, the number of logit columns to begin with.
+
+    Examples
+    --------
+    >>> head = Head(dim=4)
+    >>> head.grow(2); head.grow(3)
+    >>> head(torch.zeros(1, 4)).shape
+    torch.Size([1, 5])
+    """
+
+    scale: Tensor
+    offset: Tensor
+
+    def __init__(self, dim: int, columns: int = 0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(0, dim))
+        self.bias = nn.Parameter(torch.empty(0))
+        self.register_buffer("scale", torch.empty(0))
+        self.register_buffer("offset", torch.empty(0))
+        self.grow(columns)
+
+    @property
+    def columns(self) -> int:
+        """C, the number of logit columns."""
+        return len(self.bias)
+
+    @property
+    def dim(self) -> int:
+        """D, the number of features."""
+        return self.weight.shape[1]
+
+    def grow(self, columns: int) -> None:
+        """Add columns; those there are keep their weights. New weights are uniform with variance 1 / D, biases 0."""
+        old = self.columns
+        self.resize(old + columns)
+        bound = math.sqrt(3 / self.dim)
+        with torch.no_grad():
+            self.weight[old:] = torch.empty(columns, self.dim).uniform_(-bound, bound)  # drawn on the CPU everywhere
+
+    def resize(self, columns: int) -> None:
+        """Cut to so many columns, or add columns of zeros."""
+        kept, added = min(columns, self.columns), max(0, columns - self.columns)
+        self.weight = nn.Parameter(functional.pad(self.weight.detach()[:kept], (0, 0, 0, added)))
+        self.bias = nn.Parameter(functional.pad(self.bias.detach()[:kept], (0, added)))
+        self.scale = functional.pad(self.scale[:kept], (0, added), value=1.0)
+        self.offset = functional.pad(self.offset[:kept], (0, added))
+
+    def correct(self, columns: slice, scale: float, offset: float) -> None:
+        """Have ``scale · logit + offset`` answered in some columns and nothing changed in the others."""
+        self.scale.fill_(1)
+        self.offset.fill_(0)
+        self.scale[columns] = scale
+        self.offset[columns] = offset
+
+    def effective(self) -> tuple[Tensor, Tensor]:
+        """The one linear map the head is: weight ``[C, D]`` and bias ``[C]`` with the correction folded in."""
+        return self.weight * self.scale[:, None], self.bias * self.scale + self.offset
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Logits ``[n, C]`` of features ``[n, D]``."""
+        return functional.linear(features, *self.effective())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take the width of what is loaded, so that a head of any size can be restored."""
+        self.resize(len(state_dict.get(f"{prefix}bias", self.bias)))
+        super()._load_from_state_dict(state_dict, prefix, *rest)

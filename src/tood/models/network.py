@@ -1,0 +1,167 @@
+"""A network: a backbone that gives features and the head that turns them into the learner's answer."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+from tood.errors import ToodError
+from tood.files import read_tensors, write_tensors
+from tood.models.head import Head
+
+__all__ = ["Network"]
+
+KIND = "tood-network"
+
+
+class Network(nn.Module):
+    """``network(x)`` is what the learner answers with: every correction of logits lives in :attr:`head`.
+
+    Parameters
+    ----------
+    backbone:
+        A module that maps inputs to features ``[n, D]``.
+    head:
+        The linear head; its ``dim`` is D.
+    spec:
+        What :func:`tood.models.create` needs to build the backbone again; without it a saved network can only be
+        loaded into a backbone that is given.
+
+    Examples
+    --------
+    >>> from tood import models
+    >>> network = models.create("mlp", shape=(16,), columns=4)
+    >>> x = torch.zeros(2, 16)
+    >>> weight, bias = network.effective_head()
+    >>> bool(torch.allclose(network(x), network.features(x) @ weight.T + bias))
+    True
+    """
+
+    def __init__(self, backbone: nn.Module, head: Head, spec: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.spec = None if spec is None else dict(spec)
+
+    @classmethod
+    def wrap(cls, module: nn.Module, example: Tensor | None = None) -> Network:
+        """A copy of any module whose last layer is linear, split there into backbone and head.
+
+        Parameters
+        ----------
+        module:
+            Its last ``nn.Linear`` must be what produces the output.
+        example:
+            A batch of inputs; when given, the split is checked to answer as the module does.
+        """
+        last = next((name for name, m in reversed(list(module.named_modules())) if isinstance(m, nn.Linear)), None)
+        if last is None:
+            raise ToodError(f"module: expected a network whose last layer is nn.Linear, found {type(module).__name__}")
+        backbone = nn.Sequential(copy.deepcopy(module))  # so that a bare linear layer has a parent too
+        last = f"0.{last}".rstrip(".")
+        linear = backbone.get_submodule(last)
+        backbone.set_submodule(last, nn.Identity())
+        network = cls(backbone, _head_of(linear))
+        network.train(module.training)
+        if example is not None:
+            network._check_split(module, last, example)
+        return network
+
+    def _check_split(self, module: nn.Module, last: str, example: Tensor) -> None:
+        was = module.training
+        with torch.no_grad():
+            expected, found = module.eval()(example), self.eval()(example)
+        module.train(was)
+        self.train(was)
+        if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
+            raise ToodError(f"module: its last linear layer, {last!r}, is not what produces the output")
+
+    def features(self, x: Tensor) -> Tensor:
+        """Penultimate features ``[n, D]``."""
+        features: Tensor = self.backbone(x)
+        return features
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits ``[n, C]``."""
+        logits: Tensor = self.head(self.features(x))
+        return logits
+
+    def grow(self, columns: int) -> None:
+        """Add columns to the head."""
+        self.head.grow(columns)
+
+    def effective_head(self) -> tuple[Tensor, Tensor]:
+        """Weight ``[C, D]`` and bias ``[C]`` with ``logits = features @ weightᵀ + bias``, corrections included."""
+        weight, bias = self.head.effective()
+        return weight.detach().clone(), bias.detach().clone()
+
+    def fused(self) -> Network:
+        """A frozen copy for inference: eval mode, channels_last, batch normalisation folded into the convolutions."""
+        network = copy.deepcopy(self).eval().requires_grad_(False)
+        for module in list(network.modules()):
+            if isinstance(module, nn.Sequential):
+                _fuse(module)
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return network
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and architecture to one safetensors file, atomically."""
+        tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
+        write_tensors(path, KIND, tensors, {"spec": json.dumps(self.spec)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], backbone: nn.Module | None = None) -> Network:
+        """Read what :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path:
+            The file.
+        backbone:
+            Where to put the weights; needed only when the saved network came from :meth:`wrap`.
+        """
+        from tood import models
+
+        arrays, metadata = read_tensors(path, KIND)
+        spec = json.loads(metadata["spec"])
+        if backbone is None and spec is None:
+            raise ToodError(f"{os.fspath(path)}: a network of your own design; pass its backbone to load it")
+        if "head.weight" not in arrays:
+            raise ToodError(f"{os.fspath(path)}: has no head")
+        if backbone is None:
+            network = models.create(**spec)
+        else:
+            network = cls(backbone, Head(arrays["head.weight"].shape[1]), spec)
+        try:
+            network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
+        except RuntimeError as error:
+            raise ToodError(f"{os.fspath(path)}: does not fit the backbone ({error})") from error
+        return network
+
+
+def _head_of(linear: nn.Module) -> Head:
+    """A head with the weights of a linear layer."""
+    if not isinstance(linear, nn.Linear):  # pragma: no cover
+        raise ToodError(f"module: expected nn.Linear, found {type(linear).__name__}")
+    head = Head(linear.in_features)
+    head.resize(linear.out_features)
+    with torch.no_grad():
+        head.weight.copy_(linear.weight)
+        if linear.bias is not None:
+            head.bias.copy_(linear.bias)
+    return head.to(linear.weight.device)
+
+
+def _fuse(sequence: nn.Sequential) -> None:
+    """Fold each batch normalisation into the convolution right before it; the sequence guarantees their order."""
+    for i in range(len(sequence) - 1):
+        convolution, norm = sequence[i], sequence[i + 1]
+        if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+            sequence[i], sequence[i + 1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()

@@ -1,0 +1,165 @@
+"""What the rank of a score among known scores says: thresholds, conformal p-values, many inputs at once."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray, floats
+from tood.errors import ToodError
+
+__all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
+
+CELLS = 32  # of the grid that finds ranks, for each known score
+
+
+def threshold(scores: Any, recall: float = 0.95) -> float:
+    """The highest threshold that at least ``recall`` of the scores reach; accept where ``score >= threshold``.
+
+    It keeps that share of *these* samples; :class:`Conformal` promises it of future ones.
+
+    Parameters
+    ----------
+    scores:
+        ``[n]`` of in-distribution samples, NumPy or torch, higher = ID.
+    recall:
+        The share to accept, above 0 and at most 1.
+
+    Examples
+    --------
+    >>> threshold([4.0, 3.0, 2.0, 1.0], recall=0.75)
+    2.0
+    """
+    values = np.sort(finite(scores, "scores"))[::-1]
+    if not 0 < recall <= 1:
+        raise ToodError(f"recall: expected a share above 0 and at most 1, found {recall}")
+    accepted = np.arange(1, len(values) + 1) / len(values)
+    return float(values[np.searchsorted(accepted, recall)])
+
+
+def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[np.float64]:
+    """Split-conformal p-values: the rank of each score among the calibration scores.
+
+    If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha; with
+    ``uniform`` it is an equality.
+
+    Parameters
+    ----------
+    calibration:
+        ``[n]`` scores of in-distribution samples.
+    scores:
+        ``[m]`` scores to judge, higher = ID.
+    uniform:
+        ``[m]`` independent draws from [0, 1) that break ties at random; without them ties count against rejection.
+
+    Examples
+    --------
+    >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5, 9.0])
+    array([0.25, 0.75, 1.  ])
+    """
+    known = Ranks(finite(calibration, "calibration", least=0))
+    return pooled_p_values([known], [finite(scores, "scores", least=0)], uniform)
+
+
+def pooled_p_values(
+    known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
+) -> npt.NDArray[np.float64]:
+    """The same where each of several calibration sets goes with scores ``[m]`` of its own, and the ranks are added."""
+    total = 1 + sum(len(ranks.values) for ranks in known)
+
+    def count(side: Literal["left", "right"]) -> IntArray:
+        return functools.reduce(operator.add, map(lambda ranks, its: ranks.count(its, side), known, scores))
+
+    at_most = count("right")
+    if uniform is None:
+        return (1 + at_most) / total
+    below = count("left")
+    return np.asarray((below + uniform * (1 + at_most - below)) / total)
+
+
+def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]:
+    """Reject many inputs at once so that, on average, at most a share ``fdr`` of the rejected are in-distribution.
+
+    Conformal p-values of one calibration set are positively dependent (PRDS), so the procedure keeps its promise
+    (Bates, Candès, Lei, Romano and Sesia, "Testing for outliers with conformal p-values", Annals of Statistics 2023);
+    proved for ``per_task=None`` and scores without ties.
+
+    Parameters
+    ----------
+    p_values:
+        ``[n]``, as :meth:`Conformal.decide` gives them.
+    fdr:
+        The false discovery rate to keep, between 0 and 1.
+
+    Examples
+    --------
+    >>> benjamini_hochberg([0.001, 0.5, 0.02], fdr=0.05).tolist()
+    [True, False, True]
+    """
+    p = finite(p_values, "p_values", least=0)
+    check_share("fdr", fdr)
+    order = np.argsort(p, kind="stable")
+    passing = np.flatnonzero(p[order] <= fdr * np.arange(1, len(p) + 1) / max(1, len(p)))
+    rejected = np.zeros(len(p), dtype=bool)
+    rejected[order[: passing[-1] + 1 if len(passing) else 0]] = True
+    return rejected
+
+
+class Ranks:
+    """How many of ``values`` are at most, or below, each of many scores.
+
+    A grid answers for every score that shares its cell with no value, and bisection for the others; alone, bisection
+    takes as long as computing the scores. Cells come from a monotone map, so scores in different cells are in order.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.sort(np.asarray(values, dtype=np.float64))
+        cells = 3 + CELLS * len(self.values)  # the first lies below all values, the last above
+        span = self.values[-1] - self.values[0] if len(self.values) else 0.0
+        self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
+        self._last = cells - 1
+        edges = self._cells(self.values)
+        self._before = np.searchsorted(edges, np.arange(cells), side="left")
+        self._shared = self._before != np.searchsorted(edges, np.arange(cells), side="right")
+
+    def threshold(self, alpha: float) -> float:
+        """Accepted is what reaches the k-th lowest value, k the largest with ``k / (n + 1) <= alpha``."""
+        steps = np.arange(1, len(self.values) + 1) / (len(self.values) + 1)
+        k = int(np.searchsorted(steps, alpha, side="right"))
+        return float(self.values[k - 1]) if k else -np.inf
+
+    def _cells(self, scores: FloatArray) -> IntArray:
+        if self._per_unit == 0:
+            return np.ones(len(scores), dtype=np.int64)
+        with np.errstate(over="ignore"):  # infinity is beyond the last cell, as it should be
+            place = (scores.astype(np.float64) - self.values[0]) * self._per_unit + 1
+        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.int64))
+
+    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> IntArray:
+        """How many values are at most (``"right"``) or below (``"left"``) each score."""
+        cells = self._cells(scores)
+        count = self._before[cells]
+        open_rows = np.flatnonzero(self._shared[cells])
+        count[open_rows] = np.searchsorted(self.values, scores[open_rows], side=side)
+        return count
+
+
+def finite(scores: Any, name: str, least: int = 1) -> FloatArray:
+    """``scores`` as a NumPy array with one axis, once they are known to be finite and enough."""
+    values = floats(scores, name, ndim=1)
+    if len(values) < least:
+        raise ToodError(f"{name}: expected at least {least} of them, found {len(values)}")
+    if not np.isfinite(values).all():
+        raise ToodError(f"{name}: expected finite numbers, found {values[~np.isfinite(values)][0]}")
+    return values
+
+
+def check_share(name: str, share: float) -> None:
+    """Raise unless ``share`` lies between 0 and 1."""
+    if not 0 < share < 1:
+        raise ToodError(f"{name}: expected a share between 0 and 1, found {share}")

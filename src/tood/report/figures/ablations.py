@@ -1,0 +1,129 @@
+"""Ablations: the size of the calibration set, the margin λ, and which part of TOOD does the work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from tood.report.figures.style import (
+    COLOURS,
+    CYCLE,
+    MARKERS,
+    Rows,
+    average_by,
+    caption,
+    grid,
+    label,
+    rows_of,
+    styled,
+)
+
+__all__ = ["buffer_size", "margin", "mechanism"]
+
+MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": r"$D_{\mathrm{avg}}$ (points)"}
+
+
+@styled
+def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figure:
+    """Average AUROC and OOD forgetting against the size B of the calibration set (paper, Fig. buffer_ablation).
+
+    Parameters
+    ----------
+    table:
+        A row a measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc`` and
+        ``d_avg`` in percent. Seeds become a line with a band of one deviation.
+    default:
+        The size in use, marked by a dashed line.
+    note:
+        What to say below the panels.
+    """
+    rows = rows_of(table, ("learner", "B", *MEASURES))
+    figure, panels = grid(2, 1, 3.6, width=4.6, sharex=True)
+    for axes, measure in zip(panels[:, 0], MEASURES, strict=True):
+        _lines(axes, rows, "B", measure)
+        axes.set(xscale="log", ylabel=MEASURES[measure])
+        if default is not None:
+            axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
+    sizes = sorted({row["B"] for row in rows})
+    panels[1, 0].set_xlabel("calibration samples B, all tasks together")
+    panels[1, 0].set_xticks(sizes, [str(size) for size in sizes])
+    panels[1, 0].minorticks_off()
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
+    caption(figure, note)
+    return figure
+
+
+@styled
+def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
+    """Average AUROC and OOD forgetting against the margin λ (paper, Fig. ablation_lambda).
+
+    Parameters
+    ----------
+    table:
+        A row a measurement: ``learner``, ``margin``, ``seed``, and ``avg_auroc`` and ``d_avg`` in percent.
+    default:
+        The margin in use, marked by a dotted line.
+    note:
+        What to say below the panels.
+    """
+    rows = rows_of(table, ("learner", "margin", *MEASURES))
+    figure, panels = grid(1, 2, 2.4)
+    for axes, measure in zip(panels[0], MEASURES, strict=True):
+        _lines(axes, rows, "margin", measure)
+        axes.set(xlabel="margin λ", ylabel=MEASURES[measure])
+        if default is not None:
+            axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle=":")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
+    caption(figure, note)
+    return figure
+
+
+@styled
+def mechanism(table: Rows, note: str = "") -> Figure:
+    """What each way of calibrating gains over its uncalibrated detector (paper, Fig. mechanism_dissociation).
+
+    Parameters
+    ----------
+    table:
+        A row a run and mechanism: ``mechanism`` (a detector's name or any words) and ``gain``, the difference of
+        average AUROC in percent. Bars are means, dots the runs.
+    note:
+        What to say below the panel.
+    """
+    rows = rows_of(table, ("mechanism", "gain"))
+    gains = average_by(rows, "mechanism", "gain")
+    names = list(gains)
+    figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=4.6)
+    for place, name in enumerate(names):
+        mean, _, _ = gains[name]
+        calibrates = name.startswith("tood") and name != "tood_prototype"
+        axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
+        runs = [float(row["gain"]) for row in rows if row["mechanism"] == name]
+        if len(runs) > 1:
+            axes.scatter(runs, [place] * len(runs), s=7, color="#000000", linewidths=0, zorder=3)
+        text = f"{mean:+.1f}".replace("-", "−")
+        axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    axes.axvline(0, color="#000000", linewidth=0.8)
+    axes.set(xlabel="change of Avg AUROC (points)", yticks=range(len(names)))
+    axes.set_yticklabels([label(name) for name in names])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    caption(figure, note)
+    return figure
+
+
+def _lines(axes: Any, rows: list[dict[str, Any]], x: str, measure: str) -> None:
+    """A line a learner, with a band of one deviation over seeds."""
+    for place, learner in enumerate(dict.fromkeys(row["learner"] for row in rows)):
+        found = average_by([row for row in rows if row["learner"] == learner], x, measure)
+        where = sorted(found)
+        means, deviations, _ = (list(column) for column in zip(*(found[value] for value in where), strict=True))
+        colour = CYCLE[place % len(CYCLE)]
+        axes.plot(where, means, color=colour, marker=MARKERS[place % len(MARKERS)], label=label(learner))
+        if any(deviations):
+            low = [m - d for m, d in zip(means, deviations, strict=True)]
+            high = [m + d for m, d in zip(means, deviations, strict=True)]
+            axes.fill_between(where, low, high, color=colour, alpha=0.15, linewidth=0)

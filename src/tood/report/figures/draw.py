@@ -1,0 +1,173 @@
+"""Every figure that a set of measured runs gives, drawn and saved."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tood.errors import ToodError
+from tood.metrics import accuracy_forgetting
+from tood.pipeline.steps import Step
+from tood.pipeline.store import Run
+from tood.report.figures.crowding import embed, nearest_distances, tsne
+from tood.report.figures.distributions import ridges, whiskers
+from tood.report.figures.matrices import forgetting_by_task, heat_maps
+from tood.report.figures.scatter import accuracy_balance, drift_and_forgetting, forgetting_and_accuracy
+from tood.report.figures.style import Groups, label, save, spread
+from tood.report.figures.trajectories import confidence_gap, fixed_threshold, task_trajectory
+from tood.report.gather import Measured, StepScores, by_group, score_steps
+from tood.report.gather import fixed_threshold as threshold_shares
+
+__all__ = ["draw_all"]
+
+HEAT_MAPS = 6  # detectors
+WHISKERS = 8  # learners
+
+
+def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
+    """Draw every figure, as PNG and PDF; what runs cannot give (no features, one learner) is left out.
+
+    Runs of one stream and one learner that differ in their seed share the figures of a single run: the first of them
+    is drawn.
+
+    Parameters
+    ----------
+    runs:
+        Runs with a ``metrics.parquet``.
+    out_dir:
+        Gets a folder a stream with a folder a learner.
+
+    Returns
+    -------
+    The files written.
+    """
+    streams: dict[str, list[Measured]] = {}
+    for run in runs:
+        measured = Measured(run)
+        if "energy" not in measured.detectors:
+            raise ToodError(f"{run.metrics_path}: expected figures of energy, which every figure here compares with")
+        streams.setdefault(run.stream, []).append(measured)
+    if not streams:
+        raise ToodError("runs: expected at least one, found none")
+    paths: list[Path] = []
+    for stream, members in streams.items():
+        first = {one.learner: one for one in reversed(members)}
+        chosen = [one for one in members if first[one.learner] is one]
+        for name, figure in _of_stream(members, chosen):
+            paths += save(figure, Path(out_dir) / _file_name(stream) / name)
+    return paths
+
+
+def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
+    """The figures of each learner's run, then those over learners."""
+    pairs: dict[str, tuple[Sequence[Groups], Sequence[Groups]]] = {}
+    for one in chosen:
+        for name, figure in _of_figures(one):
+            yield f"{_file_name(one.learner)}/{name}", figure
+        if not one.has_outputs:
+            continue
+        scored = score_steps(one.run, _compared(one), one.steps)
+        groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
+        for name, figure in _of_outputs(one, scored, groups):
+            yield f"{_file_name(one.learner)}/{name}", figure
+        if one.tood and len(pairs) < WHISKERS:
+            pairs[one.learner] = (groups["energy"], groups[one.tood])
+    if pairs:
+        counts = _counts(next(iter(pairs.values()))[0][0])
+        note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        yield "whiskers", whiskers(pairs, note=note)
+    if len(chosen) > 1:
+        yield from _over_learners(measured)
+
+
+def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
+    points = [one.point() for one in measured]
+    runs = f"{len(measured)} runs of {len({one.learner for one in measured})} learners on {measured[0].run.stream}"
+    note = f"{runs}, {measured[0].steps} tasks; points are means over seeds, bars one standard deviation. "
+    forgotten = r"$D_{\mathrm{avg}}$: of energy, near- and far-OOD sets weighted alike. "
+    if all(np.isfinite(point["drift"]) for point in points):
+        drift = "Drift: between each task's own step and the last, mean over tasks."
+        yield "drift", drift_and_forgetting(points, note + forgotten + drift)
+    yield "forgetting-accuracy", forgetting_and_accuracy(points, note + forgotten)
+    if all(np.isfinite(point["gain"]) for point in points):
+        yield "balance", accuracy_balance(points, f"{runs}, {measured[0].steps} tasks; bars are means over seeds.")
+
+
+def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:
+    """Of a single run, what metrics.parquet gives."""
+    of = f"{one.name}, {one.steps} tasks"
+    yield "heat-maps", _heat_maps(one, of)
+    if one.steps > 1:
+        lost = {name: one.trajectory(name).balanced().forgetting() for name in _compared(one)}
+        yield "forgetting", forgetting_by_task(lost, accuracy_forgetting(one.accuracy), f"{of}; near and far alike.")
+
+
+def _of_outputs(
+    one: Measured, scored: Mapping[str, list[StepScores]], groups: Mapping[str, Sequence[Groups]]
+) -> Iterator[tuple[str, Figure]]:
+    """Of a single run, what needs scores, logits or features."""
+    of = f"{one.name}, {one.steps} tasks"
+    note = f"{of}; {_counts(groups['energy'][0])}."
+    if one.tood:
+        auroc = {name: one.trajectory(name).balanced().mean()[:, 0] for name in scored}
+        yield "task0", task_trajectory(one.accuracy[:, 0], auroc, groups["energy"], groups[one.tood], note=note)
+    yield "ridges", ridges(groups, note)
+    yield "confidence-gap", confidence_gap(one.own_energies(), f"{of}; ID test samples.")
+    yield "threshold", _threshold(one, scored, of)
+    yield from _crowding(one, of)
+
+
+def _compared(one: Measured) -> list[str]:
+    """Energy and, where it was measured, a TOOD variant."""
+    return ["energy", one.tood] if one.tood else ["energy"]
+
+
+def _threshold(one: Measured, scored: Mapping[str, list[StepScores]], of: str) -> Figure:
+    recall, caught = {}, {}
+    for name, along in scored.items():
+        _, recall[name], caught[name] = threshold_shares(along)
+    note = f"{of}. The threshold accepts 95 % of the {len(scored['energy'][0].id)} ID samples of step 0 and stays."
+    return fixed_threshold(recall, caught, one.run.ood, note)
+
+
+def _heat_maps(one: Measured, of: str) -> Figure:
+    """Energy and TOOD, and the best of the others."""
+    values = {name: one.trajectory(name).balanced() for name in one.detectors}
+    order = sorted(values, key=lambda name: (name not in ("energy", one.tood), -values[name].average()))
+    shown = [name for name in one.detectors if name in order[:HEAT_MAPS]]
+    left = len(values) - len(shown)
+    note = f"{of}; near- and far-OOD sets weighted alike" + (f"; {left} more not shown." if left else ".")
+    return heat_maps({name: values[name].mean() for name in shown}, note)
+
+
+def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
+    """t-SNE and nearest distances against the last far-OOD set, where the run has features."""
+    if not Step(one.run, 0).has("features"):
+        return
+    name = next((name for name in reversed(one.run.ood) if one.run.ood[name] == "far"), next(iter(one.run.ood)))
+    embeddings = {}
+    for index in spread(one.steps, 5):
+        step = Step(one.run, index)
+        embeddings[index] = embed(step.test.features, step.test_tasks(), step.ood[name].features)
+    last = embeddings[one.steps - 1]
+    chosen = f"at most {len(last.tasks)} ID and {len(last.points) - len(last.tasks)} OOD samples a panel"
+    yield "tsne", tsne(embeddings, one.run.ood[name], f"{of}; OOD: {name}; t-SNE of features, {chosen}.")
+    distances = one.nearest(name)
+    note = f"{of}; Euclidean distance in feature space, {len(distances[0])} samples of {name} at each step."
+    yield "nearest", nearest_distances(distances, note)
+
+
+def _counts(groups: Groups) -> str:
+    """How many samples a panel about task 0 shows."""
+    known = {group: len(np.asarray(scores)) for group, scores in groups.items()}
+    ood = (f"{count} {label(group)}" for group, count in known.items() if group != "id")
+    return ", ".join([f"{known['id']} ID samples of task 0", *ood])
+
+
+def _file_name(name: str) -> str:
+    """A name that every file system takes."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "run"

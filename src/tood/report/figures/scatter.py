@@ -1,0 +1,146 @@
+"""A point a learner: what goes along with OOD forgetting, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tood.metrics import correlation
+from tood.report.figures.style import (
+    COLOURS,
+    CYCLE,
+    MARKERS,
+    Rows,
+    average_by,
+    caption,
+    grid,
+    label,
+    rows_of,
+    styled,
+)
+
+__all__ = ["accuracy_balance", "drift_and_forgetting", "forgetting_and_accuracy"]
+
+AXES = {
+    "drift": "feature drift, 1 − CKA",
+    "d_avg": r"OOD forgetting $D_{\mathrm{avg}}$ (points)",
+    "f_avg": r"accuracy forgetting $\bar{F}$ (points)",
+    "accuracy": "average accuracy (%)",
+}
+
+
+@styled
+def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
+    """Feature drift against OOD forgetting and against accuracy forgetting (paper, Fig. cka).
+
+    Parameters
+    ----------
+    points:
+        A row a run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner become
+        one point, with their deviation as bars.
+    note:
+        What to say below the panels.
+    """
+    return _scatter(points, [("drift", "d_avg"), ("drift", "f_avg")], note)
+
+
+@styled
+def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
+    """OOD forgetting against accuracy forgetting and against accuracy: the abstract's claim of a weak relation.
+
+    Parameters
+    ----------
+    points:
+        A row a run: ``learner``, and ``d_avg``, ``f_avg`` and ``accuracy`` in percent.
+    note:
+        What to say below the panels.
+    """
+    return _scatter(points, [("f_avg", "d_avg"), ("accuracy", "d_avg")], note)
+
+
+@styled
+def accuracy_balance(points: Rows, note: str = "") -> Figure:
+    """Accuracy on the newest and on older tasks, beside what TOOD gains (paper, app. abl_vit).
+
+    Does the gain follow the imbalance of accuracy, or not?
+
+    Parameters
+    ----------
+    points:
+        A row a run: ``learner``, ``recent_accuracy`` and ``old_accuracy`` at the last step, and ``gain``, the average
+        AUROC of TOOD minus that of energy, all in percent.
+    note:
+        What to say below the panels.
+    """
+    rows = rows_of(points, ("learner", "recent_accuracy", "old_accuracy", "gain"))
+    gains = average_by(rows, "learner", "gain")
+    learners = sorted(gains, key=lambda name: gains[name][0])
+    places = np.arange(len(learners))
+    figure, ((left, right),) = grid(1, 2, 0.9 + 0.34 * len(learners), sharey=True)
+    bars = (("recent_accuracy", "newest task", 0.2, "#000000"), ("old_accuracy", "older tasks", -0.2, "#A6A6A6"))
+    for column, name, shift, colour in bars:
+        found = average_by(rows, "learner", column)
+        means, deviations, _ = zip(*(found[learner] for learner in learners), strict=True)
+        left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw={"lw": 0.8})
+    means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
+    right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw={"lw": 0.8})
+    right.axvline(0, color="#000000", linewidth=0.8)
+    left.set(xlabel="accuracy at the last step (%)", xlim=(0, 100), yticks=places)
+    left.set_yticklabels([label(name) for name in learners])
+    right.set(xlabel="TOOD's gain over energy (points of Avg AUROC)")
+    right.spines["left"].set_visible(False)
+    right.margins(x=0.12)
+    for axes in (left, right):
+        axes.grid(False, axis="y")
+        axes.tick_params(axis="y", length=0)
+    left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2)
+    caption(figure, note)
+    return figure
+
+
+def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figure:
+    rows = rows_of(points, {"learner", *(name for pair in pairs for name in pair)})
+    figure, panels = grid(1, len(pairs), 2.7)
+    for axes, (x, y) in zip(panels[0], pairs, strict=True):
+        xs, ys = average_by(rows, "learner", x), average_by(rows, "learner", y)
+        _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
+        for place, name in enumerate(xs):
+            axes.errorbar(
+                xs[name][0],
+                ys[name][0],
+                xerr=_bars([xs[name][1]]),
+                yerr=_bars([ys[name][1]]),
+                fmt=MARKERS[place % len(MARKERS)],
+                color=CYCLE[place % len(CYCLE)],
+                markersize=5.5,
+                elinewidth=0.7,
+                label=label(name),
+            )
+        axes.set(xlabel=AXES[x], ylabel=AXES[y])
+        axes.margins(0.08)
+    handles, names = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", handletextpad=0.2)
+    caption(figure, note)
+    return figure
+
+
+def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
+    """Give r and p as the panel's title, and the line of least squares."""
+    n = len(xs)
+    if n < 3 or np.ptp(xs) == 0 or np.ptp(ys) == 0:
+        axes.set_title(f"n = {n} learner{'s' * (n != 1)}: too few for r", loc="left", color=COLOURS["muted"])
+        return
+    r, p = correlation(xs, ys)
+    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    axes.set_title(f"r = {r:.3f}, {chance} (n = {n} learners)".replace("-", "−"), loc="left")
+    ends = np.array([min(xs), max(xs)])
+    slope, offset = np.polyfit(xs, ys, 1)
+    axes.plot(ends, slope * ends + offset, color=COLOURS["muted"], linewidth=1, linestyle="--", zorder=1)
+
+
+def _bars(deviations: Sequence[float]) -> list[float] | None:
+    """Error bars, where there is any deviation to show."""
+    return list(deviations) if any(deviations) else None

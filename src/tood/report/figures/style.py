@@ -1,0 +1,155 @@
+"""How every figure looks: one palette that colour-blind people can read, one width, one way to save."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ParamSpec, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.errors import MissingDependencyError, ToodError
+from tood.pipeline.store import write_file
+from tood.report.appearance import COLOURS, label, spread
+
+try:
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ImportError as missing:
+    raise MissingDependencyError("matplotlib", "report", "drawing figures") from missing
+
+__all__ = ["COLOURS", "label", "save", "spread"]
+
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # the scores of "id", "near" and "far" samples at one step
+Rows: TypeAlias = "Sequence[Mapping[str, Any]] | Any"  # a list of rows, or a table with to_pylist (pyarrow)
+P = ParamSpec("P")
+
+WIDTH = 7.0  # inches: the text width of a two-column page
+
+# Learners: of Tol's muted scheme those that cannot be taken for one of the above.
+CYCLE = ("#332288", "#CC6677", "#999933", "#88CCEE", "#882255", "#000000", "#DDCC77", "#767676")
+MARKERS = "osD^vPX<>ph*"
+TASK_MAP = "viridis"  # old tasks dark, new tasks light
+VALUE_MAP = "cividis"
+
+STYLE: dict[Any, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.5,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 4,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "savefig.dpi": 200,
+    "pdf.fonttype": 42,  # text stays text in the PDF
+}
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw with this module's style, whatever the caller's own settings are."""
+
+    @functools.wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with mpl.rc_context(STYLE):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def grid(rows: int, columns: int, height: float, width: float = WIDTH, **options: Any) -> tuple[Figure, Any]:
+    """A figure of the page's width and its axes ``[rows, columns]``. No pyplot: nothing global, nothing to close."""
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def caption(figure: Figure, text: str) -> None:
+    """Say below the panels what was drawn, from how many samples."""
+    if text:
+        lines = textwrap.fill(text, int(figure.get_figwidth() * 20))
+        figure.text(0.01, -0.01, lines, va="top", ha="left", fontsize=7, color="#404040")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write ``stem.png`` and ``stem.pdf``; equal figures make equal files."""
+    stem = Path(stem)
+    with mpl.rc_context(STYLE):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once; both files share it
+        box = figure.get_tightbbox().padded(0.05)
+        paths = []
+        for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+            draw = functools.partial(figure.savefig, format=kind, bbox_inches=box, metadata=metadata)
+            paths.append(stem.with_name(f"{stem.name}.{kind}"))
+            write_file(paths[-1], draw)
+    return paths
+
+
+def whole_ticks(axis: Any, count: int) -> None:
+    """Ticks at whole numbers: at each of 0 to ``count - 1`` where there is room, else at round ones."""
+    if count <= 12:
+        axis.set_ticks(range(count))
+    else:
+        axis.set_major_locator(MaxNLocator(nbins=6, integer=True, steps=[1, 2, 5, 10]))
+
+
+def step_axis(axes: Any, steps: int) -> None:
+    """Steps 0 to ``steps - 1`` along x."""
+    margin = 0.3 if steps < 20 else 0.005 * steps
+    axes.set(xlabel="step", xlim=(-margin, steps - 1 + margin))
+    whole_ticks(axes.xaxis, steps)
+
+
+def task_colours(tasks: int) -> list[tuple[float, ...]]:
+    """A colour a task, dark for the oldest."""
+    return [mpl.colormaps[TASK_MAP](0.92 * task / max(1, tasks - 1)) for task in range(tasks)]
+
+
+def task_bar(figure: Figure, axes: Any, tasks: int) -> None:
+    """The colours of the tasks as a bar, where there are too many for a legend."""
+    colours = mpl.colors.ListedColormap(task_colours(tasks))
+    norm = mpl.colors.Normalize(-0.5, tasks - 0.5)
+    bar = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=axes, label="task", pad=0.02, fraction=0.05)
+    whole_ticks(bar.ax.yaxis, tasks)
+    bar.outline.set_visible(False)
+
+
+def rows_of(table: Rows, columns: Iterable[str]) -> list[dict[str, Any]]:
+    """The rows of a table as dicts, once it is known to have the columns."""
+    rows = [dict(row) for row in (table.to_pylist() if hasattr(table, "to_pylist") else table)]
+    if not rows:
+        raise ToodError("table: expected at least one row, found none")
+    for row in rows:
+        missing = [name for name in columns if name not in row]
+        if missing:
+            raise ToodError(f"table: expected the column {missing[0]!r}, found {', '.join(row)}")
+    return rows
+
+
+def average_by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, tuple[float, float, int]]:
+    """Mean, sample deviation and number of ``value`` for each value of ``key``, in the order they come."""
+    found: dict[Any, list[float]] = {}
+    for row in rows:
+        found.setdefault(row[key], []).append(float(row[value]))
+    return {
+        name: (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, len(values))
+        for name, values in found.items()
+    }

@@ -1,0 +1,164 @@
+"""Along the stream: one task's accuracy and detection, its energies, and a threshold that was fixed at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+
+from tood.report.figures.style import (
+    COLOURS,
+    Groups,
+    caption,
+    grid,
+    label,
+    step_axis,
+    styled,
+    task_bar,
+    task_colours,
+)
+
+__all__ = ["confidence_gap", "fixed_threshold", "task_trajectory"]
+
+LINES = ("-", "--", ":", "-.")
+
+
+@styled
+def task_trajectory(
+    accuracy: npt.ArrayLike,
+    auroc: Mapping[str, npt.ArrayLike],
+    energy: Sequence[Groups],
+    tood: Sequence[Groups],
+    task: int = 0,
+    note: str = "",
+) -> Figure:
+    """One task's accuracy and AUROC along the stream, and the scores behind them (paper, Fig. main_panel).
+
+    Parameters
+    ----------
+    accuracy:
+        ``[S]``: the task's accuracy at its own step and the S - 1 after it, in [0, 1].
+    auroc:
+        ``[S]`` for each detector, in [0, 1].
+    energy, tood:
+        The scores at each of the S steps: ``"id"`` of the task, ``"near"`` and ``"far"``.
+    task:
+        Which task.
+    note:
+        What to say below the panels.
+    """
+    figure, ((left, right),) = grid(1, 2, 2.5)
+    steps = task + np.arange(len(energy))
+    marker = {"marker": "o"} if len(steps) <= 20 else {}
+    left.plot(steps, 100 * np.asarray(accuracy), color=COLOURS["accuracy"], label="accuracy", **marker)
+    for k, (detector, values) in enumerate(auroc.items()):
+        family = "tood" if detector.startswith("tood") else "energy"
+        name = "TOOD" if family == "tood" else label(detector)
+        style = {"color": COLOURS[family], "linestyle": LINES[1 - k % 2 if family == "energy" else 0]}
+        left.plot(steps, 100 * np.asarray(values), label=f"{name} AUROC", **style, **marker)
+    left.axhline(50, color=COLOURS["muted"], linewidth=0.8, linestyle=":")
+    left.annotate("chance", (1, 50), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
+                  va="center", fontsize=6, color=COLOURS["muted"])  # fmt: skip
+    left.set(ylabel=f"task {task} (%)")
+    lines = [("id", energy, "-", "ID"), ("near", energy, "--", "near-OOD")]
+    lines += [("far", energy, "--", "far-OOD"), ("tood", tood, "-", "ID, TOOD")]
+    for group, source, dashes, name in lines:
+        key = "id" if group == "tood" else group
+        if key in source[0]:
+            middle = [float(np.mean(np.asarray(scores[key]))) for scores in source]
+            right.plot(steps, middle, color=COLOURS[group], linestyle=dashes, label=name, **marker)
+    right.set(ylabel="mean energy or TOOD score")
+    for axes in (left, right):
+        step_axis(axes, int(steps[-1]) + 1)
+        axes.legend(
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2, handlelength=2, columnspacing=1
+        )
+    caption(figure, note)
+    return figure
+
+
+@styled
+def confidence_gap(energies: npt.ArrayLike, note: str = "") -> Figure:
+    """The mean energy of each task's samples in their own channel, step by step (paper, "The Confidence Gap").
+
+    Parameters
+    ----------
+    energies:
+        ``[T, T]``: entry ``[t, i]`` is that of task i at step t, NaN where i > t.
+    note:
+        What to say below the panel.
+    """
+    values = np.asarray(energies, dtype=np.float64)
+    figure, ((axes,),) = grid(1, 1, 2.5, width=4.2)
+    _task_lines(axes, values)
+    axes.set(ylabel="mean energy in the own channel")
+    step_axis(axes, len(values))
+    _task_key(figure, [axes], len(values), "outside right center")
+    caption(figure, note)
+    return figure
+
+
+@styled
+def fixed_threshold(
+    recall: Mapping[str, npt.ArrayLike],
+    caught: Mapping[str, Mapping[str, npt.ArrayLike]],
+    groups: Mapping[str, str],
+    note: str = "",
+) -> Figure:
+    """A threshold fixed at step 0: which ID samples it still accepts and which OOD samples it still rejects.
+
+    Parameters
+    ----------
+    recall:
+        For each detector ``[T, T]``, in [0, 1]: the share of task i accepted at step t, NaN where i > t.
+    caught:
+        For each detector and OOD set ``[T]``, in [0, 1]: the share rejected at each step.
+    groups:
+        The group, ``"near"`` or ``"far"``, of each OOD set.
+    note:
+        What to say below the panels.
+    """
+    figure, panels = grid(len(recall), 2, 0.5 + 1.9 * len(recall), sharex=True, sharey=True)
+    tasks = 0
+    for (left, right), (detector, shares) in zip(panels, recall.items(), strict=True):
+        values = 100 * np.asarray(shares, dtype=np.float64)
+        tasks = len(values)
+        _task_lines(left, values)
+        left.axhline(95, color=COLOURS["muted"], linewidth=0.8, linestyle=":")
+        left.set(ylabel=f"{label(detector)}\nID accepted (%)", ylim=(-4, 104))
+        of_group = {"near": 0, "far": 0}
+        for name, rejected in caught[detector].items():
+            group = groups[name]
+            style = {"color": COLOURS[group], "linestyle": LINES[of_group[group] % len(LINES)]}
+            of_group[group] += 1
+            marker = {"marker": "o"} if tasks <= 20 else {}
+            right.plot(range(tasks), 100 * np.asarray(rejected), label=f"{name} ({group})", **style, **marker)
+        right.set(ylabel="OOD caught (%)")
+    for axes in panels[-1]:
+        step_axis(axes, tasks)
+    figure.legend(*panels[0, 1].get_legend_handles_labels(), loc="outside right center", handlelength=2.4)
+    _task_key(figure, panels[:, 0].tolist(), tasks, "outside upper left")
+    caption(figure, note)
+    return figure
+
+
+def _task_lines(axes: Any, values: Any) -> None:
+    """A line a task, from the step that learned it."""
+    tasks = len(values)
+    style = {"marker": "o"} if tasks <= 20 else {"linewidth": 0.7}
+    for task, colour in enumerate(task_colours(tasks)):
+        name = f"task {task}"
+        axes.plot(range(task, tasks), values[task:, task], color=colour, label=name, **style)
+
+
+def _task_key(figure: Figure, panels: list[Any], tasks: int, place: Any) -> None:
+    """A legend of few tasks, a bar of many."""
+    if tasks <= 10:
+        columns = 1 if "right" in place else tasks
+        handles, names = panels[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc=place, ncols=columns, handlelength=1.2, columnspacing=1)
+    else:
+        task_bar(figure, panels, tasks)

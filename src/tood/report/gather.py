@@ -1,0 +1,207 @@
+"""What figures and the page show of runs: read from their files, or computed from the outputs they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import IntArray
+from tood.errors import ToodError
+from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap, linear_cka, nearest_distance
+from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
+from tood.pipeline.scoring import Scorer, scores
+from tood.pipeline.steps import Step
+from tood.pipeline.store import Run
+from tood.report.appearance import label
+from tood.report.summary import learner_label
+
+__all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps"]
+
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+Scores: TypeAlias = npt.NDArray[np.floating[Any]]
+
+TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift")  # the paper's primary variant first
+MOST_DRIFT = 1000  # samples a task that CKA compares
+MOST_NEAREST = 2000  # OOD samples whose nearest neighbour is sought
+
+
+class StepScores(NamedTuple):
+    """The scores of one detector at one step, higher = ID."""
+
+    id: Scores  # [n], the test data
+    tasks: IntArray  # [n], the task of each
+    ood: dict[str, Scores]  # by OOD set
+
+
+class Measured:
+    """A run that has been measured: its figures, and the diagnostics that its outputs give.
+
+    Parameters
+    ----------
+    run:
+        A run with a ``metrics.parquet``; the steps it covers must be complete, from 0 on.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.table = load_metrics(run.path)
+        self.learner = learner_label(run)
+        self.seed = run.manifest.get("seed")
+        self.steps = int(np.max(self.table["step"].to_numpy())) + 1
+
+    @property
+    def name(self) -> str:
+        """A short name for people: ``iCaRL on digits, seed 0``."""
+        return f"{label(self.learner)} on {self.run.stream}" + ("" if self.seed is None else f", seed {self.seed}")
+
+    @cached_property
+    def has_outputs(self) -> bool:
+        """Are the outputs of every step measured still there? Without them there are the figures alone."""
+        return self.run.steps()[: self.steps] == list(range(self.steps))
+
+    @cached_property
+    def detectors(self) -> list[str]:
+        """The detectors with figures at their default settings and with the calibration set in use."""
+        return [name for name in detectors_of(self.table) if self._has(name)]
+
+    @property
+    def tood(self) -> str | None:
+        """The TOOD variant that figures show."""
+        return next((name for name in TOOD_DETECTORS if name in self.detectors), None)
+
+    @cached_property
+    def accuracy(self) -> Float64Array:
+        """``[T, T]``: the accuracy on task i at step t."""
+        return accuracy(self.table)[0]
+
+    def trajectory(self, detector: str, metric: str = "auroc", **which: str) -> Trajectory:
+        """The trajectory of a detector at its defaults; ``group=`` or ``ood_set=`` narrows it."""
+        return trajectory(self.table, detector, metric, calibration=self.run.calibration, **which)
+
+    def steps_of(self) -> Iterable[Step]:
+        """The steps, each read anew, so that no more than one is in memory."""
+        return (Step(self.run, index) for index in range(self.steps))
+
+    def point(self) -> dict[str, Any]:
+        """What the run is in figures with a point a learner, in percent (drift in [0, 1], NaN without features)."""
+        energy = self.trajectory("energy").balanced()
+        gain = self.trajectory(self.tood).balanced().average() - energy.average() if self.tood else np.nan
+        last = self.accuracy[-1]
+        return {
+            "learner": self.learner,
+            "seed": self.seed,
+            "drift": self.drift(),
+            "d_avg": 100 * energy.average_forgetting(),
+            "f_avg": 100 * float(accuracy_forgetting(self.accuracy).mean()) if self.steps > 1 else 0.0,
+            "accuracy": 100 * float(accuracy(self.table)[1].mean()),
+            "recent_accuracy": 100 * float(last[-1]),
+            "old_accuracy": 100 * float(last[:-1].mean()) if self.steps > 1 else np.nan,
+            "gain": 100 * gain,
+        }
+
+    def drift(self) -> float:
+        """The mean over tasks of 1 - CKA between their features at their own and at the last step; NaN without any."""
+        if not self.has_outputs:
+            return float("nan")
+        first: list[tuple[IntArray, Scores]] = []
+        last = None
+        for step in self.steps_of():
+            if step.test.features is None:
+                return float("nan")
+            last = _task_features(step)
+            first.append(last[step.index])
+        drifts = []
+        for task, (labels, features) in enumerate(first[:-1]):
+            now_labels, now = last[task] if last else (labels, features)
+            if not np.array_equal(labels, now_labels):
+                raise ToodError(
+                    f"{self.run.path}: test samples of task {task} are not the same, in the same order, at step {task} "
+                    f"and at step {self.steps - 1}: feature drift cannot be measured"
+                )
+            drifts.append(1 - linear_cka(features, now))
+        return float(np.mean(drifts)) if drifts else 0.0
+
+    def own_energies(self) -> Float64Array:
+        """``[T, T]``: the mean energy of task i's samples in their own channel at step t."""
+        values = np.full((self.steps, self.steps), np.nan)
+        for step in self.steps_of():
+            test = step.test
+            values[step.index, : step.index + 1] = confidence_gap(test.logits, test.labels, step.partition)
+        return values
+
+    def nearest(self, ood_set: str) -> list[Float64Array]:
+        """At each step, how far samples of an OOD set are from the nearest ID test sample."""
+        found = []
+        for step in self.steps_of():
+            ood = np.asarray(step.ood[ood_set].features)[:MOST_NEAREST]
+            found.append(np.asarray(nearest_distance(ood, np.asarray(step.test.features))))
+        return found
+
+    def _has(self, detector: str) -> bool:
+        try:
+            self.trajectory(detector)
+        except ToodError:  # only with other settings, or other calibration samples
+            return False
+        return True
+
+
+def _task_features(step: Step) -> list[tuple[IntArray, Scores]]:
+    """The labels, as stored columns, and features of each task's test samples, no more than are compared."""
+    tasks, test = step.test_tasks(), step.test
+    labels = step.columns[np.asarray(test.labels)]
+    rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]
+    return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
+
+
+def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, list[StepScores]]:
+    """The scores of several detectors at every step: read where they were kept, else computed."""
+    found: dict[str, list[StepScores]] = {name: [] for name in detectors}
+    for index in range(steps):
+        step = Step(run, index)
+        tasks = step.test_tasks()
+        for name in detectors:
+            scored = scores(step, Scorer(name), keep=False)
+            found[name].append(StepScores(scored.test, tasks, scored.ood))
+    return found
+
+
+def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = None) -> dict[str, Scores]:
+    """The scores of ``"id"`` (of one task, or all), ``"near"`` and ``"far"``, the sets of a group put together."""
+    found = {"id": scored.id if task is None else scored.id[scored.tasks == task]}
+    for group in ("near", "far"):
+        sets = [values for name, values in scored.ood.items() if groups[name] == group]
+        if sets:
+            found[group] = np.concatenate(sets)
+    return found
+
+
+def fixed_threshold(
+    along: Sequence[StepScores], recall: float = 0.95
+) -> tuple[float, Float64Array, dict[str, Float64Array]]:
+    """A threshold set at step 0 and never moved: what becomes of it.
+
+    Parameters
+    ----------
+    along:
+        The scores of one detector, step by step.
+    recall:
+        The share of step 0's ID samples at or above the threshold.
+
+    Returns
+    -------
+    The threshold; ``[T, T]``, the share of task i at or above it at step t; and for each OOD set ``[T]``, the share
+    below it.
+    """
+    first = np.sort(along[0].id)
+    # The largest score that so many reach; a product such as 0.95 × 20 may come out a hair above 19.
+    threshold = float(first[len(first) - int(np.ceil(recall * len(first) - 1e-9))])
+    accepted = np.full((len(along), len(along)), np.nan)
+    for step, scored in enumerate(along):
+        counts = np.bincount(scored.tasks, minlength=step + 1)
+        accepted[step, : step + 1] = np.bincount(scored.tasks, scored.id >= threshold, step + 1) / counts
+    caught = {name: np.array([np.mean(scored.ood[name] < threshold) for scored in along]) for name in along[0].ood}
+    return threshold, accepted, caught

@@ -1,0 +1,153 @@
+"""The distribution of a stream of numbers: exact, or in bounded memory with a rank error that it knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.calibration import NORMAL_CONSISTENCY
+from tood.errors import ToodError
+
+__all__ = ["Sketch"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class Sketch:
+    """Count, mean, standard deviation, median and MAD of numbers seen one batch at a time.
+
+    Without ``capacity`` every number is kept, sorted, so that nothing depends on the order in which they came. With it,
+    a level that holds more than ``2 * capacity`` numbers passes every other one on to the next level, where each stands
+    for twice as many (Munro and Paterson, "Selection and sorting with limited storage", 1980). Passing on numbers that
+    stand for w each moves the rank of any value by at most w, up or down as we choose; :attr:`rank_error` keeps account
+    and never exceeds ``(1 + log2(n / capacity)) / (4 * capacity)``: 0.5 % for a thousand million numbers and 1,000.
+
+    Parameters
+    ----------
+    capacity:
+        Numbers a level keeps, 2 or more; at most twice as many are held on each of about ``log2(n / capacity)`` levels.
+
+    Examples
+    --------
+    >>> sketch = Sketch(capacity=100)
+    >>> sketch.add(np.arange(10_000.0))
+    >>> abs(sketch.median() - 5_000) <= 10_000 * sketch.rank_error, sketch.held <= 200 * len(sketch.levels)
+    (True, True)
+    """
+
+    def __init__(self, capacity: int | None = None) -> None:
+        if capacity is not None and capacity < 2:
+            raise ToodError(f"capacity: expected 2 or more, or None to keep everything, found {capacity}")
+        self.capacity = capacity
+        self.levels: list[Floats] = [np.empty(0)]  # level h: sorted numbers that stand for 2**h each
+        self.count = 0
+        self._mean = 0.0
+        self._squares = 0.0  # sum of squared deviations from the mean
+        self._moved = [0.0, 0.0]  # how far a rank can have been moved up, and down
+
+    @property
+    def rank_error(self) -> float:
+        """The rank of any value is known to within this share of the count; 0 means exactly."""
+        return max(self._moved) / max(1, self.count)
+
+    @property
+    def held(self) -> int:
+        """How many numbers are in memory."""
+        return sum(map(len, self.levels))
+
+    def add(self, values: Floats) -> None:
+        """Take in a batch."""
+        if len(values):
+            self._add_moments(len(values), float(values.mean()), float(len(values) * values.var()))
+            self._put(0, values)
+            self._compact()
+
+    def merge(self, other: Sketch) -> None:
+        """Take in what another sketch has seen; the errors add up."""
+        if other.count:
+            self._add_moments(other.count, other._mean, other._squares)
+            self._moved = [mine + its for mine, its in zip(self._moved, other._moved, strict=True)]
+            for level, values in enumerate(other.levels):
+                self._put(level, values)
+            self._compact()
+
+    def statistics(self) -> dict[str, float]:
+        """As a fitted :class:`~tood.TOOD` has them for a task; count, mean and std are exact in every case."""
+        exact = len(self.levels) == 1
+        values = self.levels[0]
+        return {
+            "count": float(self.count),
+            "mean": float(values.mean()) if exact else self._mean,
+            "median": self.median(),
+            "mad": NORMAL_CONSISTENCY * self.mad(),
+            "std": float(values.std()) if exact else float(np.sqrt(self._squares / self.count)),
+        }
+
+    def median(self) -> float:
+        """A value whose rank is within :attr:`rank_error` of the middle."""
+        return _median(*self._weighted())
+
+    def mad(self) -> float:
+        """The median distance from the median, within twice :attr:`rank_error`."""
+        values, weights = self._weighted()
+        return _median(np.abs(values - _median(values, weights)), weights)
+
+    def _weighted(self) -> tuple[Floats, npt.NDArray[np.int64]]:
+        weights = np.repeat(1 << np.arange(len(self.levels)), [len(values) for values in self.levels])
+        return np.concatenate(self.levels), weights
+
+    def _add_moments(self, count: int, mean: float, squares: float) -> None:
+        """Chan, Golub and LeVeque's update."""
+        total, gap = self.count + count, mean - self._mean
+        self._mean += gap * count / total
+        self._squares += squares + gap * gap * self.count * count / total
+        self.count = total
+
+    def _put(self, level: int, values: Floats) -> None:
+        while len(self.levels) <= level:
+            self.levels.append(np.empty(0))
+        self.levels[level] = np.sort(np.concatenate([self.levels[level], values]))
+
+    def _compact(self) -> None:
+        level = 0
+        while self.capacity and level < len(self.levels):
+            values = self.levels[level]
+            if len(values) > 2 * self.capacity:
+                even = len(values) - len(values) % 2
+                side = int(self._moved[1] < self._moved[0])  # keeping the upper of each pair lowers ranks
+                self._moved[side] += 1 << level
+                self._put(level + 1, values[side:even:2])
+                self.levels[level] = values[even:]
+            level += 1
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything, as arrays; see :meth:`from_state`."""
+        return {
+            "values": np.concatenate(self.levels),
+            "sizes": np.array([len(values) for values in self.levels], dtype=np.int64),
+            "moments": np.array([self.count, self._mean, self._squares, *self._moved]),
+        }
+
+    @classmethod
+    def from_state(cls, capacity: int | None, state: dict[str, npt.NDArray[Any]]) -> Sketch:
+        """The inverse of :meth:`state`."""
+        self = cls(capacity)
+        self.levels = np.split(state["values"], np.cumsum(state["sizes"])[:-1])
+        count, self._mean, self._squares, *self._moved = state["moments"].tolist()
+        self.count = int(count)
+        return self
+
+
+def _median(values: Floats, weights: npt.NDArray[np.int64]) -> float:
+    """The median of numbers that stand for ``weights`` numbers each: the mean of the two middle ones, as usual."""
+    if len(values) == 0:
+        raise ToodError("median: expected at least one number, found none")
+    if weights[-1] == 1:
+        return float(np.median(values))
+    order = np.argsort(values, kind="stable")
+    ends = np.cumsum(weights[order])
+    total = int(ends[-1])
+    low, high = values[order[np.searchsorted(ends, [(total + 1) // 2, total // 2 + 1])]]
+    return float((low + high) / 2)

@@ -1,0 +1,183 @@
+"""ODIN and AdaScale against slow versions that take one sample at a time, on a small convolutional network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tood import detectors, models
+from tood.detectors import Detector, Head, Outputs
+from tood.errors import ToodError
+
+
+class ConvNet(torch.nn.Module):
+    def __init__(self, channels=3, dims=24, classes=7):
+        super().__init__()
+        self.backbone = torch.nn.Sequential(
+            torch.nn.Conv2d(channels, 8, 3, padding=1),
+            torch.nn.BatchNorm2d(8),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(8, dims, 3, stride=2),
+            torch.nn.Dropout(0.5),
+            torch.nn.ReLU(),
+        )
+        self.head = torch.nn.Linear(dims, classes)
+
+    def features(self, x):
+        return self.backbone(x).mean(dim=(2, 3))
+
+    def forward(self, x):
+        return 20 * self.head(self.features(x))
+
+
+@pytest.fixture
+def setup():
+    """A network in training mode, whose batch normalisation and dropout would show if they were left on."""
+    torch.manual_seed(0)
+    network = ConvNet()
+    for _ in range(3):
+        network(torch.randn(16, 3, 8, 8) * 2 + 1)
+    fit, test = torch.randn(40, 3, 8, 8), torch.randn(25, 3, 8, 8) * 1.5
+    head = Head(20 * network.head.weight, 20 * network.head.bias)
+    return network, head, Outputs(torch.zeros(40, 7), inputs=fit), Outputs(torch.zeros(25, 7), inputs=test)
+
+
+def slow_odin(network, x, temperature, epsilon, std):
+    x = x[None].clone().requires_grad_(True)
+    logits = network(x) / temperature
+    torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1)).backward()
+    sign = torch.where(x.grad >= 0, 1.0, -1.0) / torch.tensor(std).reshape(-1, 1, 1)
+    return (network(x.detach() - epsilon * sign) / temperature).softmax(dim=1).max().item()
+
+
+@pytest.mark.parametrize(("temperature", "epsilon", "std"), [(1000, 0.0014, 0.5), (1, 0.05, (0.2, 0.3, 0.4))])
+def test_odin_is_the_per_sample_version(setup, temperature, epsilon, std):
+    network, _, _, test = setup
+    detector = detectors.create("odin", temperature=temperature, epsilon=epsilon, std=std).fit(network=network)
+    found = detector.score(test)
+    network.eval()
+    expected = [slow_odin(network, x, temperature, epsilon, std) for x in test.inputs]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_odin_takes_one_channel(setup):
+    network = ConvNet(channels=1)
+    inputs = torch.randn(5, 1, 8, 8)
+    found = detectors.create("odin").fit(network=network).score(Outputs(torch.zeros(5, 7), inputs=inputs))
+    network.eval()
+    np.testing.assert_allclose(found, [slow_odin(network, x, 1000, 0.0014, 0.5) for x in inputs], rtol=1e-5)
+    detector = detectors.create("odin", std=(0.1, 0.2, 0.3)).fit(network=network)
+    with pytest.raises(ToodError, match="std: expected one number, or 1, one a channel, found 3"):
+        detector.score(Outputs(torch.zeros(5, 7), inputs=inputs))
+
+
+def slow_reaction(network, head, x, k1, k2, weight, share):
+    x = x[None].clone().requires_grad_(True)
+    z = network.features(x)
+    (z @ head.weight.T + head.bias).max().backward()
+    gradient = x.grad.flatten()
+    least = gradient.abs().argsort()[: max(1, int(share * gradient.numel()))]
+    step = torch.zeros_like(gradient)
+    step[least] = 0.5 * gradient[least].sign()
+    moved = network.features(x.detach() + step.reshape(x.shape))[0].detach()
+    z = z[0].detach()
+    order = z.argsort(descending=True)
+    top1, top2 = (order[: max(1, int(z.numel() * k / 100))] for k in (k1, k2))
+    return z, float(moved[top1].relu().sum() + weight * (z - moved)[top2].abs().sum())
+
+
+def slow_adascale(network, head, known, x, variant, percentiles, **settings):
+    z, reaction = slow_reaction(network, head, x, **settings)
+    low, high = percentiles
+    percentile = low + (1 - (known <= reaction).mean()) * (high - low)
+    kept = z.numel() - round(z.numel() * percentile / 100)
+    r = z.relu().sum() / z.relu().sort(descending=True).values[:kept].sum()
+    logits = head.weight @ (z * r.exp()) + head.bias if variant == "a" else (head.weight @ z + head.bias) * r**2
+    return float(logits.detach().logsumexp(dim=0))
+
+
+@pytest.mark.parametrize("variant", ["a", "l"])
+@pytest.mark.parametrize(
+    ("percentiles", "settings"),
+    [
+        ((75, 85), {"k1": 30, "k2": 20, "weight": 10, "share": 0.05}),
+        ((20, 90), {"k1": 5, "k2": 50, "weight": 0.5, "share": 0.4}),
+    ],
+)
+def test_adascale_is_the_per_sample_version(setup, variant, percentiles, settings):
+    network, head, fit, test = setup
+    head = Head(head.weight.detach(), head.bias.detach())
+    detector = detectors.create("adascale", variant=variant, percentiles=percentiles, **settings)
+    found = detector.fit(fit, head=head, network=network).score(test)
+    network.eval()
+    known = np.array([slow_reaction(network, head, x, **settings)[1] for x in fit.inputs])
+    expected = [slow_adascale(network, head, known, x, variant, percentiles, **settings) for x in test.inputs]
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+
+
+def test_counts_that_round_down_to_none_are_one_and_say_so(setup):
+    network, head, fit, test = setup
+    with pytest.warns(UserWarning, match="rounds down to none; one is used") as warned:
+        detector = detectors.create("adascale", k2=1, share=0.001).fit(fit, head=head, network=network)
+    messages = " ".join(str(warning.message) for warning in warned)
+    assert "k2 = 1 of 24 rounds down to none" in messages
+    assert "share = 0.001 of 192 rounds down to none" in messages
+    assert "k1" not in messages
+    same = detectors.create("adascale", k2=100 / 24, share=0.001).fit(fit, head=head, network=network)
+    np.testing.assert_array_equal(detector.score(test), same.score(test))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
+@pytest.mark.parametrize("name", ["odin", "adascale"])
+def test_the_network_is_left_as_it_was(setup, name, mode):
+    network, head, fit, test = setup
+    network.train(mode != "eval")
+    if mode == "mixed":
+        network.backbone[1].eval()
+    network.head.requires_grad_(False)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    flags = [(module.training, [p.requires_grad for p in module.parameters()]) for module in network.modules()]
+    inputs = test.inputs.clone()
+    with torch.inference_mode():
+        detectors.create(name).fit(fit, head=head, network=network).score(test)
+    after = [(module.training, [p.requires_grad for p in module.parameters()]) for module in network.modules()]
+    assert after == flags
+    assert all(p.grad is None for p in network.parameters())
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+    assert torch.equal(test.inputs, inputs)
+    assert not test.inputs.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_networks_of_this_package_and_their_heads_fit():
+    network = models.create("convnet", shape=(8, 8, 1), columns=3)
+    weight, bias = network.effective_head()
+    inputs = torch.randn(12, 1, 8, 8)
+    outputs = Outputs(network(inputs).detach(), inputs=inputs)
+    for name in ("odin", "adascale"):
+        found = detectors.create(name).fit(outputs, head=Head(weight, bias), network=network).score(outputs)
+        assert found.shape == (12,)
+        assert torch.isfinite(found).all()
+
+
+def test_a_loaded_detector_asks_for_its_network(setup, tmp_path):
+    network, _, _, test = setup
+    detectors.create("odin").fit(network=network).save(tmp_path / "odin")
+    with pytest.raises(ToodError, match="network: odin runs the network again"):
+        Detector.load(tmp_path / "odin").score(test)
+    with pytest.raises(ToodError, match=r"network: expected a torch.nn.Module, found function"):
+        detectors.create("odin").fit(network=lambda x: x).score(test)
+
+
+def test_adascale_samples_the_fit_set_by_seed_not_by_order(setup):
+    network, head, fit, _ = setup
+    settings = {"samples": 15, "k1": 30, "k2": 20}
+    first = detectors.create("adascale", **settings).fit(fit, head=head, network=network)
+    assert len(first.reactions_) == 15
+    order = torch.randperm(40, generator=torch.Generator().manual_seed(1))
+    again = detectors.create("adascale", **settings).fit(fit[order], head=head, network=network)
+    np.testing.assert_allclose(first.reactions_, again.reactions_, rtol=1e-5)
+    other = detectors.create("adascale", seed=1, **settings).fit(fit, head=head, network=network)
+    assert not np.allclose(first.reactions_, other.reactions_, rtol=1e-5)

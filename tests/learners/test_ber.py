@@ -1,0 +1,69 @@
+"""BER: its losses in closed form, and that it touches nothing but its own head."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax, logsumexp
+
+from tood import ToodError, learners
+from tood.learners.ber import BER, BERSettings, energy_losses
+
+SHORT = {"network": "mlp", "epochs": 2, "batch_size": 8, "lr": 0.05, "schedule": "none"}
+
+
+def test_energy_losses():
+    z = np.random.default_rng(0).normal(size=(9, 5)) * 4
+    energy = -logsumexp(z, axis=1)
+    inside = energy_losses(torch.from_numpy(z), -6.0, inside=True)
+    outside = energy_losses(torch.from_numpy(z), -6.0, inside=False)
+    assert float(inside) == pytest.approx((np.maximum(energy + 6, 0) ** 2).mean())
+    assert float(outside) == pytest.approx((np.maximum(-6 - energy, 0) ** 2).mean())
+
+
+def test_total_loss():
+    rng = np.random.default_rng(1)
+    z, new, old = rng.normal(size=(13, 4)) * 3, rng.integers(0, 4, 5), rng.integers(0, 2, 3)
+    ber = BER(BERSettings(m_in=-4.0, m_out=-2.0, weight=0.1))
+    found = ber._loss(torch.from_numpy(z), [torch.from_numpy(new), torch.from_numpy(old)])
+
+    def parts(z, y):
+        ce = -log_softmax(z, axis=1)[np.arange(len(y)), y].mean()
+        return ce + 0.1 * (np.maximum(-logsumexp(z, axis=1) + 4, 0) ** 2).mean()
+
+    mixed = 0.1 * (np.maximum(-2 + logsumexp(z[8:], axis=1), 0) ** 2).mean()
+    assert float(found) == pytest.approx(parts(z[:5], new) + parts(z[5:8], old) + mixed)
+
+
+@pytest.mark.parametrize("base", ["icarl", "bic", "lwf", "er"])
+def test_base_chain_is_bit_identical_with_and_without(vectors, base):
+    plain = learners.create(base, vectors, **SHORT)
+    with_ber = learners.create(f"{base}+ber", vectors, **SHORT, ber_epochs=2)
+    for task in range(3):
+        plain.learn(task)
+        with_ber.learn(task)
+        for (name, a), b in zip(
+            plain.network.state_dict().items(), with_ber.network.state_dict().values(), strict=True
+        ):
+            assert torch.equal(a, b), name
+        np.testing.assert_array_equal(plain.memory_rows(), with_ber.memory_rows())
+        head, base_head = with_ber.scoring_head, with_ber.network.head
+        assert head.columns == base_head.columns == 2 * (task + 1)
+        assert not torch.equal(head.weight, base_head.weight)
+        assert torch.equal(head.scale, base_head.scale) and torch.equal(head.offset, base_head.offset)
+    assert plain.scoring_head is None
+
+
+def test_ber_raises_the_energy_score_of_known_samples(vectors):
+    learner = learners.create("ber", vectors, **SHORT, ber_epochs=5)
+    learner.learn(0)
+    features, logits = learner.outputs(vectors.train_rows(0))
+    before = logits.logsumexp(1).mean()
+    after = learner.scoring_head(features).logsumexp(1).mean()
+    assert after > before + 3  # towards 27
+
+
+def test_settings_of_ber_are_named(vectors):
+    with pytest.raises(ToodError, match="unknown setting 'epoch'; did you mean 'epochs'"):
+        learners.create("er+ber", vectors, ber_epoch=1)
+    with pytest.raises(ToodError, match="unknown setting 'ber_epochs'"):
+        learners.create("er", vectors, ber_epochs=1)

@@ -1,0 +1,231 @@
+"""The loop: schedules against torch's own, randomness, progress, checkpoints, bad input."""
+
+import numpy as np
+import pytest
+import torch
+
+from tood import ToodError, learners, models
+from tood.errors import UnknownNameError
+from tood.learners.settings import Settings, learning_rate, make_settings
+from tood.streams import Stream
+
+SHORT = {"network": "mlp", "epochs": 3, "batch_size": 8, "lr": 0.05, "schedule": "none"}
+MEMORY = {"memory": 24}
+
+
+def more(name):
+    return MEMORY if "memory" in learners.settings_of(name) else {}
+
+
+def weights(learner):
+    return {name: tensor.clone() for name, tensor in learner.network.state_dict().items()}
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def torch_rates(schedule, epochs, steps, **options):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], 0.1)
+    scheduler = getattr(torch.optim.lr_scheduler, schedule)(optimizer, **options)
+    rates = []
+    for _ in range(epochs * steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def rates(settings, steps):
+    return [learning_rate(settings, e, s / steps) for e in range(settings.epochs) for s in range(steps)]
+
+
+def test_schedules_agree_with_torch():
+    step = Settings(epochs=9, lr=0.1, schedule="multistep", milestones=(3, 6), gamma=0.2)
+    np.testing.assert_allclose(rates(step, 1), torch_rates("MultiStepLR", 9, 1, milestones=[3, 6], gamma=0.2))
+    cosine = Settings(epochs=5, lr=0.1, schedule="cosine")
+    np.testing.assert_allclose(rates(cosine, 4), torch_rates("CosineAnnealingLR", 5, 4, T_max=20))
+    assert rates(Settings(epochs=2, lr=0.1, schedule="none"), 2) == [0.1] * 4
+    cycle = np.array(rates(Settings(epochs=10, lr=0.1, schedule="one_cycle"), 100))
+    peer = np.array(torch_rates("OneCycleLR", 10, 100, max_lr=0.1, total_steps=1000, cycle_momentum=False))
+    np.testing.assert_allclose(cycle, peer, atol=1e-3)  # torch counts its two phases in whole steps
+
+
+def test_an_epoch_goes_through_every_row_once(images):
+    learner = learners.create("finetune", images, network="convnet", epochs=1, batch_size=10)
+    rows = images.train_rows(1)
+    batches = list(learner.batches(rows))
+    np.testing.assert_array_equal(np.sort(np.concatenate([b.rows for b in batches])), rows)
+    sizes = {len(b.rows) for b in batches}
+    assert max(sizes) <= 10 and max(sizes) - min(sizes) <= 1
+    for b in batches:
+        np.testing.assert_array_equal(b.columns, images.columns(images.train.labels[b.rows]))
+        assert b.inputs.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("name", learners.names())
+def test_deterministic_by_seed(images, name):
+    """Same seed, same bits; another seed, other weights; torch's own random state is neither read nor changed."""
+    runs = []
+    for seed, state in ((0, 5), (0, 6), (1, 5)):
+        torch.manual_seed(state)
+        learner = learners.create(name, images, network="convnet", seed=seed, epochs=1, batch_size=16, **more(name))
+        expected = torch.get_rng_state()
+        learner.learn(0)
+        learner.learn(1)
+        assert torch.equal(torch.get_rng_state(), expected)
+        runs.append(weights(learner))
+    assert same(runs[0], runs[1]) and not same(runs[0], runs[2])
+    assert not learner.network.training
+
+
+@pytest.mark.parametrize("name", learners.names())
+def test_resuming_in_a_task_gives_the_same_bits(images, name, tmp_path):
+    """Stopped in the third epoch of the second task; then a new learner goes on from the file."""
+    settings = {"network": "convnet", "epochs": 3, "batch_size": 16, "schedule": "one_cycle", **more(name)}
+    undisturbed = learners.create(name, images, **settings)
+    for task in range(3):
+        undisturbed.learn(task)
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress):
+        if (progress.task, progress.epoch) == (1, 2):
+            raise Stop
+
+    with pytest.raises(Stop):  # noqa: PT012
+        first = learners.create(name, images, **settings)
+        for task in range(3):
+            first.learn(task, tmp_path, progress=stop if task == 1 else None)
+            assert task == 0
+    with pytest.raises(ToodError, match="was interrupted"):
+        first.learn(1)
+    second = learners.create(name, images, **settings)
+    for task in range(3):
+        second.learn(task, tmp_path)
+    assert second.learned == 3
+    assert same(weights(undisturbed), weights(second))
+    np.testing.assert_array_equal(undisturbed.memory_rows(), second.memory_rows())
+    third = learners.create(name, images, **settings)
+    third.learn(2, tmp_path)  # a finished task is loaded
+    assert third.learned == 3 and same(weights(second), weights(third))
+    f, z = (t.numpy() for t in second.outputs(images.train_rows(0)))
+    np.testing.assert_array_equal(third.predict(f, z), undisturbed.predict(f, z))
+    if second.scoring_head is not None:
+        assert same(third.scoring_head.state_dict(), undisturbed.scoring_head.state_dict())
+
+
+def test_checkpoint_of_another_configuration(vectors, tmp_path):
+    learners.create("er", vectors, **SHORT, memory=20).learn(0, tmp_path)
+    path = tmp_path / "task-00.safetensors"
+    before = path.read_bytes()
+    cases = [
+        (("er", {"memory": 21}), r"settings\.memory = 20, not 21"),
+        (("er", {"memory": 20, "seed": 1}), "seed = 0, not 1"),
+        (("finetune", {}), "learner = er, not finetune"),
+    ]
+    for (name, extra), message in cases:
+        with pytest.raises(ToodError, match=rf"task-00\.safetensors: made with .*{message}"):
+            learners.create(name, vectors, **SHORT, **extra).learn(0, tmp_path)
+    assert path.read_bytes() == before
+
+
+def test_truncated_checkpoint(vectors, tmp_path):
+    learners.create("er", vectors, **SHORT, memory=20).learn(0, tmp_path)
+    path = tmp_path / "task-00.safetensors"
+    cut = path.read_bytes()[:-100]
+    path.write_bytes(cut)
+    with pytest.raises(ToodError, match=r"task-00\.safetensors: cannot be read"):
+        learners.create("er", vectors, **SHORT, memory=20).learn(0, tmp_path)
+    assert path.read_bytes() == cut
+
+
+def test_progress_tells_loss_accuracy_and_time(vectors):
+    seen = []
+    learner = learners.create("finetune", vectors, **{**SHORT, "epochs": 20})
+    learner.learn(0, progress=seen.append)
+    last = seen[-1]
+    assert (last.task, last.epoch, last.epochs, last.step, last.steps) == (0, 19, 20, 6, 6)
+    assert last.accuracy > 0.95 and last.loss < 0.2 and last.seconds_left == 0 and last.samples_per_second > 0
+    assert seen[0].loss > last.loss and seen[0].seconds_left > 0
+
+
+def test_gradients_are_clipped(vectors):
+    learner = learners.create("finetune", vectors, **{**SHORT, "momentum": 0.0, "weight_decay": 0.0}, clip=1e-3)
+    before = None
+    lengths = []
+
+    def note(batch, logits):
+        nonlocal before
+        now = torch.cat([p.detach().flatten() for p in learner.network.parameters()])
+        if before is not None:
+            lengths.append(float((now - before).norm()))
+        before = now
+
+    learner.after_step = note
+    learner.learn(0)
+    assert max(lengths) <= 0.05 * 1e-3 * 1.01  # lr × clip
+
+
+def test_a_network_of_your_own(vectors):
+    module = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1000))
+    learner = learners.create("er", vectors, **{**SHORT, "network": models.Network.wrap(module)}, memory=20)
+    learner.learn(0)
+    assert learner.network.head.columns == 2
+
+
+def test_bad_input(vectors):
+    cases = [
+        (("icral", {}), UnknownNameError, "unknown learner 'icral'; did you mean 'icarl'"),
+        (("icarl", {"los": "bce"}), UnknownNameError, "unknown setting 'los'; did you mean 'loss'"),
+        (("icarl", {"loss": "bse"}), UnknownNameError, "unknown loss 'bse'; did you mean 'bce'"),
+        (("er", {"network": "resnet33"}), UnknownNameError, "did you mean 'resnet32'"),
+        (("er", {"epochs": "ten"}), ToodError, "epochs: expected int, found 'ten'"),
+        (("er", {"epochs": 0}), ToodError, "epochs: expected 1 or more, found 0"),
+        (("er", {"lr": float("nan")}), ToodError, "lr: expected a finite number"),
+        (("er", {"milestones": 3}), ToodError, "milestones: expected a list"),
+        (("er", {"seed": -1}), ToodError, "seed: expected a whole number"),
+        (("er", {"memory": 5}), ToodError, "memory: expected room for one sample of each of 6 classes, found 5"),
+        (("wa", {"memory": 5}), ToodError, "memory: expected room for one exemplar of each of 6 classes, found 5"),
+        (("bic", {"memory": 11}), ToodError, "memory: .* needs 12, found 11"),
+        (("er", {"device": "gpu"}), UnknownNameError, "unknown device 'gpu'"),
+        (("er", {"device": "cpu", "precision": "bf16-mixed"}), ToodError, "bf16-mixed is for GPUs"),
+    ]
+    for (name, settings), kind, message in cases:
+        with pytest.raises(kind, match=message):
+            learners.create(name, vectors, **settings)
+
+
+def test_tasks_are_learned_in_order(vectors):
+    learner = learners.create("finetune", vectors, **SHORT)
+    with pytest.raises(ToodError, match="expected 0 of 3, the next one, found 1"):
+        learner.learn(1)
+    for task in range(3):
+        learner.learn(task)
+    with pytest.raises(ToodError, match="expected 3 of 3"):
+        learner.learn(3)
+
+
+def test_a_loss_that_is_no_number(vectors):
+    with pytest.raises(ToodError, match="task 0, epoch 0: the loss is no longer a number"):
+        learners.create("finetune", vectors, **{**SHORT, "lr": 1e30}, clip=0.0).learn(0)
+
+
+def test_reserved_rows_are_never_used():
+    x, y = np.random.default_rng(0).normal(size=(60, 4)), np.arange(60) % 6
+    stream = Stream.from_arrays(x, y, x, y, tasks=3, reserve=3)
+    reserved = np.concatenate([stream.reserved_rows(t) for t in range(3)])
+    for name in ("er", "icarl", "joint", "bic"):
+        learner = learners.create(name, stream, **SHORT, **more(name))
+        used: set[int] = set()
+        loss = learner.loss
+        learner.loss = lambda batch, logits: used.update(batch.rows.tolist()) or loss(batch, logits)  # noqa: B023
+        for task in range(3):
+            learner.learn(task)
+        assert len(used) >= 30 and not used & set(reserved) and not set(learner.memory_rows()) & set(reserved)
+
+
+def test_settings_survive_json_types():
+    made = make_settings(Settings, {"milestones": [1, 2], "lr": 1})
+    assert made.milestones == (1, 2) and made.lr == 1.0

@@ -1,0 +1,264 @@
+"""The losses and corrections, against SciPy and closed forms."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit, log_softmax, softmax
+
+from tood import learners
+from tood.learners.base import Batch
+from tood.learners.bic import fit_correction
+from tood.learners.distillation import distillation
+from tood.learners.wa import align
+from tood.models import Head
+
+RNG = np.random.default_rng(0)
+SHORT = {"network": "mlp", "epochs": 2, "batch_size": 8, "lr": 0.05, "schedule": "none"}
+
+
+def kd(z, teacher, temperature):
+    """Hinton et al., over the class axis, mean over the batch, no T²."""
+    return -(softmax(teacher / temperature, axis=1) * log_softmax(z / temperature, axis=1)).sum(1).mean()
+
+
+def ce(z, y):
+    return -log_softmax(z, axis=1)[np.arange(len(y)), y].mean()
+
+
+def second_task(name, stream, **settings):
+    """A learner in its second task, a batch of it, and its logits."""
+    learner = learners.create(name, stream, **{**SHORT, **settings})
+    learner.learn(0)
+    learner._open(1)
+    batch = next(learner.batches(learner.training_rows(1)))
+    with torch.no_grad():
+        logits = learner.network(batch.inputs) * 3
+    return learner, batch, logits
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
+def test_distillation_is_over_classes_at_a_temperature(temperature):
+    z, teacher = RNG.normal(size=(2, 7, 4)) * 3
+    found = distillation(torch.from_numpy(z), torch.from_numpy(teacher), temperature)
+    assert float(found) == pytest.approx(kd(z, teacher, temperature), rel=1e-12)
+
+
+def test_distillation_does_not_mix_samples():
+    """Over the batch axis (a public bug) another sample's logits would change this one's target."""
+    z, teacher = torch.randn(2, 5, 4, dtype=torch.float64)
+    mean = sum(distillation(z[i : i + 1], teacher[i : i + 1], 2.0) for i in range(5)) / 5
+    torch.testing.assert_close(distillation(z, teacher, 2.0), mean)
+
+
+def test_distillation_gradient_vanishes_at_the_teacher():
+    z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
+    distillation(z, z.detach() + 7.0, 2.0).backward()  # softmax ignores a shift
+    assert z.grad.abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("over", ["all", "new"])
+def test_lwf(vectors, over):
+    learner, batch, logits = second_task("lwf", vectors, ce=over, alpha=3.0, temperature=2.0)
+    z, y = logits.numpy(), batch.columns.numpy()
+    new = ce(z, y) if over == "all" else ce(z[:, 2:], y - 2)
+    expected = new + 3 * kd(z[:, :2], learner.teacher.eval()(batch.inputs).detach().numpy(), 2.0)
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_icarl_sigmoids(vectors):
+    learner, batch, logits = second_task("icarl", vectors, memory=12)
+    z, y = logits.numpy(), batch.columns.numpy()
+    target = np.eye(4)[y]
+    target[:, :2] = expit(learner.teacher.eval()(batch.inputs).detach().numpy())
+    expected = -(target * log_expit(z) + (1 - target) * log_expit(-z)).mean()
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_icarl_softmax(vectors):
+    learner, batch, logits = second_task("icarl", vectors, memory=12, loss="ce")
+    z, teacher = logits.numpy(), learner.teacher.eval()(batch.inputs).detach().numpy()
+    expected = ce(z, batch.columns.numpy()) + kd(z[:, :2], teacher, 2.0)
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bic", "wa"])
+def test_share_of_old_classes_weighs_distillation(vectors, name):
+    learner, batch, logits = second_task(name, vectors, memory=24)
+    z, teacher = logits.numpy(), learner.teacher.eval()(batch.inputs).detach().numpy()
+    expected = 0.5 * ce(z, batch.columns.numpy()) + 0.5 * kd(z[:, :2], teacher, 2.0)  # 2 old of 4 classes
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_icarl_answers_with_the_nearest_mean_of_exemplars(images):
+    learner = learners.create("icarl", images, network="convnet", epochs=1, batch_size=16, memory=18)
+    learner.learn(0)
+    learner.learn(1)
+    features = learner.network.eval().features
+    means = []
+    for column in range(4):
+        rows = learner.memory.rows[learner.memory.labels == column]
+        x = learner.prepare(images.train.take(rows))
+        with torch.no_grad():
+            both = [features(x).double().numpy(), features(x.flip(3)).double().numpy()]
+        unit = [f / np.linalg.norm(f, axis=1, keepdims=True) for f in both]
+        mean = np.concatenate(unit).mean(0)
+        means.append(mean / np.linalg.norm(mean))
+    f = RNG.uniform(size=(50, 64))
+    distance = ((f / np.linalg.norm(f, axis=1, keepdims=True))[:, None] - np.array(means)) ** 2
+    np.testing.assert_array_equal(learner.predict(f, None), distance.sum(2).argmin(1))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bic_correction_is_the_optimum(seed):
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(6), 10)
+    z = rng.normal(size=(60, 6)) * 2 + 2 * np.eye(6)[y]
+    z[:, 4:] = 1.5 * z[:, 4:] + 2  # the newest task shouts
+    y = y.astype(np.int64)
+
+    def loss(theta):
+        corrected = z.copy()
+        corrected[:, 4:] = theta[0] * z[:, 4:] + theta[1]
+        return ce(corrected, y) + 0.1 * theta[1] ** 2 / 2
+
+    best = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-14})
+    np.testing.assert_allclose(fit_correction(z, y, 4), best.x, atol=1e-6)
+
+
+def test_bic_correction_stays_finite_where_classes_separate():
+    y = np.arange(8) % 4
+    scale, offset = fit_correction(8 * np.eye(4)[y], y, 2)
+    assert 0 < scale < 10 and abs(offset) < 1
+
+
+def test_bic_corrects_the_newest_task_only_and_from_held_out_logits(vectors):
+    learner = learners.create("bic", vectors, **SHORT, memory=60, validation=0.5)
+    trained = []
+    for task in range(3):
+        learner.learn(task)
+        trained.append(learner.memory.rows)
+    head = learner.network.head
+    assert (head.scale[:4] == 1).all() and (head.offset[:4] == 0).all()
+    rows = learner.held_out.rows
+    assert len(rows) == 30 and (np.bincount(learner.columns[rows]) == 5).all()
+    assert not set(rows) & set(np.concatenate(trained))
+    scale, offset = float(head.scale[5]), float(head.offset[5])
+    head.correct(slice(0), 1.0, 0.0)
+    z = learner.outputs(rows)[1].double().numpy()
+    np.testing.assert_allclose((scale, offset), fit_correction(z, learner.columns[rows], 4), rtol=1e-6)
+
+
+def test_bic_teacher_is_corrected_and_student_is_not(vectors):
+    learner = learners.create("bic", vectors, **SHORT, memory=60)
+    learner.learn(0)
+    learner.learn(1)
+    head = learner.network.head
+    answer = head.scale.clone(), head.offset.clone()
+    assert (answer[0][2:] != 1).all()
+    learner._open(2)
+    teacher = learner.teacher.head
+    assert torch.equal(teacher.scale, answer[0]) and torch.equal(teacher.offset, answer[1])
+    assert (learner.network.head.scale == 1).all() and (learner.network.head.offset == 0).all()
+
+
+def test_wa_makes_mean_lengths_equal(vectors):
+    head = Head(16, 9)
+    with torch.no_grad():
+        head.weight[5:] *= 3
+        head.bias.uniform_()
+    bias, old = head.bias.clone(), head.weight[:5].clone()
+    align(head, 5)
+    lengths = head.weight.detach().norm(dim=1)
+    assert float(lengths[:5].mean() / lengths[5:].mean()) == pytest.approx(1, rel=1e-6)
+    assert torch.equal(head.bias, bias) and torch.equal(head.weight[:5], old)
+    assert align(head, 5) == pytest.approx(1, rel=1e-6)
+
+    learner = learners.create("wa", vectors, **SHORT, memory=24)
+    learner.learn(0)
+    learner.learn(1)
+    lengths = learner.network.head.weight.detach().norm(dim=1)
+    assert float(lengths[:2].mean() / lengths[2:].mean()) == pytest.approx(1, rel=1e-6)
+
+
+def test_wa_can_keep_weights_nonnegative(vectors):
+    learner = learners.create("wa", vectors, **SHORT, memory=24, nonnegative=True)
+    learner.learn(0)
+    assert (learner.network.head.weight >= 0).all()
+
+
+def test_er_trains_on_new_and_replayed_samples(vectors):
+    learner = learners.create("er", vectors, **SHORT, memory=12, replay_size=5)
+    learner.learn(0)
+    learner._open(1)
+    batch = next(learner.batches(learner.training_rows(1)))
+    assert len(batch.rows) == 8 and len(batch.inputs) == 13
+    assert (batch.columns[:8] >= 2).all() and (batch.columns[8:] < 2).all()
+    assert set(learner.memory_rows()) <= set(vectors.train_rows(0))
+
+
+@pytest.mark.parametrize("stored", ["width", "zero_pad"])
+def test_der_loss(vectors, stored):
+    learner, batch, logits = second_task("der", vectors, memory=9, replay_size=9, alpha=0.3, stored=stored)
+    z = learner.network(torch.from_numpy(vectors.train.take(learner.memory.rows))).detach().numpy()
+    target = np.zeros((9, 4))
+    target[:, :2] = learner.stored[:, :2].numpy()
+    squares = (z - target) ** 2
+    distance = squares[:, :2].mean() if stored == "width" else squares.mean()  # the whole memory is replayed
+    expected = ce(logits.numpy(), batch.columns.numpy()) + 0.3 * distance
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_derpp_adds_cross_entropy_of_a_second_draw(vectors):
+    learner, batch, logits = second_task("derpp", vectors, memory=9, replay_size=9, alpha=0.0, beta=0.5)
+    rows = learner.memory.rows
+    z = learner.network(torch.from_numpy(vectors.train.take(rows))).detach().numpy()
+    expected = ce(logits.numpy(), batch.columns.numpy()) + 0.5 * ce(z, learner.columns[rows])
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_der_stores_the_logits_at_insertion(vectors):
+    learner = learners.create("derpp", vectors, **SHORT, memory=20)
+    given: dict[int, list[np.ndarray]] = {}
+    loss = learner.loss
+
+    def noting(batch: Batch, logits):
+        with torch.no_grad():  # a forward pass of our own, before the step
+            for row, z in zip(batch.rows, learner.network(batch.inputs).numpy(), strict=True):
+                given.setdefault(int(row), []).append(z)
+        return loss(batch, logits)
+
+    learner.loss = noting
+    for task in range(3):
+        learner.learn(task)
+    widths = learner.widths.numpy()
+    assert set(widths) == {2, 4, 6}
+    for slot, row in enumerate(learner.memory.rows):
+        stored = learner.stored[slot].numpy()
+        assert not stored[widths[slot] :].any()
+        candidates = [z for z in given[int(row)] if len(z) == widths[slot]]
+        assert min(np.abs(stored[: widths[slot]] - z).max() for z in candidates) < 1e-5
+
+
+def test_joint_sees_everything_and_starts_anew(vectors):
+    learner = learners.create("joint", vectors, **SHORT)
+    start = [p.detach().clone() for p in learner.network.backbone.parameters()]
+    learner.learn(0)
+    learner._open(1)
+    np.testing.assert_array_equal(
+        np.sort(learner.training_rows(1)), np.sort(np.concatenate([vectors.train_rows(0), vectors.train_rows(1)]))
+    )
+    assert all(torch.equal(a, b) for a, b in zip(start, learner.network.backbone.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["icarl", "bic", "wa", "gem", "agem"])
+@pytest.mark.parametrize("unit", ["total", "class"])
+def test_memories_keep_their_size_and_their_classes(vectors, name, unit):
+    learner = learners.create(name, vectors, **SHORT, memory=18 if unit == "total" else 4, memory_unit=unit)
+    assert len(learner.memory_rows()) == 0
+    for task in range(2):
+        learner.learn(task)
+        rows = learner.memory_rows()
+        count = np.bincount(learner.columns[rows])
+        assert len(count) == 2 * (task + 1) and len(set(count)) == 1
+        assert len(rows) <= (18 if unit == "total" else 4 * len(count))

@@ -1,0 +1,213 @@
+"""Networks: sizes known from the literature, identities between forward paths, round trips."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tood import ToodError, models
+from tood.errors import UnknownNameError
+from tood.files import write_tensors
+from tood.models import Head, Network
+
+SHAPES = {"mlp": (16,), "convnet": (8, 8, 1)}
+SMALL = ["convnet", "mlp", "resnet8", "vit"]
+
+
+def inputs(name, n=4):
+    shape = SHAPES.get(name, (32, 32, 3))
+    torch.manual_seed(0)
+    return torch.randn(n, *shape) if len(shape) == 1 else torch.randn(n, shape[2], shape[0], shape[1])
+
+
+def trained(name, columns=3):
+    """A network whose batch normalisation has statistics of its own."""
+    network = models.create(name, SHAPES.get(name, (32, 32, 3)), columns=columns, seed=1)
+    network.train()
+    with torch.no_grad():
+        for _ in range(3):
+            network(inputs(name, 16) * 2 + 1)
+        network.head.bias.uniform_(-1, 1)
+    return network.eval()
+
+
+def test_known_sizes():
+    def count(name, shape):
+        return sum(p.numel() for p in models.create(name, shape).backbone.parameters())
+
+    assert count("resnet32", (32, 32, 3)) == 463_504  # PyCIL's variant without its head
+    assert count("resnet20", (32, 32, 3)) == 269_072  # He et al., Table 6: 0.27 M
+    assert count("resnet18", (224, 224, 3)) == 11_176_512  # torchvision's 11,689,512 without fc
+
+
+def test_resnet_shortcut_is_subsampling_and_zeros():
+    block = models.create("resnet8", (32, 32, 3)).backbone.stages[1]
+    x = torch.rand(2, 16, 32, 32)
+    expected = torch.cat([x[:, :, ::2, ::2], torch.zeros(2, 16, 16, 16)], 1)
+    assert torch.equal(block.shortcut(x), expected)
+
+
+@pytest.mark.parametrize("name", models.names())
+def test_features_and_logits(name):
+    network = models.create(name, SHAPES.get(name, (32, 32, 3)), columns=3).eval()
+    x = inputs(name, 2)
+    features = network.features(x)
+    assert features.shape == (2, network.head.dim)
+    if name != "vit":
+        assert (features >= 0).all()  # after a ReLU; the vision transformer ends in a LayerNorm
+    weight, bias = network.effective_head()
+    torch.testing.assert_close(network(x), features @ weight.T + bias)
+
+
+def test_vit_ends_in_layer_norm():
+    features = models.create("vit", (32, 32, 3)).eval().features(inputs("vit"))
+    torch.testing.assert_close(features.mean(1), torch.zeros(4), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features.var(1, unbiased=False), torch.ones(4), atol=1e-3, rtol=0)
+
+
+def test_same_seed_same_weights_and_torch_state_untouched():
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    a, b, c = (models.create("mlp", (4,), columns=2, seed=s) for s in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(a.head.weight, b.head.weight) and not torch.equal(a.head.weight, c.head.weight)
+
+
+def test_growing_keeps_old_logits():
+    network = trained("mlp")
+    x = inputs("mlp")
+    before = network(x)
+    network.grow(200)
+    assert network.head.columns == 203
+    torch.testing.assert_close(network(x)[:, :3], before)
+    new = network.head.weight[3:].detach()
+    assert new.abs().max() <= np.sqrt(3 / 64) and float(new.var()) == pytest.approx(1 / 64, rel=0.05)
+    assert not network.head.bias[3:].any()
+
+
+def test_correction_is_inside_the_network():
+    network = trained("mlp", columns=4)
+    x = inputs("mlp")
+    plain = network(x).detach()
+    network.head.correct(slice(2, None), 0.5, -1.0)
+    expected = plain.clone()
+    expected[:, 2:] = 0.5 * plain[:, 2:] - 1
+    torch.testing.assert_close(network(x), expected)
+    weight, bias = network.effective_head()
+    torch.testing.assert_close(network.features(x) @ weight.T + bias, expected)
+    network.head.correct(slice(0), 1.0, 0.0)
+    assert torch.equal(network(x), plain)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_save_and_load_alone(name, tmp_path):
+    network = trained(name)
+    network.head.correct(slice(1, None), 2.0, 0.25)
+    network.save(tmp_path / "model.safetensors")
+    again = Network.load(tmp_path / "model.safetensors").eval()
+    assert torch.equal(again(inputs(name)), network(inputs(name)))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_fused_answers_the_same(name):
+    network = trained(name)
+    fused = network.fused()
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in fused.modules())
+    assert not any(p.requires_grad for p in fused.parameters()) and not fused.training
+    torch.testing.assert_close(fused(inputs(name)), network(inputs(name)), rtol=1e-4, atol=1e-5)
+
+
+def test_training_in_channels_last_equals_contiguous():
+    x, y = inputs("resnet8", 8), torch.arange(8) % 3
+    gradients = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        network = models.create("resnet8", (32, 32, 3), columns=3).double().to(memory_format=layout)
+        nn.functional.cross_entropy(network(x.double().contiguous(memory_format=layout)), y).backward()
+        gradients.append([p.grad for p in network.parameters()])
+    for a, b in zip(*gradients, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+class Own(nn.Module):
+    def __init__(self, scale=1.0):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
+        self.out = nn.Linear(7, 4)
+        self.scale = scale
+
+    def forward(self, x):
+        return self.scale * self.out(self.body(x))
+
+
+def test_wrap_accepts_a_module_as_it_is(tmp_path):
+    module, x = Own(), torch.randn(3, 5)
+    network = Network.wrap(module, example=x)
+    torch.testing.assert_close(network(x), module(x))
+    torch.testing.assert_close(network.features(x), module.body(x))
+    network.grow(2)
+    assert module.out.out_features == 4  # the module itself is not touched
+    network.save(tmp_path / "own.safetensors")
+    with pytest.raises(ToodError, match="pass its backbone"):
+        Network.load(tmp_path / "own.safetensors")
+    again = Network.load(tmp_path / "own.safetensors", backbone=Network.wrap(Own()).backbone)
+    assert torch.equal(again(x), network(x))
+
+
+def test_wrap_a_bare_linear_layer():
+    layer, x = nn.Linear(5, 2), torch.randn(3, 5)
+    torch.testing.assert_close(Network.wrap(layer, x)(x), layer(x))
+
+
+def test_wrap_refuses_what_does_not_end_linear():
+    with pytest.raises(ToodError, match="is not what produces the output"):
+        Network.wrap(Own(scale=2.0), example=torch.randn(3, 5))
+    with pytest.raises(ToodError, match=r"expected a network whose last layer is nn\.Linear"):
+        Network.wrap(nn.Conv2d(1, 1, 1))
+
+
+def test_bad_names_and_shapes():
+    with pytest.raises(UnknownNameError, match="did you mean 'resnet32'"):
+        models.create("resnet-32", (32, 32, 3))
+    with pytest.raises(ToodError, match=r"expected images \(H, W, C\), found \(8,\)"):
+        models.create("resnet8", (8,))
+    with pytest.raises(ToodError, match="whole 4-pixel patches"):
+        models.create("vit", (30, 30, 3))
+    with pytest.raises(ToodError, match="widht"):
+        models.create("mlp", (8,), widht=3)
+
+
+def test_timm_is_an_extra(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    with pytest.raises(ToodError, match=r'pip install "tood\[timm\]"'):
+        models.create("timm:vit_base_patch16_224", (32, 32, 3))
+
+
+def test_damaged_files(tmp_path):
+    path = tmp_path / "model.safetensors"
+    trained("mlp").save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ToodError, match=r"model\.safetensors: cannot be read"):
+        Network.load(path)
+    write_tensors(path, "tood-network", {"a": np.zeros(1)}, {"spec": json.dumps({"name": "mlp", "shape": [16]})})
+    with pytest.raises(ToodError, match="has no head"):
+        Network.load(path)
+
+
+def test_head_takes_the_width_it_is_given():
+    head = Head(4, 3)
+    head.load_state_dict(Head(4, 5).state_dict())
+    assert head.columns == 5
+    head.load_state_dict(Head(4, 1).state_dict())
+    assert head.columns == 1
+
+
+def test_suggestions():
+    assert [models.suggest(s) for s in [(9,), (8, 8, 1), (32, 32, 3), (224, 224, 3)]] == [
+        "mlp",
+        "convnet",
+        "resnet32",
+        "resnet18",
+    ]

@@ -1,0 +1,321 @@
+"""Figures show exactly the numbers they were given, and their text never overlaps, at 5, 10 and 100 tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.colors
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from scipy.stats import gaussian_kde, pearsonr
+
+from tood import ToodError
+from tood.pipeline import Run, find_runs
+from tood.report import figures
+from tood.report.appearance import COLOURS, label, spread
+from tood.report.figures.distributions import density
+from tood.report.gather import Measured, StepScores, by_group, fixed_threshold, score_steps
+
+
+def triangle(tasks: int, seed: int = 0, low: float = 0.4) -> np.ndarray:
+    values = np.random.default_rng(seed).uniform(low, 1, size=(tasks, tasks))
+    values[np.triu_indices(tasks, 1)] = np.nan
+    return values
+
+
+def stepwise(tasks: int, seed: int = 0, invert: bool = False) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    shift = -3 if invert else 3
+    return [
+        {
+            "id": rng.normal(10 + shift, 2, 40),
+            "near": rng.normal(10 + (0 if t else shift - 1), 1, 60),
+            "far": rng.normal(5, 1, 50),
+        }
+        for t in range(tasks)
+    ]
+
+
+COLUMNS = ("drift", "d_avg", "f_avg", "accuracy", "recent_accuracy", "old_accuracy", "gain")
+POINTS = [
+    {"learner": name, "seed": seed} | dict(zip(COLUMNS, figures_of, strict=True))
+    for k, name in enumerate(["icarl", "bic", "der", "wa"])
+    for seed in (0, 1)
+    for figures_of in [(0.1 * k + 0.01 * seed, 5 + (k * 7) % 5 + seed, 20 - 3 * k, 50 + 4 * k, 90, 60 - k, 3 - 2 * k)]
+]
+
+
+def embeddings(tasks: int) -> dict[int, figures.Embedding]:
+    rng = np.random.default_rng(0)
+    return {
+        step: figures.Embedding(rng.normal(size=(60, 2)), rng.integers(step + 1, size=40)) for step in spread(tasks, 5)
+    }
+
+
+def every_figure(tasks: int) -> dict[str, Figure]:
+    """Each figure of a stream, from arrays alone."""
+    rng = np.random.default_rng(1)
+    sets = {"cifar100": "near", "tin": "near", "mnist": "far", "svhn": "far", "textures": "far", "places365": "far"}
+    many = ["energy", "msp", "knn", "mds", "tood_mean_shift", "tood_robust_anchor"]
+    pair = (stepwise(tasks), stepwise(tasks, 1))
+    shares = {name: triangle(tasks) for name in ("energy", "tood_robust_anchor")}
+    caught = {name: {one: rng.uniform(size=tasks) for one in sets} for name in shares}
+    line = rng.uniform(0.5, 1, size=tasks)
+    note = "iCaRL on CIFAR-10, 5 tasks, seed 0; 1000 ID samples of task 0, 2000 near-OOD, 4000 far-OOD. " * 2
+    auroc = {"energy": line, "tood_robust_anchor": line}
+    return {
+        "task": figures.task_trajectory(line, auroc, *pair, note=note),
+        "whiskers": figures.whiskers(dict.fromkeys(["icarl", "bic", "der", "wa"], pair), note=note),
+        "ridges": figures.ridges({"energy": pair[0], "tood_robust_anchor": pair[1]}, note),
+        "gap": figures.confidence_gap(18 * triangle(tasks), note),
+        "threshold": figures.fixed_threshold(shares, caught, sets, note),
+        "maps": figures.heat_maps({name: triangle(tasks, k) for k, name in enumerate(many)}, note),
+        "forgetting": figures.forgetting_by_task(dict.fromkeys(shares, line[1:] - 0.7), line[1:], note),
+        "tsne": figures.tsne(embeddings(tasks), note=note),
+        "nearest": figures.nearest_distances([rng.normal(3, 0.4, 50) for _ in range(tasks)], note),
+    }
+
+
+def overlaps(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Pairs of texts that were drawn over each other."""
+    drawn: dict[int, Text] = {}
+    original = Text.draw
+
+    def draw(self: Text, renderer: object) -> None:
+        if self.get_visible() and self.get_text().strip():
+            drawn[id(self)] = self
+        original(self, renderer)
+
+    monkeypatch.setattr(Text, "draw", draw)
+    figure.draw_without_rendering()
+    monkeypatch.setattr(Text, "draw", original)
+    boxes = [(text.get_text(), text.get_window_extent().padded(-0.5)) for text in drawn.values()]
+    return [(name, other) for k, (name, box) in enumerate(boxes) for other, second in boxes[:k] if box.overlaps(second)]
+
+
+def test_overlapping_texts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = Figure()
+    figure.text(0.5, 0.5, "one")
+    figure.text(0.5, 0.51, "two")
+    figure.text(0.1, 0.1, "far away")
+    assert overlaps(figure, monkeypatch) == [("two", "one")]
+
+
+@pytest.mark.parametrize("tasks", [5, 10, 100])
+def test_no_text_overlaps_and_each_caption_is_there(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, figure in every_figure(tasks).items():
+        assert overlaps(figure, monkeypatch) == [], name
+        assert any("2000 near-OOD" in text.get_text().replace("\n", " ") for text in figure.texts), name
+
+
+def test_no_text_overlaps_over_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [
+        {"learner": k, "B": b, "avg_auroc": 60 + b / 100, "d_avg": 9} for k in "abc" for b in (10, 20, 50, 200, 1000)
+    ]
+    gains = [{"mechanism": name, "gain": g} for name, g in (("temperature", -3.6), ("tood_robust_anchor", 3.1))]
+    margins = [{"learner": "icarl", "margin": m / 10, "avg_auroc": 60 + m, "d_avg": 9} for m in range(11)]
+    drawn = [figures.drift_and_forgetting(POINTS), figures.forgetting_and_accuracy(POINTS)]
+    drawn += [figures.accuracy_balance(POINTS), figures.buffer_size(sizes), figures.margin(margins)]
+    for figure in [*drawn, figures.mechanism(gains)]:
+        assert overlaps(figure, monkeypatch) == []
+
+
+def test_scatter_shows_the_means_over_seeds_and_scipy_s_r_and_p() -> None:
+    figure = figures.drift_and_forgetting(POINTS)
+    left = figure.axes[0]
+    shown = np.array([container.lines[0].get_xydata()[0] for container in left.containers])
+    names = ["icarl", "bic", "der", "wa"]
+    expected = [
+        [np.mean([p[column] for p in POINTS if p["learner"] == name]) for column in ("drift", "d_avg")]
+        for name in names
+    ]
+    np.testing.assert_allclose(shown, expected)
+    r, p = pearsonr(*np.array(expected).T)
+    assert left.get_title(loc="left") == f"r = {r:.3f}, p = {p:.3f} (n = 4 learners)".replace("-", "−")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["iCaRL", "BiC", "DER", "WA"]
+
+
+def test_two_learners_give_no_correlation() -> None:
+    figure = figures.forgetting_and_accuracy(POINTS[:4])
+    assert figure.axes[0].get_title(loc="left") == "n = 2 learners: too few for r"
+
+
+def test_whisker_boxes_are_quartiles_and_inverted_medians_are_shaded() -> None:
+    good, bad = stepwise(4), stepwise(4, invert=True)
+    figure = figures.whiskers({"icarl": (bad, good)})
+    above, below = figure.axes
+    spans = [
+        [p for p in axes.patches if p.get_facecolor()[:3] == matplotlib.colors.to_rgb("#FBE3DC")]
+        for axes in (above, below)
+    ]
+    inverted = [any(np.median(step["id"]) < np.median(step[g]) for g in ("near", "far")) for step in bad]
+    assert len(spans[0]) == sum(inverted) == 3 and spans[1] == []
+    bars = [patch for patch in below.patches if patch.get_width() < 0.5]
+    np.testing.assert_allclose(bars[0].get_y(), np.percentile(good[0]["id"], 25))
+    np.testing.assert_allclose(bars[0].get_y() + bars[0].get_height(), np.percentile(good[0]["id"], 75))
+
+
+def test_density_is_scipy_s_gaussian_kde() -> None:
+    scores = np.random.default_rng(0).gamma(3.0, 2.0, size=400)
+    where = np.linspace(-5, 40, 900)
+    curve = density(scores, where)
+    reference = gaussian_kde(scores)
+    reference.set_bandwidth(len(scores) ** -0.2 * np.std(scores) / np.std(scores, ddof=1))
+    assert np.abs(curve - reference(where)).max() < 0.002 * curve.max()
+    assert curve.sum() * (where[1] - where[0]) == pytest.approx(1, abs=1e-3)
+    assert np.isfinite(density(np.full(5, 2.0), where)).all()
+
+
+def test_ridges_mark_every_median() -> None:
+    steps = stepwise(3)
+    axes = figures.ridges({"energy": steps}).axes[0]
+    segments = [
+        np.asarray(c.get_segments()[0]) for c in axes.collections if hasattr(c, "get_segments") and c.get_segments()
+    ]
+    medians = {round(float(s[0, 0]), 6) for s in segments if s[0, 0] == s[1, 0]}
+    assert medians == {round(float(np.median(step[group])), 6) for step in steps for group in step}
+
+
+@pytest.mark.parametrize("tasks", [3, 30])
+def test_heat_maps_hold_the_values(tasks: int) -> None:
+    values = triangle(tasks)
+    axes = figures.heat_maps({"energy": values}).axes[0]
+    np.testing.assert_allclose(axes.images[0].get_array().filled(np.nan), 100 * values)
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    expected = {(i, t): f"{100 * values[t, i]:.0f}" for t in range(tasks) for i in range(t + 1)} if tasks <= 10 else {}
+    assert texts == expected
+
+
+def test_forgetting_bars_are_d_and_f() -> None:
+    figure = figures.forgetting_by_task({"energy": [0.3, -0.1]}, [0.05, 0.2])
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([30, -10, 5, 20])
+
+
+def test_ablation_lines_are_means_over_seeds() -> None:
+    rows = [{"learner": "icarl", "B": b, "seed": s, "avg_auroc": b + s, "d_avg": s} for b in (50, 10) for s in (0, 2)]
+    figure = figures.buffer_size(rows, default=20)
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "iCaRL")
+    assert line.get_xydata().tolist() == [[10, 11], [50, 51]]
+    gains = [{"mechanism": "temperature", "gain": -3.0}, {"mechanism": "temperature", "gain": -4.0}]
+    assert "−3.5" in [text.get_text() for text in figures.mechanism(gains).axes[0].texts]
+
+
+def test_a_table_may_be_pyarrow_and_must_have_its_columns() -> None:
+    import pyarrow as pa
+
+    rows = [{"learner": "icarl", "margin": m, "avg_auroc": 60.0 + m, "d_avg": 1.0} for m in (0.0, 0.5)]
+    line = figures.margin(pa.Table.from_pylist(rows)).axes[0].lines[0]
+    assert line.get_ydata().tolist() == [60.0, 60.5]
+    with pytest.raises(ToodError, match="'d_avg'"):
+        figures.margin([{"learner": "icarl", "margin": 0.0, "avg_auroc": 1.0}])
+    with pytest.raises(ToodError, match="at least one row"):
+        figures.mechanism([])
+
+
+def test_colours_differ_for_every_kind_of_eye() -> None:
+    """Machado et al. (2009): protanopia, deuteranopia and tritanopia at full strength; CIE76 difference over 10."""
+    eyes = {
+        "normal": np.eye(3),
+        "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    }
+    names = ("id", "near", "far", "tood", "energy", "accuracy")
+    rgb = np.array([matplotlib.colors.to_rgb(COLOURS[name]) for name in names])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    for eye in eyes.values():
+        xyz = np.clip(linear @ np.array(eye).T, 0, 1) @ to_xyz.T / [0.9505, 1.0, 1.089]
+        f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+        lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
+        apart = np.linalg.norm(lab[:, None] - lab[None], axis=2)[np.triu_indices(len(names), 1)]
+        assert apart.min() > 10
+
+
+def test_saved_files_are_reproducible(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        paths = figures.save(figures.confidence_gap(triangle(4)), tmp_path / folder / "gap")
+        assert [path.name for path in paths] == ["gap.png", "gap.pdf"]
+    for name in ("gap.png", "gap.pdf"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_labels_and_spread() -> None:
+    assert [label(name) for name in ("icarl", "icarl+ber", "ash (variant=s)", "mine")] == [
+        "iCaRL", "iCaRL+BER", "ASH (variant=s)", "mine"]  # fmt: skip
+    assert spread(3, 8) == [0, 1, 2] and spread(100, 5) == [0, 25, 50, 74, 99] and spread(1, 5) == [0]
+
+
+def test_a_fixed_threshold_against_brute_force() -> None:
+    rng = np.random.default_rng(3)
+    along = [
+        StepScores(rng.normal(size=20 * (t + 1)), np.repeat(np.arange(t + 1), 20), {"far": rng.normal(-2, 1, 30)})
+        for t in range(3)
+    ]
+    for count in range(1, 300):
+        some = rng.normal(size=count)
+        chosen = fixed_threshold([StepScores(some, np.zeros(count, dtype=int), {})])[0]
+        assert chosen == max(score for score in some if 20 * np.sum(some >= score) >= 19 * count)
+    threshold, accepted, caught = fixed_threshold(along)
+    for t, scored in enumerate(along):
+        for i in range(3):
+            own = scored.id[scored.tasks == i]
+            assert np.isnan(accepted[t, i]) if i > t else accepted[t, i] == np.mean(own >= threshold)
+        assert caught["far"][t] == np.mean(scored.ood["far"] < threshold)
+
+
+def test_points_of_a_run_are_its_figures(five: Path) -> None:
+    one = Measured(Run(five))
+    point = one.point()
+    energy, tood = (one.trajectory(name) for name in ("energy", "tood_robust_anchor"))
+    assert point["gain"] == pytest.approx(100 * (tood.balanced().average() - energy.balanced().average()))
+    assert point["d_avg"] == pytest.approx(100 * energy.balanced().average_forgetting())
+    assert point["recent_accuracy"] == 100 * one.accuracy[-1, -1]
+    features = {}
+    for step in (0, 4):
+        with np.load(five / f"steps/{step:02d}/outputs/test.npz") as file:
+            features[step] = file["features"][file["labels"] < 2].astype(np.float64)
+    a, b = (f - f.mean(axis=0) for f in features.values())
+    cka = np.linalg.norm(a.T @ b) ** 2 / (np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b))
+    only = one.drift()
+    assert 0 < 1 - cka < 0.5 and 0 < only < 0.5
+    groups = by_group(score_steps(one.run, ["energy"], 1)["energy"][0], one.run.ood)
+    assert {name: len(values) for name, values in groups.items()} == {"id": 60, "near": 150, "far": 270}
+
+
+def test_every_figure_of_a_sweep_is_drawn(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, Figure] = {}
+
+    def keep(figure: Figure, stem: Path) -> list[Path]:
+        kept[stem.relative_to(tmp_path).as_posix()] = figure
+        return [stem]
+
+    monkeypatch.setattr("tood.report.figures.draw.save", keep)
+    monkeypatch.setattr("tood.report.figures.draw.embed", lambda features, tasks, ood: embeddings(1)[0])
+    paths = figures.draw_all(find_runs([sweep]), tmp_path)
+    own = {"task0", "ridges", "confidence-gap", "threshold", "heat-maps", "forgetting", "tsne", "nearest"}
+    shared = {"whiskers", "drift", "forgetting-accuracy", "balance"}
+    assert len(paths) == len(kept)
+    assert set(kept) == {f"digits/{one}" for one in shared} | {
+        f"digits/{learner}/{one}" for learner in ("icarl", "der", "wa") for one in own
+    }
+    one = Measured(Run(sweep / "icarl-s0"))
+    line = kept["digits/icarl/task0"].axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), 100 * one.accuracy[:, 0])
+
+
+def test_what_a_run_cannot_give_is_left_out(
+    build: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tood.report.figures.draw.save", lambda figure, stem: [stem])
+    run = build(tmp_path / "one", tasks=1, detectors=("energy",), seed=5)
+    drawn = {path.name for path in figures.draw_all([Run(run)], tmp_path / "figures")}
+    assert drawn == {"ridges", "confidence-gap", "threshold", "heat-maps", "tsne", "nearest"}
+    run = build(tmp_path / "two", tasks=2, detectors=("msp",))
+    with pytest.raises(ToodError, match="expected figures of energy"):
+        figures.draw_all([Run(run)], tmp_path)
+    with pytest.raises(ToodError, match="at least one"):
+        figures.draw_all([], tmp_path)

@@ -1,0 +1,352 @@
+"""Each promise is checked against the distribution it implies: rejections are binomial, counts beta-binomial."""
+
+import warnings
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import betabinom, binom, chisquare, false_discovery_control
+
+from tood import TOOD, Partition, ToodError, energy
+from tood.calibration import Variant
+from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
+from tood.errors import NotFittedError
+from tood.metrics import fpr_at_id_recall
+from tood.ranks import Ranks
+
+SIMULATIONS = 1_000
+SURE = 1e-5  # the probability that a correct program fails a statistical test here, were the seed drawn anew
+
+
+def within_binomial(rejected, trials, alpha):
+    return binom.ppf(SURE / 2, trials, alpha) <= rejected <= binom.ppf(1 - SURE / 2, trials, alpha)
+
+
+class Mixture:
+    """In-distribution logits of three tasks; a third of the samples of the first are hard to recognise."""
+
+    partition = Partition([[0, 1], [2, 3], [4, 5]])
+    shift = np.array([-6, -6, -2, -2, 0, 0])
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, rows, task=None):
+        """Logits and labels of random classes, of one task where told."""
+        labels = self.rng.integers(0, 6, rows) if task is None else self.rng.integers(2 * task, 2 * task + 2, rows)
+        strength = np.where((labels < 2) & (self.rng.random(rows) < 1 / 3), 2.0, 6.0)
+        return self.rng.normal(size=(rows, 6)) + strength[:, None] * np.eye(6)[labels] + self.shift, labels
+
+    def calibrator(self):
+        return TOOD(self.partition).fit(*self(300))
+
+
+# Pure functions
+
+
+@given(st.lists(st.integers(-5, 5), min_size=1, max_size=40), st.floats(0.01, 1.0))
+@settings(deadline=None)
+def test_threshold_is_the_highest_that_keeps_the_recall(scores, recall):
+    scores = np.array(scores, dtype=float)
+    kept = [t for t in scores if (scores >= t).mean() >= recall]
+    assert threshold(scores, recall) == max(kept)
+
+
+def test_threshold_gives_the_metric():
+    rng = np.random.default_rng(0)
+    ids, oods = rng.normal(1, 1, 777), rng.normal(size=500)
+    assert (oods >= threshold(ids, 0.95)).mean() == fpr_at_id_recall(ids, oods, 0.95)
+
+
+@given(
+    st.lists(st.floats(-1e9, 1e9, width=32) | st.integers(-3, 3).map(float), max_size=60),
+    st.lists(st.floats(-1e9, 1e9, width=32) | st.integers(-3, 3).map(float), max_size=60),
+    st.sampled_from([np.float32, np.float64]),
+)
+@settings(deadline=None, max_examples=200)
+def test_p_values_count(calibration, scores, dtype):
+    calibration, scores = np.array(calibration, dtype=float), np.array(scores, dtype=dtype)
+    at_most = (calibration[None] <= scores[:, None].astype(float)).sum(axis=1)
+    below = (calibration[None] < scores[:, None].astype(float)).sum(axis=1)
+    np.testing.assert_array_equal(p_values(calibration, scores), (1 + at_most) / (len(calibration) + 1))
+    for u in (0.0, 0.25):
+        expected = (below + u * (1 + at_most - below)) / (len(calibration) + 1)
+        np.testing.assert_array_equal(p_values(calibration, scores, np.full(len(scores), u)), expected)
+
+
+@pytest.mark.parametrize("scale", [1e-308, 1e-30, 1.0, 1e30])
+def test_ranks_are_those_of_bisection_at_any_scale(scale):
+    rng = np.random.default_rng(0)
+    known = np.concatenate([rng.normal(size=500), rng.choice([0.5, 0.25], 50), [1e6]]) * scale
+    scores = np.concatenate([rng.normal(size=2000) * scale, known, [-1e300, 1e300]])
+    ranks = Ranks(known)
+    for side in ("left", "right"):
+        np.testing.assert_array_equal(ranks.count(scores, side), np.searchsorted(np.sort(known), scores, side=side))
+
+
+@given(st.lists(st.integers(0, 20).map(lambda k: k / 20), min_size=1, max_size=30), st.floats(0.01, 0.9))
+@settings(deadline=None)
+def test_benjamini_hochberg_is_scipys(p, fdr):
+    adjusted = false_discovery_control(np.clip(p, 1e-12, 1))
+    clear = np.abs(adjusted - fdr) > 1e-9
+    np.testing.assert_array_equal(benjamini_hochberg(np.clip(p, 1e-12, 1), fdr)[clear], (adjusted <= fdr)[clear])
+
+
+# Coverage over simulated calibrations
+
+
+def test_marginal_rejections_are_beta_binomial():
+    """Given one calibration set, the share rejected is Beta(k, n + 1 - k) with k = floor(alpha (n + 1))."""
+    draw = Mixture(0)
+    cal, alpha, n, m = draw.calibrator(), 0.05, 99, 40
+    k = int(alpha * (n + 1))
+    counts = [int((~Conformal(cal).fit(draw(n)[0]).decide(draw(m)[0], alpha).accept).sum()) for _ in range(SIMULATIONS)]
+    expected = SIMULATIONS * betabinom(m, k, n + 1 - k).pmf(np.arange(m + 1))
+    cut = 9  # pool the tail so that every bin expects enough
+    observed = np.bincount(np.minimum(counts, cut), minlength=cut + 1)
+    assert chisquare(observed, [*expected[:cut], expected[cut:].sum()]).pvalue > SURE
+    first_of_each = sum(
+        not Conformal(cal).fit(draw(n)[0]).decide(draw(1)[0], alpha).accept[0] for _ in range(SIMULATIONS)
+    )
+    assert within_binomial(first_of_each, SIMULATIONS, alpha)
+
+
+def test_per_winning_task_rejections_are_binomial():
+    draw = Mixture(1)
+    cal, alpha = draw.calibrator(), 0.1
+    rejected, trials = np.zeros(3, dtype=int), np.zeros(3, dtype=int)
+    for seed in range(SIMULATIONS):
+        conformal = Conformal(cal, per_task="winning", ties="randomized", seed=seed).fit(draw(60)[0])
+        for task in range(3):
+            decision = conformal.decide(draw(1, task)[0], alpha)
+            trials[decision.task[0]] += 1
+            rejected[decision.task[0]] += not decision.accept[0]
+    assert trials.min() > 500
+    assert all(within_binomial(r, t, alpha) for r, t in zip(rejected, trials, strict=True)), (rejected, trials)
+
+
+def test_per_true_task_holds_whatever_the_mix_and_marginal_does_not():
+    draw = Mixture(2)
+    cal, alpha = draw.calibrator(), 0.1
+    marginal, by_task = np.zeros(3, dtype=int), np.zeros(3, dtype=int)
+    for _ in range(SIMULATIONS):
+        sample = draw(120)
+        models = Conformal(cal).fit(*sample), Conformal(cal, per_task="true").fit(*sample)
+        for task in range(3):  # inputs of one task only
+            logits = draw(1, task)[0]
+            marginal[task] += not models[0].decide(logits, alpha).accept[0]
+            by_task[task] += not models[1].decide(logits, alpha).accept[0]
+    most = binom.ppf(1 - SURE, SIMULATIONS, alpha)
+    assert by_task.max() <= most
+    assert marginal.max() > most
+
+
+def test_ties_are_conservative_or_exact():
+    rng = np.random.default_rng(3)
+    alpha, n = 0.1, 37
+    rejected = {"conservative": 0, "randomized": 0}
+    uniform = rng.random(SIMULATIONS)
+    for i in range(SIMULATIONS):
+        known, new = rng.integers(0, 6, n).astype(float), rng.integers(0, 6, 1).astype(float)
+        rejected["conservative"] += p_values(known, new)[0] <= alpha
+        rejected["randomized"] += p_values(known, new, uniform[i : i + 1])[0] <= alpha
+    assert rejected["conservative"] <= binom.ppf(1 - SURE, SIMULATIONS, alpha)
+    assert within_binomial(rejected["randomized"], SIMULATIONS, alpha)
+
+
+def test_cross_conformal_keeps_its_weaker_promise():
+    draw = Mixture(4)
+    alpha, simulations, n, folds = 0.1, 200, 90, 5
+    rejected = {None: 0, "true": 0}
+    for seed in range(simulations):
+        sample, new = draw(n), draw(1)[0]
+        for per_task in rejected:
+            conformal = Conformal.cross(TOOD(draw.partition), *sample, folds=folds, per_task=per_task, seed=seed)
+            rejected[per_task] += not conformal.decide(new, alpha).accept[0]
+    assert rejected[None] <= binom.ppf(1 - SURE, simulations, 2 * alpha + 2 * (folds - 1) / (n + folds))
+    assert within_binomial(rejected[None], simulations, alpha)  # not promised, but usual
+    assert rejected["true"] <= rejected[None]
+
+
+def test_cross_conformal_ranks_each_fold_under_the_others():
+    draw = Mixture(5)
+    logits, labels = draw(90)
+    new = draw(20)[0]
+    fold = np.empty(90, dtype=int)
+    fold[np.random.default_rng(1).permutation(90)] = np.arange(90) % 3
+    count = 0
+    for k in range(3):
+        cal = TOOD(draw.partition).fit(logits[fold != k], labels[fold != k])
+        count = count + (cal.score(logits[fold == k])[None] <= cal.score(new)[:, None]).sum(axis=1)
+    conformal = Conformal.cross(TOOD(draw.partition), logits, labels, folds=3, seed=1)
+    np.testing.assert_array_equal(conformal.decide(new).p_value, (1 + count) / 91)
+
+
+def test_benjamini_hochberg_controls_the_false_discovery_rate():
+    rng = np.random.default_rng(5)
+    fdr, known, unknown, runs = 0.2, 150, 50, 600
+    shares, found = [], []
+    for _ in range(runs):
+        scores = np.concatenate([rng.normal(size=known), rng.normal(-3, 1, unknown)])
+        rejected = benjamini_hochberg(p_values(rng.normal(size=400), scores), fdr)
+        shares.append(rejected[:known].sum() / max(1, rejected.sum()))
+        found.append(rejected[known:].mean())
+    # Of independent or positively dependent p-values the rate is at most fdr times the share of ID inputs.
+    bound = fdr * known / (known + unknown)
+    assert np.mean(shares) <= bound + 4.3 * np.std(shares) / np.sqrt(runs)
+    assert np.mean(found) > 0.5
+
+
+# The object
+
+
+@pytest.mark.parametrize("variant", get_args(Variant))
+@pytest.mark.parametrize("margin", [0, 0.5])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_one_pass_gives_the_bits_of_score_and_assign(variant, margin, dtype):
+    draw = Mixture(6)
+    cal = TOOD(draw.partition, variant=variant, margin=margin).fit(*draw(300))
+    logits = draw(5000)[0].astype(dtype)
+    scores, tasks = score_and_assign(cal, logits)
+    assert scores.dtype == dtype
+    np.testing.assert_array_equal(scores, cal.score(logits))
+    np.testing.assert_array_equal(tasks, cal.assign(logits))
+
+
+@pytest.mark.parametrize("per_task", [None, "winning", "true"])
+def test_thresholds_are_the_decisions(per_task):
+    draw = Mixture(7)
+    cal = draw.calibrator()
+    conformal = Conformal(cal, per_task=per_task).fit(*draw(500))
+    logits = draw(3000)[0]
+    for alpha in (0.03, 0.05, 0.29):
+        limits = conformal.thresholds(alpha)
+        reached = cal.score(logits) >= (limits[cal.assign(logits)] if per_task == "winning" else limits)
+        np.testing.assert_array_equal(conformal.decide(logits, alpha).accept, reached)
+
+
+def test_plain_energy_and_duck_typed_scores():
+    draw = Mixture(8)
+    logits, new = draw(200)[0], draw(50)[0]
+    expected = p_values(energy(logits), energy(new))
+
+    class Energy:
+        def score(self, logits):
+            return energy(logits)
+
+    plain = TOOD([range(6)], variant="none", margin=0).fit(*draw(200))
+    for cal in (Energy(), plain):
+        np.testing.assert_array_equal(Conformal(cal).fit(logits).decide(new).p_value, expected)
+    assert Conformal(Energy()).fit(logits).decide(new).task is None
+    for per_task in ("winning", "true"):
+        with pytest.raises(ToodError, match="expected"):
+            Conformal(Energy(), per_task=per_task).fit(logits, np.zeros(200, dtype=int))
+    with pytest.raises(ToodError, match="only a TOOD"):
+        Conformal(Energy()).fit(logits).save("never")
+
+
+def test_a_detector_decides_too():
+    from tood import detectors
+
+    draw = Mixture(8)
+    known, new = (detectors.Outputs(logits=draw(rows)[0]) for rows in (200, 50))
+    msp = detectors.create("msp")
+    decision = Conformal(msp).fit(known).decide(new, alpha=0.1)
+    np.testing.assert_array_equal(decision.p_value, p_values(msp.score(known), msp.score(new)))
+    np.testing.assert_array_equal(decision.accept, decision.p_value > 0.1)
+
+
+def test_tensors_come_back_as_tensors():
+    draw = Mixture(9)
+    cal = draw.calibrator()
+    logits = draw(100)[0]
+    arrays = Conformal(cal).fit(logits).decide(logits)
+    tensors = Conformal(cal).fit(torch.from_numpy(logits)).decide(torch.from_numpy(logits))
+    for array, tensor in zip(arrays, tensors, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("ties", ["conservative", "randomized"])
+@pytest.mark.parametrize("per_task", [None, "winning", "true"])
+def test_a_file_decides_alike(tmp_path, per_task, ties):
+    draw = Mixture(10)
+    sample, logits = draw(400), draw(500)[0]
+    fitted = Conformal(draw.calibrator(), per_task=per_task, ties=ties, seed=3).fit(*sample)
+    models = [fitted]
+    if per_task != "winning":
+        models.append(Conformal.cross(TOOD(draw.partition), *sample, folds=3, per_task=per_task, ties=ties))
+    for model in models:
+        model.save(tmp_path / "a.safetensors")
+        loaded = Conformal.load(tmp_path / "a.safetensors")
+        loaded.save(tmp_path / "b.safetensors")
+        assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+        for ours, theirs in zip(model.decide(logits), loaded.decide(logits), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_randomized_ties_do_not_depend_on_batches():
+    draw = Mixture(11)
+    cal = draw.calibrator()
+    sample, logits = draw(50)[0].round(), draw(100)[0].round()
+    whole = Conformal(cal, ties="randomized").fit(sample).decide(logits).p_value
+    model = Conformal(cal, ties="randomized").fit(sample)
+    parts = [model.decide(part).p_value for part in np.array_split(logits, 7)]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+def test_a_task_that_won_no_calibration_sample_is_accepted():
+    draw = Mixture(12)
+    conformal = Conformal(draw.calibrator(), per_task="winning").fit(draw(100, task=0)[0])
+    decision = conformal.decide(draw(20, task=2)[0], alpha=0.5)
+    assert decision.accept[decision.task == 2].all() and (decision.p_value[decision.task == 2] == 1).all()
+    assert np.isneginf(conformal.thresholds(0.5)[2])
+
+
+def test_warnings_say_what_is_wrong():
+    draw = Mixture(13)
+    cal = draw.calibrator()
+    for source in ("memory", "train"):
+        with pytest.warns(UserWarning, match="trained on"):
+            Conformal(cal, source=source).fit(draw(100)[0])
+    with pytest.warns(UserWarning, match="8 calibration samples cannot reject anything at alpha=0.05: at least 19"):
+        Conformal(cal).fit(draw(8)[0]).decide(draw(1)[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Conformal(cal, source="reserved").fit(draw(19)[0]).decide(draw(1)[0])
+
+
+def test_bad_input_is_named(tmp_path):
+    draw = Mixture(14)
+    cal = draw.calibrator()
+    logits, labels = draw(100)
+    conformal = Conformal(cal).fit(logits)
+    with pytest.raises(NotFittedError):
+        Conformal(cal).decide(logits)
+    with pytest.raises(ToodError, match="alpha"):
+        conformal.decide(logits, alpha=1.5)
+    with pytest.raises(ToodError, match="recall"):
+        threshold([1.0], recall=0)
+    with pytest.raises(ToodError, match="finite"):
+        p_values([np.nan], [1.0])
+    with pytest.raises(ToodError, match="did you mean 'randomized'"):
+        Conformal(cal, ties="randomised").fit(logits)
+    with pytest.raises(ToodError, match="did you mean 'memory'"):
+        Conformal(cal, source="memry").fit(logits)
+    with pytest.raises(ToodError, match="per_task"):
+        Conformal(cal, per_task="task").fit(logits)
+    with pytest.raises(ToodError, match="at least one"):
+        Conformal(cal).fit(logits[:0])
+    with pytest.raises(ToodError, match="winning"):
+        Conformal.cross(cal, logits, labels, per_task="winning")
+    with pytest.raises(ToodError, match="folds"):
+        Conformal.cross(cal, logits, labels, folds=1)
+    with pytest.raises(ToodError, match="fold 0 of 2: labels: no calibration sample for task"):
+        Conformal.cross(TOOD(draw.partition, "mean_shift"), logits[:3], np.array([0, 2, 4]), folds=2)
+    with pytest.raises(ToodError, match="single calibration set"):
+        Conformal.cross(cal, logits, labels).thresholds()
+    cal.save(tmp_path / "cal.safetensors")
+    with pytest.raises(ToodError, match="expected a tood-conformal file, found tood-calibrator"):
+        Conformal.load(tmp_path / "cal.safetensors")
