@@ -8,7 +8,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: install demo test bench docs dist
+.PHONY: install demo test browser bench docs dist
 
 install: .venv/.installed
 
@@ -22,15 +22,25 @@ install: .venv/.installed
 demo: install
 	$(BIN)/tood demo
 
-test: install
+test: install browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest --cov=tood --cov-report=term
 
+# The page is tested in a real browser: one that is there, or Debian's when root in a container. TOOD_BROWSER=skip refuses.
+browser:
+	@if [ "$(TOOD_BROWSER)" != skip ] && [ "$$(id -u)" = 0 ] && [ -n "$(CI)$(wildcard /.dockerenv /run/.containerenv)" ] \
+	    && ! command -v chromium >/dev/null && command -v apt-get >/dev/null; then \
+	  echo "installing chromium"; (apt-get update -qq && apt-get install -y -qq chromium) >/dev/null 2>&1 || true; fi
+
 bench: install
 	$(BIN)/python benchmarks/scoring.py
 	$(BIN)/python benchmarks/metrics.py
+	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/detectors.py
+	$(BIN)/python benchmarks/evaluation.py
+	$(BIN)/python benchmarks/score_stream.py
 
 docs: install
 	$(PIP) install -c constraints.txt -e ".[docs]"

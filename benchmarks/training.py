@@ -2,8 +2,9 @@
 
     python benchmarks/training.py [--rounds 6] [--steps 6]
 
-ResNet-32, batches of 128 generated 32-pixel images. The variants take turns, a few steps each, so that whatever else the
-machine does meets all of them; times are CPU seconds of this process. Also BiC's second stage as a share of its first.
+ResNet-32, batches of 128 generated 32-pixel images. The variants take turns, a few steps each, so that whatever else
+the machine does meets all of them; times are CPU seconds of this process. Also BiC's second stage as a share of its
+first.
 """
 
 from __future__ import annotations

@@ -116,6 +116,7 @@ def test_adascale_is_the_per_sample_version(setup, variant, percentiles, setting
     np.testing.assert_allclose(found, expected, rtol=2e-4)
 
 
+@pytest.mark.filterwarnings("ignore:adascale. share")
 def test_counts_that_round_down_to_none_are_one_and_say_so(setup):
     network, head, fit, test = setup
     with pytest.warns(UserWarning, match="rounds down to none; one is used") as warned:

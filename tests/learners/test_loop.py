@@ -1,5 +1,9 @@
 """The loop: schedules against torch's own, randomness, progress, checkpoints, bad input."""
 
+import importlib
+import sys
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -224,6 +228,28 @@ def test_reserved_rows_are_never_used():
         for task in range(3):
             learner.learn(task)
         assert len(used) >= 30 and not used & set(reserved) and not set(learner.memory_rows()) & set(reserved)
+
+
+def test_images_are_not_copied():
+    """What an epoch allocates on the way from the source to the network is a fraction of the images."""
+    images = np.random.default_rng(0).integers(0, 256, (3000, 32, 32, 3), dtype=np.uint8)
+    stream = Stream.from_arrays(images, np.arange(3000) % 4, images[:40], np.arange(40) % 4, tasks=2)
+    network = models.create("mlp", (32, 32, 3), widths=(8,))
+    learner = learners.create("icarl", stream, network, epochs=1, batch_size=64, memory=400)
+    tracemalloc.start()
+    learner.learn(0)
+    learner.learn(1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert learner.stream.train.samples is images and peak < images.nbytes / 5
+
+
+def test_without_torch_the_message_is_the_command(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith(("tood.learners", "tood.models"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lightning_fabric", None)
+    with pytest.raises(ToodError, match=r'training needs .*: pip install "tood\[train\]"'):
+        importlib.import_module("tood.learners")
 
 
 def test_settings_survive_json_types():

@@ -162,6 +162,12 @@ def test_the_page_is_reproducible_and_writes_no_figures_into_the_run(five: Path,
     assert again == page and (five / "metrics.parquet").read_bytes() == before
 
 
+def test_without_matplotlib_the_error_says_what_to_install() -> None:
+    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page\nimport tood.report.figures"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stderr.strip().endswith('drawing figures needs matplotlib: pip install "tood[report]"')
+
+
 def test_torch_is_not_needed(five: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"

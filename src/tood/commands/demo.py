@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from tood.report.summary import Key, Summary
 
 LEARNERS = ("finetune", "lwf", "icarl", "der", "bic", "wa")
 
@@ -30,6 +35,7 @@ def command(out: Path, seeds: int, workers: int) -> None:
     from tood.pipeline.sweep import Cell, run_cells
     from tood.report.page import write_page
     from tood.report.render import print_tables
+    from tood.report.summary import collect
     from tood.report.tables import tables_of
 
     started = time.perf_counter()
@@ -38,6 +44,22 @@ def command(out: Path, seeds: int, workers: int) -> None:
     if failed:
         raise ToodError("; ".join(f"{name}: {error}" for name, error in failed.items()))
     runs = find_runs([cell.path for cell in cells])
-    print_tables(tables_of([(run, load_metrics(run.path)) for run in runs]))
-    page = write_page(runs, out / "report.html")
+    measured = [(run, load_metrics(run.path)) for run in runs]
+    print_tables([table for table in tables_of(measured) if table.name in ("digits-main", "ranks")])
+    for line in _in_words(collect(measured)):
+        click.echo(line)
+    page = write_page(runs, out / "report" / "report.html")
     click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. The page: {page.resolve()}")
+
+
+def _in_words(summaries: Mapping[Key, Summary]) -> Iterator[str]:
+    """A line a learner: what it kept of accuracy, what it lost of rejection, what TOOD gave back."""
+    figure = {(key.learner, key.detector, key.metric): value.mean for key, value in summaries.items()}
+    for name in LEARNERS:
+        plain, repaired = (figure[name, detector, "avg_auroc"] for detector in ("energy", "tood_robust_anchor"))
+        yield (
+            f"{name:>9}: accuracy {figure[name, '-', 'avg_cil_acc']:.1f} %; each task lost "
+            f"{figure[name, 'energy', 'd_avg']:.1f} points of energy's AUROC by the end; "
+            f"TOOD {'gives' if repaired >= plain else 'costs'} {abs(repaired - plain):.1f} on average "
+            f"({plain:.1f} → {repaired:.1f})"
+        )

@@ -12,6 +12,7 @@ from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.rowwise import logsumexp, unit
 
+LOTS = 1 << 20  # numbers hashed at once
 PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
 
 
@@ -25,24 +26,29 @@ class Sample:
     def __init__(self, quotas: IntArray, seed: int) -> None:
         self.quotas = quotas
         self.seed = seed
-        self._kept: tuple[npt.NDArray[Any], ...] | None = None
+        self._lots = np.empty(0, dtype=np.uint64)
+        self._classes = np.empty(0, dtype=np.int64)
+        self._rows: npt.NDArray[Any] | None = None
 
     def add(self, content: npt.NDArray[Any], classes: IntArray, rows: npt.NDArray[Any]) -> None:
         """Offer rows: their content ``[n, ...]``, class ``[n]`` and what to keep of them ``[n, ...]``."""
-        new: tuple[npt.NDArray[Any], ...] = (_lots(content, self.seed), classes, rows)
-        if self._kept is not None:
-            new = tuple(np.concatenate(pair) for pair in zip(self._kept, new, strict=True))
-        lots, classes, _ = new
+        lots = np.concatenate([self._lots, _draw_lots(content, self.seed)])
+        classes = np.concatenate([self._classes, classes])
         order = np.lexsort((lots, classes))
         starts = np.searchsorted(classes[order], classes[order])
         kept = order[np.arange(len(order)) - starts < self.quotas[classes[order]]]
-        self._kept = tuple(part[kept] for part in new)
+        chosen = np.empty((len(kept), *rows.shape[1:]), dtype=rows.dtype)
+        old = kept < len(self._lots)
+        if self._rows is not None:
+            chosen[old] = self._rows[kept[old]]
+        chosen[~old] = rows[kept[~old] - len(self._lots)]
+        self._lots, self._classes, self._rows = lots[kept], classes[kept], chosen
 
     @property
     def rows(self) -> npt.NDArray[Any]:
         """What was kept, ordered by class and lot."""
-        assert self._kept is not None
-        return self._kept[2]
+        assert self._rows is not None
+        return self._rows
 
 
 def quotas(counts: IntArray, size: int) -> IntArray:
@@ -56,11 +62,15 @@ def quotas(counts: IntArray, size: int) -> IntArray:
     return quota
 
 
-def _lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
-    single = np.ascontiguousarray(content, dtype=np.float32)  # the same lot whatever the precision
-    words = single.reshape(len(content), -1).view(np.uint32)
-    weights = np.random.default_rng(seed).integers(0, 1 << 64, size=words.shape[1], dtype=np.uint64)
-    lots: npt.NDArray[np.uint64] = words.astype(np.uint64) @ weights
+def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
+    """``[n]``: a random linear function of the bits of each row in float32, so the same whatever the precision."""
+    content = content.reshape(len(content), -1)
+    weights = np.random.default_rng(seed).integers(0, 1 << 64, size=content.shape[1], dtype=np.uint64)
+    lots = np.empty(len(content), dtype=np.uint64)
+    step = max(1, LOTS // max(1, content.shape[1]))
+    for start in range(0, len(content), step):
+        words = np.ascontiguousarray(content[start : start + step], dtype=np.float32).view(np.uint32)
+        lots[start : start + step] = words.astype(np.uint64) @ weights
     return lots
 
 

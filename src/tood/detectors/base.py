@@ -175,7 +175,9 @@ class Detector:
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         numbers = {name: value for name, value in state.items() if name not in arrays}
         described = {"settings": self.get_params(), "numbers": numbers}
-        write_tensors(path, KIND, arrays, {"name": self.name, **{k: json.dumps(v) for k, v in described.items()}})
+        write_tensors(
+            path, KIND, arrays, {"name": self.name, **{k: json.dumps(v, default=_plain) for k, v in described.items()}}
+        )
 
     @staticmethod
     def load(path: str | os.PathLike[str], network: Any = None) -> Detector:
@@ -185,8 +187,9 @@ class Detector:
         tensors, metadata = read_tensors(path, KIND)
         try:
             detector = create(metadata["name"], **json.loads(metadata["settings"]))
-            detector._check()
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
+                if not name.endswith("_"):
+                    raise ToodError(f"unexpected entry {name!r}")
                 setattr(detector, name, value)
             if hasattr(detector, "shape_"):
                 columns, dimensions = detector.shape_
@@ -262,3 +265,8 @@ class Detector:
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy number as Python's own, for JSON."""
+    return value.item()

@@ -1,6 +1,6 @@
 """Detectors that measure how far a feature lies from where the fit features were.
 
-Distances are float64: one product of the centred features with a whitening matrix, one with the class means.
+Distances to class means are float64: one product of the centred features with a whitening matrix, one with the means.
 """
 
 from __future__ import annotations
@@ -150,15 +150,20 @@ class ViM(Detector):
         self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
         vectors = np.linalg.eigh(moments.second_moment(about=self.origin_))[1]  # eigenvalues ascend
         self.residual_ = np.ascontiguousarray(vectors[:, : dimensions - dim])
-        logit, norm = 0.0, 0.0
+        logit, norm, prepared = 0.0, 0.0, self._prepare(data.dtype)
         for rows in data:
             logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
-            norm += float(self._residual(rows.features).sum())
+            norm += float(residual_norms(rows.features, *prepared).sum(dtype=np.float64))
         self.alpha_ = logit / norm if norm > 0 else 0.0
         del self.weight_, self.bias_  # not needed for scoring
 
-    def _residual(self, features: FloatArray) -> FloatArray:
-        return norms((features - self.origin_) @ self.residual_)
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        return self.origin_.astype(dtype), self.residual_.astype(dtype)
 
-    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        return logsumexp(rows.logits) - self.alpha_ * self._residual(rows.features)
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        return logsumexp(rows.logits) - self.alpha_ * residual_norms(rows.features, *prepared)
+
+
+def residual_norms(features: FloatArray, origin: FloatArray, residual: FloatArray) -> FloatArray:
+    """``[n]``: how long features, seen from an origin, are along the columns of ``residual``."""
+    return norms((features - origin) @ residual)

@@ -143,15 +143,15 @@ class KLM(Detector):
     def _fit(self, data: FitData) -> None:
         sums, counts = np.zeros(()), np.zeros(())
         for rows in data:
-            posterior, predicted = softmax(rows.logits.astype(np.float64)), rows.logits.argmax(axis=1)
+            posterior, predicted = softmax(rows.logits), rows.logits.argmax(axis=1)
             sums = sums + class_sums(posterior, predicted, data.columns)
             counts = counts + np.bincount(predicted, minlength=data.columns)
         seen = counts > 0
         self.posteriors_ = sums[seen] / counts[seen, None]
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
-        """``[K, C]``: log d_k; a probability that vanished counts as the smallest number there is."""
-        logs = np.log(np.maximum(self.posteriors_, np.finfo(np.float64).tiny))
+        """``[K, C]``: log d_k; a probability that vanished counts as the smallest number of float32."""
+        logs = np.log(np.maximum(self.posteriors_, np.finfo(np.float32).tiny))
         return logs.astype(dtype)
 
     def _score(self, rows: Rows, prepared: FloatArray) -> FloatArray:

@@ -91,8 +91,8 @@ class ODIN(_Networked):
     def _check(self) -> None:
         self._number("temperature", 1e-6, 1e9)
         self._number("epsilon", 0, 1e3)
-        std = np.atleast_1d(np.asarray(self.std, dtype=np.float64))
-        if std.ndim != 1 or not (np.isfinite(std) & (std > 0)).all():
+        each = self.std if isinstance(self.std, (tuple, list)) else [self.std]
+        if not each or not all(isinstance(s, (int, float)) and 0 < s < np.inf for s in each):
             raise ToodError(f"std: expected a positive number, or one a channel, found {self.std!r}")
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:

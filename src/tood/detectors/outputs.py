@@ -18,7 +18,7 @@ __all__ = ["Head", "Outputs"]
 FIT_BLOCK = 1 << 22  # elements of a block at fit: a float64 copy takes 32 MiB
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outputs:
     """Logits, features and labels of one set at one step; NumPy or torch, any device.
 
@@ -54,7 +54,7 @@ class Outputs:
         return Outputs(*(None if part is None else part[rows] for part in parts))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Head:
     """The last linear layer: ``logits = features @ weight.T + bias``.
 
@@ -102,7 +102,10 @@ def finite(array: FloatArray, name: str) -> FloatArray:
 
 
 def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
-    """Weight ``[C, D]`` and bias ``[C]`` of a :class:`Head` (or of anything with these two, such as ``nn.Linear``)."""
+    """Copies of weight ``[C, D]`` and bias ``[C]`` of a :class:`Head`, or of anything with these two (``nn.Linear``).
+
+    Copies, because a network that learns on changes its own in place.
+    """
     if not hasattr(head, "weight"):
         raise ToodError(f"head: expected Head(weight, bias), found {type(head).__name__}")
     weight = finite(floats(head.weight, "head.weight", ndim=2), "head.weight")
@@ -110,7 +113,7 @@ def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
     bias = np.zeros(len(weight), dtype=weight.dtype) if bias is None else floats(bias, "head.bias", ndim=1)
     if len(bias) != len(weight):
         raise ToodError(f"head: expected a bias for each of {len(weight)} weight rows, found {len(bias)}")
-    return weight, finite(bias, "head.bias")
+    return weight.copy(), finite(bias, "head.bias").copy()
 
 
 def read_rows(outputs: Any, needs: Iterable[str], labels: bool = False, again: bool = False) -> Rows:

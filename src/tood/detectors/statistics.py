@@ -13,6 +13,8 @@ from tood.detectors.outputs import FitData
 
 Doubles = npt.NDArray[np.float64]
 
+PIECE = 1 << 17  # numbers counted at a time, so that what is made of them stays in the cache
+
 
 def class_sums(values: FloatArray, classes: IntArray, count: int) -> Doubles:
     """``[count, D]``: the sum of the rows ``[n, D]`` of each class."""
@@ -134,19 +136,20 @@ def _histograms(
     dtype: np.dtype[Any] | None = None
     for block in blocks:
         dtype = dtype or block.dtype
-        keys = _keys(block.astype(dtype, copy=False))
-        shift = keys.dtype.type(8 * dtype.itemsize - 16 * (level + 1))
-        digits = keys >> shift  # with everything above them
-        for prefix, histogram in counts.items():
-            chosen = digits if level == 0 else digits[digits >> keys.dtype.type(16) == prefix]
-            histogram += np.bincount((chosen & keys.dtype.type(0xFFFF)).astype(np.intp), minlength=1 << 16)
+        numbers = block.astype(dtype, copy=False).reshape(-1)
+        for start in range(0, len(numbers), PIECE):
+            keys = _keys(numbers[start : start + PIECE])
+            digits = keys >> keys.dtype.type(8 * dtype.itemsize - 16 * (level + 1))  # with everything above them
+            for prefix, histogram in counts.items():
+                chosen = digits if level == 0 else digits[digits >> keys.dtype.type(16) == prefix]
+                histogram += np.bincount((chosen & keys.dtype.type(0xFFFF)).astype(np.intp), minlength=1 << 16)
     assert dtype is not None
     return counts, dtype
 
 
 def _keys(block: FloatArray) -> npt.NDArray[Any]:
     """Whole numbers that sort as the floats do: flip the sign bit of the positive, every bit of the negative."""
-    bits = np.ascontiguousarray(block).reshape(-1).view(f"i{block.itemsize}")
+    bits = np.ascontiguousarray(block).view(f"i{block.itemsize}")
     flip = (bits >> (8 * block.itemsize - 1)).view(f"u{block.itemsize}")  # all ones where negative
     flip |= flip.dtype.type(1 << (8 * block.itemsize - 1))
     flip ^= bits.view(flip.dtype)

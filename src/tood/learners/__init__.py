@@ -12,7 +12,14 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+
+try:
+    import lightning_fabric  # noqa: F401
+    import torch  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError("torch and lightning-fabric", "train", "training") from error
+
 from tood.learners.agem import AGEM
 from tood.learners.base import Batch, Learner
 from tood.learners.ber import BER, BERSettings

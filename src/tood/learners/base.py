@@ -273,7 +273,7 @@ class Learner:
             raise ToodError("teacher: there is none in the first task")
         with self.fabric.autocast():
             logits: Tensor = self._frozen_teacher(inputs)
-        return logits
+        return logits.float()
 
     def config(self) -> dict[str, Any]:
         """Everything that decides the weights: a checkpoint of another configuration is refused."""

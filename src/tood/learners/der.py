@@ -27,7 +27,9 @@ class DERSettings(ReservoirSettings):
     beta:
         Weight of the cross-entropy of a second replayed batch; above 0 it is DER++.
     stored:
-        Compare the ``"width"`` that was stored, or (``"zero_pad"``) all columns, later ones being pulled to 0.
+        Compare all columns, those that came after a sample being pulled to 0 (``"zero_pad"``: what the full-width head
+        of the paper does nearly, as its unused logits are near 0), or only the ``"width"`` that was stored. With the
+        second, plain DER says nothing against new classes on old samples and forgets.
     """
 
     momentum: float = 0.0
@@ -38,7 +40,7 @@ class DERSettings(ReservoirSettings):
     epochs: int = 50
     alpha: float = 0.3
     beta: float = 0.0
-    stored: Literal["width", "zero_pad"] = "width"
+    stored: Literal["width", "zero_pad"] = "zero_pad"
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+
+try:
+    import torch
+    from torch import nn
+except ImportError as error:
+    raise MissingDependencyError("torch", "torch", "a network") from error
+
 from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18
 from tood.models.head import Head
 from tood.models.network import Network

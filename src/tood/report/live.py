@@ -31,7 +31,8 @@ def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress]
             bar = bars.add_task("", total=None)
 
             def show(p: Progress) -> None:
-                bars.update(bar, description=describe(p), total=p.epochs * p.steps, completed=p.epoch * p.steps + p.step)
+                done = p.epoch * p.steps + p.step
+                bars.update(bar, description=describe(p), total=p.epochs * p.steps, completed=done)
 
             yield show, bars.console.print
     else:

@@ -20,6 +20,7 @@ from tood.pipeline.metrics_file import accuracy
 from tood.report.appearance import label, spread
 from tood.report.gather import Measured, StepScores, score_steps
 from tood.report.summary import ACCURACY, Key, Summary, best_keys, collect, paper
+from tood.report.tables import MISMATCH_NOTE
 
 __all__ = ["content"]
 
@@ -47,6 +48,7 @@ def content(measured: Sequence[Measured]) -> Json:
         "overall": _overall(summaries),
         "accuracy": _rows(summaries, (ACCURACY,)),
         "table": _rows(summaries, TABLE),
+        "paper_note": MISMATCH_NOTE,
         "runs": [_run(one, metrics, with_scores=one in chosen) for one in measured],
     }
 

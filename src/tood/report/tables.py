@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Cell", "Column", "Table", "build", "tables_of", "trajectory_table"]
 
 LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # in the paper's order; others follow alphabetically
+TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
 FPR_NOTES = {
     "ood": "FPR@95: the share of ID flagged when 95 % of OOD is caught (`fpr_at_ood_recall`, as OpenOOD and the "
     "paper's tables), each task with its own threshold.",
@@ -199,7 +200,7 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Table:
     """How each detector ranks by Avg AUROC over all streams and learners."""
     found = ranks(summaries)
     settings = {(key.stream, key.learner) for key in summaries}
-    repaired = [place for name, places in found.items() if name.startswith("tood_") for place in places]
+    repaired = [place for name in TOOD_VARIANTS for place in found.get(name, ())]
     rows = []
     for name in sorted(found, key=lambda name: (sum(found[name]) / len(found[name]), name)):
         places = found[name]
@@ -218,7 +219,7 @@ def _tood_on_top(summaries: Mapping[Key, Summary]) -> int:
     count = 0
     for pair in {(key.stream, key.learner) for key in summaries}:
         own = {key: value for key, value in summaries.items() if (key.stream, key.learner) == pair}
-        count += any(name.startswith("tood_") and places[0] <= 2 for name, places in ranks(own).items())
+        count += any(name in TOOD_VARIANTS and places[0] <= 2 for name, places in ranks(own).items())
     return count
 
 

@@ -20,12 +20,12 @@ function columns() {
   const several = at("table-learner").value === "*" && at("table-learner").length > 1;
   const found = [{ key: "detector", name: "Detector", text: true, of: (row) => label(row.detector) },
     ...(several ? [{ key: "learner", name: "Learner", text: true, of: (row) => label(row.learner) }] : [])];
-  for (const metric of Object.keys(NAMES)) {
+  for (const metric of Object.keys(NAMES).filter((name) => data.table.some((row) => row.values[name]))) {
     const value = (row) => row.values[metric];
     found.push({ key: metric, name: NAMES[metric], value, of: (row) => value(row)?.mean });
     if (inPaper(metric)) {
       found.push({ key: `${metric} paper`, name: "Paper", of: (row) => value(row)?.paper });
-      found.push({ key: `${metric} difference`, name: "Ours − paper", signed: true,
+      found.push({ key: `${metric} difference`, name: "Δ", signed: true,
         of: (row) => (value(row)?.paper == null ? undefined : value(row).mean - value(row).paper) });
     }
   }
@@ -137,6 +137,7 @@ const learnerOptions = () => {
 };
 learnerOptions();
 at("paper-note").hidden = !Object.keys(NAMES).some(inPaper);
+at("paper-note").append(" ", data.paper_note);
 options(at("run"), data.runs.map((one, place) => [place, one.name]));
 for (const [id, act] of Object.entries({ run: chooseRun, metric: trajectories, "ood-set": trajectories, task: trajectories,
   "map-left": maps, "map-right": maps, "score-detector": chooseRecall, "score-task": scores, "table-learner": mainTable }))

@@ -1,5 +1,12 @@
 """Figures: each a function that takes tables or arrays and returns a matplotlib Figure; and all of them for runs."""
 
+from tood.errors import MissingDependencyError
+
+try:
+    import matplotlib  # noqa: F401
+except ImportError as missing:
+    raise MissingDependencyError("matplotlib", "report", "drawing figures") from missing
+
 from tood.report.figures.ablations import buffer_size, margin, mechanism
 from tood.report.figures.crowding import Embedding, embed, nearest_distances, tsne
 from tood.report.figures.distributions import ridges, whiskers

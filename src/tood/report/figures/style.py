@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias
 
+import matplotlib as mpl
 import numpy as np
 import numpy.typing as npt
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from tood.errors import MissingDependencyError, ToodError
+from tood.errors import ToodError
 from tood.pipeline.store import write_file
 from tood.report.appearance import COLOURS, label, spread
-
-try:
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-except ImportError as missing:
-    raise MissingDependencyError("matplotlib", "report", "drawing figures") from missing
 
 __all__ = ["COLOURS", "label", "save", "spread"]
 

@@ -15,9 +15,9 @@ from tood.report.figures.style import (
     caption,
     grid,
     label,
+    spread,
     step_axis,
     styled,
-    task_bar,
     task_colours,
 )
 
@@ -87,7 +87,7 @@ def confidence_gap(energies: npt.ArrayLike, note: str = "") -> Figure:
     Parameters
     ----------
     energies:
-        ``[T, T]``: entry ``[t, i]`` is that of task i at step t, NaN where i > t.
+        ``[T, T]``: entry ``[t, i]`` is that of task i at step t, NaN where i > t. Of many tasks ten are shown.
     note:
         What to say below the panel.
     """
@@ -96,7 +96,7 @@ def confidence_gap(energies: npt.ArrayLike, note: str = "") -> Figure:
     _task_lines(axes, values)
     axes.set(ylabel="mean energy in the own channel")
     step_axis(axes, len(values))
-    _task_key(figure, [axes], len(values), "outside right center")
+    _task_key(figure, axes, "outside right center", columns=1)
     caption(figure, note)
     return figure
 
@@ -113,7 +113,8 @@ def fixed_threshold(
     Parameters
     ----------
     recall:
-        For each detector ``[T, T]``, in [0, 1]: the share of task i accepted at step t, NaN where i > t.
+        For each detector ``[T, T]``, in [0, 1]: the share of task i accepted at step t, NaN where i > t. Of
+        many tasks ten are shown.
     caught:
         For each detector and OOD set ``[T]``, in [0, 1]: the share rejected at each step.
     groups:
@@ -140,25 +141,20 @@ def fixed_threshold(
     for axes in panels[-1]:
         step_axis(axes, tasks)
     figure.legend(*panels[0, 1].get_legend_handles_labels(), loc="outside right center", handlelength=2.4)
-    _task_key(figure, panels[:, 0].tolist(), tasks, "outside upper left")
+    _task_key(figure, panels[0, 0], "outside upper left")
     caption(figure, note)
     return figure
 
 
 def _task_lines(axes: Any, values: Any) -> None:
-    """A line a task, from the step that learned it."""
+    """A line a task, from the step that learned it; of many tasks ten, spread evenly."""
     tasks = len(values)
-    style = {"marker": "o"} if tasks <= 20 else {"linewidth": 0.7}
-    for task, colour in enumerate(task_colours(tasks)):
-        name = f"task {task}"
-        axes.plot(range(task, tasks), values[task:, task], color=colour, label=name, **style)
+    style = {"marker": "o"} if tasks <= 20 else {"linewidth": 1.1}
+    colours = task_colours(tasks)
+    for task in spread(tasks, 10):
+        axes.plot(range(task, tasks), values[task:, task], color=colours[task], label=f"task {task}", **style)
 
 
-def _task_key(figure: Figure, panels: list[Any], tasks: int, place: Any) -> None:
-    """A legend of few tasks, a bar of many."""
-    if tasks <= 10:
-        columns = 1 if "right" in place else tasks
-        handles, names = panels[0].get_legend_handles_labels()
-        figure.legend(handles, names, loc=place, ncols=columns, handlelength=1.2, columnspacing=1)
-    else:
-        task_bar(figure, panels, tasks)
+def _task_key(figure: Figure, axes: Any, place: Any, columns: int = 10) -> None:
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, loc=place, ncols=columns, handlelength=1.2, columnspacing=1)
