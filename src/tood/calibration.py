@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -21,7 +22,7 @@ from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import read_tensors, write_tensors
 from tood.partition import Partition
 
-__all__ = ["TOOD", "Reference", "Variant"]
+__all__ = ["TOOD", "Channels", "Reference", "Variant"]
 
 Variant: TypeAlias = Literal["mean_shift", "robust_anchor", "temperature", "none"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
@@ -31,7 +32,7 @@ NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimate
 KIND = "tood-calibrator"
 
 
-class _Channels(NamedTuple):
+class Channels(NamedTuple):
     """``E_norm = gain · (E_t - location_t) / scale_t + offset``."""
 
     location: FloatArray  # [N]
@@ -99,27 +100,48 @@ class TOOD:
         self._floor_spread()
         return self
 
+    @classmethod
+    def from_statistics(cls, tasks: Any, statistics: Mapping[str, Any], **settings: Any) -> TOOD:
+        """A fitted calibrator from statistics that were computed elsewhere: ``[N]`` each, as :attr:`statistics_`."""
+        cal = cls(tasks, **settings)
+        cal._check_parameters()
+        cal.partition_ = Partition(tasks)
+        cal.statistics_ = {}
+        for name in ("count", "mean", "median", "mad", "std"):
+            values = np.array(statistics[name], dtype=np.float64)
+            if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
+                raise ToodError(f"statistics: {name}: expected one finite number a task, found {values}")
+            cal.statistics_[name] = values
+        cal._floor_spread()
+        return cal
+
     def score(self, logits: ArrayT) -> ArrayT:
         """``[n]``: the largest normalised energy plus λ times its lead over the second; higher = in-distribution."""
+        return self._score(logits, assign=False)[0]
+
+    def score_and_assign(self, logits: ArrayT) -> tuple[ArrayT, ArrayT]:
+        """Both :meth:`score` and :meth:`assign` from one pass over the logits."""
+        return self._score(logits, assign=True)
+
+    def _score(self, logits: ArrayT, assign: bool) -> tuple[ArrayT, ArrayT]:
         logits, partition, channels = self._ready(logits)
         margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
-            best = values.topk(min(2, len(partition)), dim=1).values
-            score = best[:, 0] + margin * (best[:, 0] - best[:, -1])
-            return cast(ArrayT, score * channels.gain + channels.offset)
-        out = np.empty(len(logits), dtype=_dtype(logits))
+            best = values.topk(min(2, len(partition)), dim=1)
+            lead = best.values[:, 0] + margin * (best.values[:, 0] - best.values[:, -1])
+            return cast(ArrayT, lead * channels.gain + channels.offset), cast(ArrayT, best.indices[:, 0])
+        scores = np.empty(len(logits), dtype=_dtype(logits))
+        tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
             values -= channels.location[:, None].astype(values.dtype)
             values /= channels.scale[:, None].astype(values.dtype)
-            top = values.max(axis=0)
-            if margin:
-                winner = values.argmax(axis=0)
-                np.put_along_axis(values, winner[None], -np.inf, axis=0)
-                top = top + margin * (top - values.max(axis=0))
-            out[rows] = top.astype(np.float64) * channels.gain + channels.offset
-        return back(out, like=logits)
+            top, winners = _lead(values, margin, assign)
+            scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
+            if assign:
+                tasks[rows] = winners
+        return back(scores, like=logits), back(tasks, like=logits)
 
     def task_energies(self, logits: ArrayT) -> ArrayT:
         """``[n, N]``: E_t, one energy a task, as they are."""
@@ -158,17 +180,10 @@ class TOOD:
         """Read what :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
-            columns, sizes = tensors.pop("columns"), tensors.pop("sizes")
-            parts = np.split(columns, np.cumsum(sizes)[:-1])
-            cal = cls(Partition(parts), **json.loads(metadata["settings"]))
-            cal._check_parameters()
-            for name in ("count", "mean", "median", "mad", "std"):
-                if tensors[name].shape != (len(sizes),) or not np.isfinite(tensors[name]).all():
-                    raise ToodError(f"{name} is not one finite number a task")
+            parts = np.split(tensors["columns"], np.cumsum(tensors["sizes"])[:-1])
+            return cls.from_statistics(Partition(parts), tensors, **json.loads(metadata["settings"]))
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable calibrator: {error}") from error
-        cal.partition_, cal.statistics_ = cal.tasks, tensors
-        return cal
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings by name, as scikit-learn expects."""
@@ -207,24 +222,25 @@ class TOOD:
             raise ToodError("tasks: changed since fit; call fit again")
         return self.partition_
 
-    def _ready(self, logits: ArrayT) -> tuple[ArrayT, Partition, _Channels]:
+    def _ready(self, logits: ArrayT) -> tuple[ArrayT, Partition, Channels]:
         partition = self._fitted()
         self._check_parameters()
         if not hasattr(logits, "shape"):
             logits = cast(ArrayT, np.asarray(logits))
-        return logits, check_columns(logits, partition), self._channels()
+        return logits, check_columns(logits, partition), self.channels()
 
-    def _channels(self) -> _Channels:
+    def channels(self) -> Channels:
         """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale)."""
+        self._fitted()
         s = self.statistics_
         ones, zeros = np.ones_like(s["mean"]), np.zeros_like(s["mean"])
         if self.variant == "mean_shift":
-            return _Channels(s["mean"], ones, 1.0, self._of_reference(s["mean"]))
+            return Channels(s["mean"], ones, 1.0, self._of_reference(s["mean"]))
         if self.variant == "robust_anchor":
-            return _Channels(s["median"], s["mad"], self._of_reference(s["mad"]), self._of_reference(s["median"]))
+            return Channels(s["median"], s["mad"], self._of_reference(s["mad"]), self._of_reference(s["median"]))
         if self.variant == "temperature":
-            return _Channels(zeros, s["std"], 1.0, 0.0)
-        return _Channels(zeros, ones, 1.0, 0.0)
+            return Channels(zeros, s["std"], 1.0, 0.0)
+        return Channels(zeros, ones, 1.0, 0.0)
 
     def _of_reference(self, statistic: FloatArray) -> float:
         if self.reference == "mean":
@@ -275,7 +291,8 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> npt.NDAr
 
 
 def _statistics(own: npt.NDArray[np.float64], tasks: IntArray, count: int) -> Statistics:
-    groups = np.split(own[np.argsort(tasks, kind="stable")], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
+    # Sorted within each task, so that the sums do not depend on the order of the samples to the last bit.
+    groups = np.split(own[np.lexsort((own, tasks))], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
     median = np.array([np.median(group) for group in groups])
     return {
         "count": np.array([float(len(group)) for group in groups]),
@@ -285,6 +302,28 @@ def _statistics(own: npt.NDArray[np.float64], tasks: IntArray, count: int) -> St
         * np.array([np.median(np.abs(group - m)) for group, m in zip(groups, median, strict=True)]),
         "std": np.array([group.std() for group in groups]),
     }
+
+
+def _lead(values: FloatArray, margin: float, assign: bool) -> tuple[FloatArray, FloatArray]:
+    """The largest of each column of ``values`` ``[N, rows]`` plus λ times its lead, and where it is.
+
+    Short axes are what ``argmax`` is slow on, so the winner comes from products with the mask of the maximum; only
+    columns in which several channels tie are looked at one by one. Overwrites ``values``.
+    """
+    top: FloatArray = values.max(axis=0)
+    if not (margin or assign):
+        return top, top
+    at_top = values == top
+    sums = np.stack([np.ones(len(values)), np.arange(len(values))]).astype(values.dtype) @ at_top.astype(values.dtype)
+    tied = np.flatnonzero(sums[0] > 1)
+    winners = sums[1]
+    winners[tied] = at_top[:, tied].argmax(axis=0)
+    if margin:
+        np.putmask(values, at_top, -np.inf)
+        second = values.max(axis=0)
+        second[tied] = top[tied]
+        top = top + margin * (top - second)
+    return top, winners
 
 
 def _dtype(logits: Any) -> np.dtype[Any]:

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, back, floats, indices
-from tood.calibration import TOOD, _dtype, task_of_labels
-from tood.energy import energy_blocks, on_torch
+from tood.calibration import TOOD, task_of_labels
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import read_tensors, write_tensors
 from tood.partition import Partition
@@ -294,36 +293,13 @@ class Conformal:
 
 
 def score_and_assign(cal: Any, logits: Any) -> tuple[FloatArray, IntArray | None]:
-    """``cal.score`` and ``cal.assign``, where there is one, as NumPy arrays; of a TOOD in one pass over the logits."""
-    if isinstance(cal, TOOD) and not on_torch(logits):
-        return _tood_score_and_assign(cal, logits)
-    scores = floats(cal.score(logits), "scores", ndim=1)
-    return scores, indices(cal.assign(logits), "tasks", length=len(scores)) if hasattr(cal, "assign") else None
-
-
-def _tood_score_and_assign(cal: TOOD, logits: Any) -> tuple[FloatArray, IntArray]:
-    logits, partition, channels = cal._ready(logits)
-    margin = float(cal.margin) if len(partition) > 1 else 0.0
-    scores, tasks = np.empty(len(logits), dtype=_dtype(logits)), np.empty(len(logits), dtype=np.int64)
-    for rows, values in energy_blocks(logits, partition):
-        values -= channels.location[:, None].astype(values.dtype)
-        values /= channels.scale[:, None].astype(values.dtype)
-        top = values.max(axis=0)
-        at_top = values == top
-        # Sums of ones and of task numbers: argmax along a short axis would take half as long as the energies.
-        sums = np.stack([np.ones(len(values)), np.arange(len(values))]).astype(values.dtype) @ at_top.astype(
-            values.dtype
-        )
-        tied = np.flatnonzero(sums[0] > 1)
-        tasks[rows] = sums[1]
-        tasks[rows][tied] = at_top[:, tied].argmax(axis=0)
-        if margin:
-            np.putmask(values, at_top, -np.inf)
-            second = values.max(axis=0)
-            second[tied] = top[tied]
-            top = top + margin * (top - second)
-        scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
-    return scores, tasks
+    """Scores and, where the calibrator tells them, winning tasks, as NumPy arrays."""
+    if hasattr(cal, "score_and_assign"):
+        scores, tasks = cal.score_and_assign(logits)
+    else:
+        scores, tasks = cal.score(logits), cal.assign(logits) if hasattr(cal, "assign") else None
+    scores = floats(scores, "scores", ndim=1)
+    return scores, None if tasks is None else indices(tasks, "tasks", length=len(scores))
 
 
 def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:

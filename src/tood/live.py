@@ -140,12 +140,9 @@ class LiveTOOD:
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
-        cal = TOOD(self.partition, variant=variant, margin=margin, reference=reference).set_params()
         rows = [sketch.statistics() for sketch in self.sketches]
-        cal.partition_ = self.partition
-        cal.statistics_ = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-        cal._floor_spread()
-        return cal
+        statistics = {name: [row[name] for row in rows] for name in rows[0]}
+        return TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file, atomically."""

@@ -48,7 +48,7 @@ def test_onnxruntime_scores_as_python_does(tmp_path, sizes, apart, variant, marg
     single = logits.astype(np.float32)
     score, task = session(tmp_path / "scorer.onnx").run(None, {"logits": single})
     # A float32 energy near 1,000 is known to 6e-5 only, in Python as in ONNX; and a channel may be rescaled.
-    channels = cal._channels()
+    channels = cal.channels()
     unit = np.max(channels.gain / channels.scale) * max(1.0, np.abs(single).max())
     np.testing.assert_allclose(score, cal.score(single), rtol=1e-5, atol=1e-5 if apart == 0 else 5e-7 * unit)
 

@@ -1,6 +1,8 @@
 """Networks: sizes known from the literature, identities between forward paths, round trips."""
 
 import json
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -179,9 +181,29 @@ def test_bad_names_and_shapes():
 
 
 def test_timm_is_an_extra(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "timm", None)
+    monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ToodError, match=r'pip install "tood\[timm\]"'):
         models.create("timm:vit_base_patch16_224", (32, 32, 3))
+
+
+def test_timm_models_are_resized_to_and_reload_without_the_hub(monkeypatch, tmp_path):
+    asked = []
+
+    class Model(nn.Sequential):
+        num_features, default_cfg = 7, {"input_size": (3, 16, 16)}
+
+    def create_model(name, num_classes, in_chans, pretrained=False):
+        asked.append((name, num_classes, pretrained))
+        return Model(nn.Flatten(), nn.Linear(in_chans * 16 * 16, 7))
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+    network = models.create("timm:some_vit", (8, 8, 3), columns=2, pretrained=True)
+    x = torch.rand(2, 3, 8, 8)
+    large = nn.functional.interpolate(x, (16, 16), mode="bicubic")
+    torch.testing.assert_close(network.features(x), network.backbone[1](large))
+    network.save(tmp_path / "m.safetensors")
+    assert torch.equal(Network.load(tmp_path / "m.safetensors")(x), network(x))
+    assert asked == [("some_vit", 0, True), ("some_vit", 0, False)]
 
 
 def test_damaged_files(tmp_path):

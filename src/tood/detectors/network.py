@@ -19,7 +19,7 @@ from tood.errors import MissingDependencyError, ToodError
 if TYPE_CHECKING:
     import torch
 
-BATCH = 256
+BATCH = 128  # small enough for the activations of a small network to stay in the cache
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
 
-SAFE = 50.0  # exp(±50) times any number of columns is far from the limits of float32
+SAFE = 1e-20, 1e25  # sums of exponentials between these have lost nothing, in float32 too
 
 
 class Exponentials(NamedTuple):
@@ -20,26 +20,28 @@ class Exponentials(NamedTuple):
     shift: FloatArray | float  # [n], or 0 for all
 
 
-def exponentials(x: FloatArray, overwrite: bool = False) -> Exponentials:
-    """Exponentials of each row, shifted by its maximum only where they could overflow or vanish without.
+def exponentials(x: FloatArray) -> Exponentials:
+    """Exponentials of each row, shifted by its maximum only where they overflow or vanish without.
 
-    The shift costs as much as the exponential, the relative precision is the same without, and each row decides for
-    itself: that all numbers are small only spares looking at the rows one by one. ``overwrite`` lets the exponentials
-    take the place of ``x``.
+    The shift costs as much as the exponential, and the relative precision is the same without. Each row decides for
+    itself, by its sum.
     """
-    shift: FloatArray | float = 0.0
-    if x.max(initial=0) < SAFE and x.min(initial=0) > -SAFE:
-        values = np.exp(x, out=x if overwrite else None)
-    else:
-        top = x.max(axis=1)
-        shift = np.where(np.abs(top) < SAFE, x.dtype.type(0), top)
-        values = np.exp(x - shift[:, None])
-    return Exponentials(values, values @ np.ones(x.shape[1], dtype=x.dtype), shift)
+    ones = np.ones(x.shape[1], dtype=x.dtype)
+    with np.errstate(over="ignore"):
+        values = np.exp(x)
+    total = values @ ones
+    lost = ~((total > SAFE[0]) & (total < SAFE[1]))
+    if not lost.any():
+        return Exponentials(values, total, 0.0)
+    shift = np.where(lost, x.max(axis=1), x.dtype.type(0))
+    values[lost] = np.exp(x[lost] - shift[lost, None])
+    total[lost] = values[lost] @ ones
+    return Exponentials(values, total, shift)
 
 
-def logsumexp(x: FloatArray, overwrite: bool = False) -> FloatArray:
+def logsumexp(x: FloatArray) -> FloatArray:
     """``[n, C]`` to ``[n]``: log Σ_c exp(x_c), the energy."""
-    _, total, shift = exponentials(x, overwrite)
+    _, total, shift = exponentials(x)
     np.log(total, out=total)
     total += shift
     return total

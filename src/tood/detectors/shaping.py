@@ -30,7 +30,7 @@ class Linear(NamedTuple):
         if gain is not None:
             logits *= gain[:, None]
         logits += self.bias
-        return logsumexp(logits, overwrite=True)
+        return logsumexp(logits)
 
 
 class _Shaper(Detector):

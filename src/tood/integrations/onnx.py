@@ -91,7 +91,7 @@ class _Graph:
 
     def energies(self, cal: TOOD) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
-        order, in_order, groups = cal._fitted().layout
+        order, in_order, groups = cal.partition_.layout
         logits = "logits" if in_order else self.add("Gather", "logits", self.constant(order, np.int64), axis=1)
         parts = []
         for start, size, members in groups:
@@ -108,7 +108,7 @@ class _Graph:
 
     def score(self, cal: TOOD) -> int:
         """Everything up to the outputs; returns the number of logit columns."""
-        partition, channels = cal._fitted(), cal._channels()
+        channels, partition = cal.channels(), cal.partition_
         centred = self.add("Sub", self.energies(cal), self.constant(channels.location))
         values = self.add("Div", centred, self.constant(channels.scale))
         best, winner = self.add("TopK", values, self.indices(min(2, len(partition))), outputs=2, axis=1)

@@ -40,8 +40,8 @@ class ScorerModule(torch.nn.Module):
 
     def __init__(self, cal: TOOD) -> None:
         super().__init__()
-        partition = cal._fitted()
-        channels = cal._channels()
+        channels = cal.channels()
+        partition = cal.partition_
         order, _, groups = partition.layout
         self.groups = [(start, size, len(members)) for start, size, members in groups]
         self.margin = float(cal.margin) if len(partition) > 1 else 0.0

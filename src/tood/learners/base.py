@@ -33,7 +33,10 @@ EVALUATION_BATCH = 256
 
 
 class Batch(NamedTuple):
-    """Network inputs, the logit column of each one's class, and their rows in ``stream.train``."""
+    """Network inputs, the logit column of each one's class, and their rows in ``stream.train``.
+
+    Where a learner joins replayed samples to a batch of new ones, they come last and ``rows`` has only the new ones.
+    """
 
     inputs: Tensor
     columns: Tensor

@@ -21,6 +21,9 @@ PRECISIONS = ("auto", "32-true", "bf16-mixed")
 def start(device: str = "auto", precision: str = "auto") -> Fabric:
     """Lightning Fabric on one device, or on one a process under ``torchrun``.
 
+    ``torchrun --nproc-per-node 2 train.py`` trains data-parallel: each process gets its share of every batch, gradients
+    are averaged, and networks and memories stay the same in all of them. Only the first process writes.
+
     Parameters
     ----------
     device:

@@ -1,0 +1,149 @@
+"""``tood reproduce``: every table, figure and ablation of the paper from one command each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from tood.pipeline.store import Run
+    from tood.pipeline.sweep import Cell
+
+__all__ = ["command"]
+
+TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet")
+STORED = ("figures", "ablations", "toy")  # nothing is trained for these, but for the toy's seconds
+
+
+@click.command()
+@click.argument("target", type=click.Choice([*TRAINED, *STORED]))
+@click.option("--preset", type=click.Choice(["paper", "released", "cpu"]), default="cpu", show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
+@click.option("--seeds", type=click.IntRange(1), help="How many.  [default: 3 for the tables, else 1]")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--dry-run", is_flag=True, help="List the runs with how far each is, and stop.")
+@click.option(
+    "--collect",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Copy the figures of finished runs to DIR, for `make results`, and stop.",
+)
+@click.option("--commit", help="With --collect: what made them.  [default: what git says here]")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    target: str,
+    preset: str,
+    out: Path,
+    workers: int,
+    seeds: int | None,
+    engine: str,
+    dry_run: bool,
+    collect: Path | None,
+    commit: str | None,
+    as_json: bool,
+) -> None:
+    """Reproduce a table of the paper: its runs, then tables beside the paper's figures, figures and a page.
+
+    Interrupted at any time, the same command goes on where it was; runs that another target has made in --out are
+    used as they are. The targets figures and ablations work on what --out holds and train nothing.
+
+    \b
+    Examples:
+      tood reproduce table1 --dry-run
+      tood reproduce table1 --preset cpu --out runs --workers 2
+      tood reproduce drift --out runs
+      tood reproduce ablations --out runs
+      tood reproduce table1 --out runs --collect docs/results/metrics
+    """  # noqa: D301
+    from tood.pipeline.reproduce import cells, notes
+
+    members = cells(target, out, preset, seeds) if target in TRAINED else []
+    for note in notes(target, preset):
+        click.echo(f"Note: {note}.", err=True)
+    if dry_run:
+        _list(target, members, out, as_json)
+    elif collect is not None:
+        _collect(members, out, collect, commit)
+    elif target == "toy":
+        from tood.commands.toy import command as toy
+
+        ctx.invoke(toy, seeds=[0, 1, 2, 3, 4], out=out / "toy", figure=True, as_json=False)
+    elif target == "ablations":
+        from tood.commands.ablate import command as ablate
+
+        ctx.invoke(ablate, paths=(out,), out=out / "ablations")
+    else:
+        failed = _train(members, workers, engine)
+        _report(_finished(members, out), out / "report" / target)
+        if failed:
+            click.echo(f"tood: {failed} of {len(members)} runs failed; start again to retry them", err=True)
+            sys.exit(1)
+
+
+def _train(members: list[Cell], workers: int, engine: str) -> int:
+    """Bring every run to its end; how many failed."""
+    from tood.pipeline.sweep import run_cells
+
+    failed = run_cells(members, workers, engine, say=click.echo)
+    for name, error in failed.items():
+        click.echo(f"tood: {name}: {error}", err=True)
+    return len(failed)
+
+
+def _finished(members: list[Cell], out: Path) -> list[Run]:
+    """The finished runs of a target; every one in ``out`` where the target has none of its own."""
+    from tood.errors import ToodError
+    from tood.pipeline.store import Run, find_runs
+
+    runs = [Run(cell.path) for cell in members if cell.status() == "done"] if members else find_runs([out])
+    runs = [run for run in runs if run.metrics_path.exists()]
+    if not runs:
+        raise ToodError(f"{out}: expected finished runs, found none")
+    return runs
+
+
+def _report(runs: list[Run], folder: Path) -> None:
+    """Tables beside the paper's figures, figures, and the page."""
+    from tood.pipeline.metrics_file import load_metrics
+    from tood.report.figures import draw_all
+    from tood.report.page import write_page
+    from tood.report.render import print_tables, write_tables
+    from tood.report.tables import tables_of
+
+    tables = tables_of([(run, load_metrics(run.path)) for run in runs], against_paper=True)
+    print_tables(tables)
+    write_tables(tables, folder)
+    draw_all(runs, folder / "figures")
+    click.echo(f"Tables, figures and the page: {write_page(runs, folder / 'report.html')}")
+
+
+def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
+    if members:
+        states = {cell.config.name: cell.status() for cell in members}
+    elif target == "toy":
+        states = {"toy": "done" if (out / "toy" / "toy.json").exists() else "waiting"}
+    else:
+        states = {run.path.name: "done" for run in _finished(members, out)}
+    if as_json:
+        click.echo(json.dumps(states, indent=2))
+        return
+    for name, state in states.items():
+        click.echo(f"{name:<50} {state}")
+    done = sum(state == "done" for state in states.values())
+    click.echo(f"{done} of {len(states)} done", err=True)
+
+
+def _collect(members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
+    from tood.report.collect import collect_figures, collect_runs, current_commit
+
+    runs = _finished(members, out)
+    copied = collect_runs(runs, folder, current_commit() if commit is None else commit)
+    files = collect_figures(out, folder)
+    click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs were new, and {len(files)} figures")

@@ -1,0 +1,183 @@
+"""OOD detection along anyone's Avalanche training: AUROC of energy and of TOOD, their forgetting, and accuracy.
+
+For class-incremental streams with one head: an OOD sample has no task label to choose a head with.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.calibration import TOOD
+from tood.energy import energy
+from tood.errors import MissingDependencyError, ToodError
+from tood.metrics import Trajectory, auroc
+from tood.partition import Partition
+
+try:
+    import torch
+    from avalanche.evaluation import PluginMetric
+    from avalanche.evaluation.metric_results import MetricValue
+except ImportError as error:
+    raise MissingDependencyError("avalanche-lib", "avalanche", "tood.integrations.avalanche") from error
+
+__all__ = ["OODMetrics"]
+
+Floats = npt.NDArray[np.float64]
+
+
+class OODMetrics(PluginMetric):  # type: ignore[misc]
+    """A plugin metric for Avalanche's ``EvaluationPlugin``; it reports after each ``strategy.eval(stream)``.
+
+    After step t the classes of experiences 0..t are in-distribution; samples of later ones and columns of classes not
+    seen yet are left out. Names follow Avalanche's, with ``NAME`` an OOD set and i an experience::
+
+        Accuracy/eval_phase/test_stream/Exp00i
+        AUROC_energy/eval_phase/test_stream/NAME/Exp00i        AUROC_tood/...
+        Avg_AUROC_energy/eval_phase/test_stream                mean over experiences seen and sets, at this step
+        D_avg_energy/eval_phase/test_stream                    AUROC lost since each experience was learned
+
+    D_avg appears from the second step on, provided that every experience seen was evaluated after every step. It does
+    not touch the random state of torch: training goes the same with and without it.
+
+    Parameters
+    ----------
+    tasks:
+        The classes of each training experience, in order: ``[e.classes_in_this_experience for e in train_stream]``.
+    ood:
+        Named datasets of OOD samples, whose items are an input or begin with one.
+    calibration:
+        The calibration set of TOOD, with items ``(x, y, ...)``: a dataset, or a function of the strategy that returns
+        one, such as a replay memory. Samples of classes not seen yet are left out. None logs energy alone.
+    variant, margin:
+        As in :class:`~tood.TOOD`.
+    """
+
+    def __init__(
+        self,
+        tasks: Any,
+        ood: Mapping[str, Any],
+        calibration: Any | Callable[[Any], Any] = None,
+        variant: Any = "robust_anchor",
+        margin: float = 0.5,
+    ) -> None:
+        super().__init__()
+        self.tasks = Partition(tasks)
+        if not ood:
+            raise ToodError("ood: expected one dataset or more by name, found none")
+        self.ood, self.calibration = dict(ood), calibration
+        self.variant, self.margin = variant, margin
+        self._step: int | None = None
+        #: By stream, detector and step: AUROC ``[experience, OOD set]``, NaN where an experience was not evaluated.
+        self.auroc: dict[tuple[str, str], dict[int, Floats]] = {}
+        self._values: dict[str, float] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the batches of the evaluation under way, not the figures of earlier ones."""
+        self._batches: list[tuple[Floats, Floats]] = []
+
+    def result(self) -> dict[str, float]:
+        """The figures of the last evaluation, by name."""
+        return dict(self._values)
+
+    def before_training_exp(self, strategy: Any) -> None:
+        """A step begins: its classes count as seen."""
+        self._step = int(strategy.experience.current_experience)
+        if self._step >= len(self.tasks):
+            raise ToodError(
+                f"tasks: expected the classes of experience {self._step} too, found {len(self.tasks)} tasks"
+            )
+
+    def before_eval(self, strategy: Any) -> None:
+        """An evaluation begins."""
+        self.reset()
+
+    def after_eval_iteration(self, strategy: Any) -> None:
+        """Keep the batch's logits and labels."""
+        super().after_eval_iteration(strategy)
+        self._batches.append((_numpy(strategy.mb_output), _numpy(strategy.mb_y)))
+
+    def after_eval(self, strategy: Any) -> list[Any]:
+        """Score what was evaluated against every OOD set."""
+        if self._step is None or not self._batches:  # Avalanche may evaluate before it trains
+            return []
+        stream = strategy.experience.origin_stream.name
+        self._values = {
+            name.format(f"eval_phase/{stream}_stream"): value for name, value in self._figures(strategy, stream)
+        }
+        self.reset()
+        return [MetricValue(self, name, x, strategy.clock.train_iterations) for name, x in self._values.items()]
+
+    def _figures(self, strategy: Any, stream: str) -> Iterator[tuple[str, float]]:
+        step = self._step or 0
+        logits, labels = self._seen(*(np.concatenate(part) for part in zip(*self._batches, strict=True)))
+        tasks = self._partition().column_tasks[labels]
+        for i in np.unique(tasks):
+            mine = tasks == i
+            yield f"Accuracy/{{}}/Exp{i:03d}", float((logits[mine].argmax(1) == labels[mine]).mean())
+        oods = {name: self._outputs(strategy, dataset)[0] for name, dataset in self.ood.items()}
+        for detector, score in self._detectors(strategy):
+            known, values = score(logits), np.full((step + 1, len(oods)), np.nan)
+            for d, (name, unknown) in enumerate((name, score(self._columns(x))) for name, x in oods.items()):
+                for i in np.unique(tasks):
+                    values[i, d] = auroc(known[tasks == i], unknown)
+                    yield f"AUROC_{detector}/{{}}/{name}/Exp{i:03d}", values[i, d]
+            yield f"Avg_AUROC_{detector}/{{}}", float(np.nanmean(values))
+            rows = self.auroc.setdefault((stream, detector), {})
+            rows[step] = values
+            cube = np.full((step + 1, step + 1, len(oods)), np.nan)
+            for t in range(step + 1):
+                cube[t, : t + 1] = rows.get(t, np.nan)
+            if step and np.isfinite(cube[np.tril_indices(step + 1)]).all():
+                yield f"D_avg_{detector}/{{}}", Trajectory(cube).average_forgetting()
+
+    def _detectors(self, strategy: Any) -> Iterator[tuple[str, Callable[[Floats], Floats]]]:
+        yield "energy", energy
+        if self.calibration is None:
+            return
+        dataset = self.calibration(strategy) if callable(self.calibration) else self.calibration
+        try:
+            cal = TOOD(self._partition(), self.variant, self.margin).fit(*self._seen(*self._outputs(strategy, dataset)))
+        except ToodError as error:  # as within an epoch, while the memory has nothing of the new classes
+            warnings.warn(f"TOOD is left out of this evaluation: calibration: {error}", UserWarning, stacklevel=2)
+            return
+        yield "tood", cal.score
+
+    def _partition(self) -> Partition:
+        """The tasks seen, in columns that follow one another."""
+        return Partition.from_sizes([len(task) for task in list(self.tasks)[: (self._step or 0) + 1]])
+
+    def _columns(self, logits: Floats) -> Floats:
+        """The columns of the classes seen, task by task."""
+        return logits[:, np.concatenate(list(self.tasks)[: (self._step or 0) + 1])]
+
+    def _seen(self, logits: Floats, labels: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+        """The samples of classes seen, with their labels as columns of :meth:`_columns`."""
+        place = np.full(self.tasks.columns, -1)
+        seen = np.concatenate(list(self.tasks)[: (self._step or 0) + 1])
+        place[seen] = np.arange(len(seen))
+        columns = place[labels.astype(np.int64)]
+        return self._columns(logits)[columns >= 0], columns[columns >= 0]
+
+    @torch.no_grad()
+    def _outputs(self, strategy: Any, dataset: Any) -> tuple[Floats, Floats]:
+        """Logits of a dataset and, where its items have them, labels."""
+        loader = torch.utils.data.DataLoader(
+            dataset, batch_size=strategy.eval_mb_size, generator=torch.Generator()
+        )  # a generator of its own: the default one is the training's
+        logits, labels = [], []
+        for batch in loader:
+            x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
+            logits.append(_numpy(strategy.model(x.to(strategy.device))))
+            labels.append(_numpy(rest[0]) if rest else np.empty(0))
+        return np.concatenate(logits), np.concatenate(labels)
+
+
+def _numpy(tensor: torch.Tensor) -> Floats:
+    array: Floats = tensor.detach().cpu().double().numpy()
+    return array

@@ -1,0 +1,67 @@
+"""``tood reproduce``: the runs behind each table of the paper. Tables share runs, so nothing is trained twice."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import resources
+from pathlib import Path
+
+from tood.errors import UnknownNameError
+from tood.pipeline.sweep import Cell, read_sweep
+
+__all__ = ["PRESETS", "SEEDS", "cells", "command_of", "notes"]
+
+PRESETS = ("cpu", "paper", "released")
+SEEDS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "tinyimagenet": 1}  # the targets that train
+FROM_SCRATCH = (
+    "vit, preset cpu: the own small ViT, from scratch, stands in for the pretrained ViT-B/16, which needs its weights "
+    "and a GPU (--preset paper); its figures do not compare with the paper's"
+)
+
+
+def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None = None) -> list[Cell]:
+    """The runs of a target.
+
+    Parameters
+    ----------
+    target:
+        A name in :data:`SEEDS`; the grid is the sweep file of that name in ``tood/pipeline/sweeps``.
+    out:
+        The parent of the run directories. A run that another target has already made there is not made again.
+    preset:
+        ``"cpu"``, ``"paper"`` (its text) or ``"released"`` (its authors' settings).
+    seeds:
+        How many, from 0 on; by default as many as the paper has, or one.
+
+    Examples
+    --------
+    >>> [cell.config.name for cell in cells("imagenet", "runs", "paper")]
+    ['imagenet1k-bic-paper-s0', 'imagenet1k-wa-paper-s0', 'imagenet1k-der-paper-s0']
+    """
+    if target not in SEEDS:
+        raise UnknownNameError("target", target, SEEDS)
+    if preset not in PRESETS:
+        raise UnknownNameError("preset", preset, PRESETS)
+    folder = resources.files("tood.pipeline") / "sweeps"
+    special = folder / f"{target}-{preset}.yaml"
+    with resources.as_file(special if special.is_file() else folder / f"{target}.yaml") as file:
+        grid = read_sweep(file, out)
+    return [
+        dataclasses.replace(cell, config=dataclasses.replace(cell.config, preset=preset, seed=seed))
+        for seed in range(seeds or SEEDS[target])
+        for cell in grid
+    ]
+
+
+def notes(target: str, preset: str) -> list[str]:
+    """What a reader of a target's figures must know."""
+    return [FROM_SCRATCH] if (target, preset) == ("vit", "cpu") else []
+
+
+def command_of(name: str, preset: str) -> str | None:
+    """The command that makes the run called ``name``; None where no target has it."""
+    if preset in PRESETS:
+        for target in SEEDS:
+            if any(cell.config.name == name for cell in cells(target, "runs", preset, seeds=max(SEEDS.values()))):
+                return f"tood reproduce {target} --preset {preset}"
+    return None

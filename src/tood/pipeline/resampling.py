@@ -1,0 +1,80 @@
+"""Bootstrap intervals of Avg AUROC along a stream, with the same resampled images at every step, for every detector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray, IntArray
+
+__all__ = ["Interval", "Resampling"]
+
+Float64Array: TypeAlias = npt.NDArray[np.float64]
+
+
+class Interval(NamedTuple):
+    """95 % intervals, in [0, 1]: of the average AUROC, and of its difference from energy's on the same resamples."""
+
+    low: float
+    high: float
+    gain_low: float
+    gain_high: float
+
+
+class Resampling:
+    """Test samples of each task and samples of each OOD set, drawn again with replacement.
+
+    A sample counts as often as it was drawn, so an AUROC is a weighted one and nothing is sorted twice. The same seed
+    draws the same samples at every step and for every detector: differences are paired. The networks stay what they
+    are; the spread between training seeds is not in these intervals.
+
+    Parameters
+    ----------
+    groups:
+        The group, ``"near"`` or ``"far"``, of each OOD set; groups are weighted alike.
+    resamples:
+        R, how many times.
+    """
+
+    def __init__(self, groups: Mapping[str, str], resamples: int = 200) -> None:
+        self.groups = groups
+        self.resamples = resamples
+        self._counts: dict[tuple[int, int, int], npt.NDArray[Any]] = {}
+        self._by_step: dict[str, list[Float64Array]] = {}  # [R] a step
+
+    def add(self, detector: str, test: FloatArray, tasks: IntArray, ood: Mapping[str, FloatArray]) -> None:
+        """Take in the scores of one step."""
+        members = [np.flatnonzero(tasks == task) for task in range(int(tasks.max()) + 1)]
+        means: dict[str, list[Float64Array]] = {}
+        for place, (name, values) in enumerate(ood.items()):
+            order = np.argsort(values, kind="stable")
+            ordered, weights = values[order], self._drawn(1, place, len(values))[:, order]
+            below = np.zeros((self.resamples, len(values) + 1))
+            np.cumsum(weights, axis=1, out=below[:, 1:])
+            of_tasks = []
+            for task, own in enumerate(members):
+                left, right = (np.searchsorted(ordered, test[own], side) for side in ("left", "right"))
+                share = (below[:, left] + below[:, right]) / (2 * len(values))
+                of_tasks.append(np.einsum("rn,rn->r", share, self._drawn(0, task, len(own))) / len(own))
+            means.setdefault(self.groups[name], []).append(np.mean(of_tasks, axis=0))
+        balanced = np.mean([np.mean(sets, axis=0) for sets in means.values()], axis=0)
+        self._by_step.setdefault(detector, []).append(balanced)
+
+    def interval(self, detector: str) -> Interval:
+        """Of what was taken in of a detector."""
+        average, plain = (np.mean(self._by_step[name], axis=0) for name in (detector, "energy"))
+        bounds = (np.quantile(values, q) for values in (average, average - plain) for q in (0.025, 0.975))
+        return Interval(*map(float, bounds))
+
+    def _drawn(self, kind: int, place: int, size: int) -> npt.NDArray[Any]:
+        """``[R, size]``: how often each sample was drawn."""
+        key = (kind, place, size)
+        if key not in self._counts:
+            chosen = np.random.default_rng(key).integers(size, size=(self.resamples, size))
+            chosen += size * np.arange(self.resamples)[:, None]
+            counts = np.bincount(chosen.ravel(), minlength=self.resamples * size)
+            self._counts[key] = counts.reshape(self.resamples, size).astype(np.float32)
+        return self._counts[key]

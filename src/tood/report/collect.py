@@ -1,0 +1,114 @@
+"""What is kept of finished runs beside the code: figures and manifest, a few dozen kilobytes each, no network.
+
+FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % of OOD), enough for every table
+                  manifest.json      so that each is a run directory that `tood report` reads
+                  collected.json     the commit, and the diagnostics that need the outputs (feature drift)
+FOLDER/figures/STREAM/*.png          figures over learners and of ablations
+FOLDER/ablations.md                  the summary of the ablations
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tood.errors import ToodError
+from tood.pipeline.metrics_file import load_metrics, save_metrics
+from tood.pipeline.store import Run, write_file
+from tood.report.gather import Measured
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["collect_figures", "collect_runs", "current_commit"]
+
+KEPT = ("accuracy", "auroc", "fpr_at_ood_recall")
+MOST = 200_000  # bytes of one metrics.parquet
+
+
+def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
+    """Copy what is kept of runs that have been measured; returns the names of those that were new or had changed.
+
+    Parameters
+    ----------
+    runs:
+        Runs; those without a ``metrics.parquet`` are passed over.
+    folder:
+        Where to.
+    commit:
+        Of the code that made them; see :func:`current_commit`.
+    """
+    copied = []
+    for run in runs:
+        if not run.metrics_path.exists():
+            continue
+        target = Path(folder) / run.stream / run.path.name
+        table = _slim(load_metrics(run.path))
+        before = load_metrics(target) if (target / "metrics.parquet").exists() else None
+        if before is not None and before.equals(table) and (target / "collected.json").exists():
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        save_metrics(table, target / "metrics.parquet")
+        if (
+            target / "metrics.parquet"
+        ).stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
+            save_metrics(_rounded(table), target / "metrics.parquet")
+        if (target / "metrics.parquet").stat().st_size > MOST:
+            raise ToodError(f"{target / 'metrics.parquet'}: expected at most {MOST} bytes")
+        shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
+        point = {name: _plain(value) for name, value in Measured(run).point().items()}
+        text = json.dumps({"commit": commit, "point": point}, indent=1) + "\n"
+        write_file(target / "collected.json", lambda temporary, text=text: temporary.write_text(text))  # type: ignore[misc]
+        copied.append(run.path.name)
+    return copied
+
+
+def collect_figures(out: Path, folder: Path) -> list[Path]:
+    """Copy the figures over learners, those of ablations and the ablations' summary, where ``out`` has them."""
+    copied = []
+    drawn = [*out.glob("report/*/figures/*/*.png"), *out.glob("ablations/*/*.png")]
+    pairs = [(file, folder / "figures" / file.parent.name / file.name) for file in sorted(drawn)]
+    pairs.append((out / "ablations" / "summary.md", folder / "ablations.md"))
+    for source, target in pairs:
+        if source.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+            copied.append(target)
+    return copied
+
+
+def current_commit() -> str:
+    """The commit checked out in the current folder, ``-dirty`` where files differ from it; "" outside of any."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _slim(table: pa.Table) -> pa.Table:
+    """The figures that tables show, of every detector at its defaults."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keep = pc.and_(pc.is_in(table["metric"], pa.array(KEPT)), pc.equal(table["settings"], ""))
+    return table.filter(keep).combine_chunks()
+
+
+def _rounded(table: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    place = table.column_names.index("value")
+    return table.set_column(place, table.schema.field(place), pa.array(np.round(table["value"].to_numpy(), 4)))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; NaN, such as the drift of a run without features, is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

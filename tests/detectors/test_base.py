@@ -1,0 +1,85 @@
+"""Files, hyper-parameters and fit data that cannot be right."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from tood import TOOD, detectors
+from tood.detectors import Detector, Head, Outputs
+from tood.errors import ToodError
+from tood.files import write_tensors
+
+PARTITION = [[0, 3], [1, 2], [4]]
+
+
+def outputs(rows, seed, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return Outputs(logits=scale * rng.normal(size=(rows, 5)), labels=np.arange(rows) % 5)
+
+
+def test_files_that_are_not_detectors(tmp_path):
+    with pytest.raises(ToodError, match="no such file"):
+        Detector.load(tmp_path / "absent")
+    (tmp_path / "rubbish").write_bytes(b"rubbish")
+    with pytest.raises(ToodError, match="rubbish: cannot be read"):
+        Detector.load(tmp_path / "rubbish")
+    TOOD(PARTITION).fit(outputs(100, 0).logits, outputs(100, 0).labels).save(tmp_path / "calibrator")
+    with pytest.raises(ToodError, match="expected a tood-detector file"):
+        Detector.load(tmp_path / "calibrator")
+    described = {"name": "dice", "settings": "{}", "numbers": "{}"}
+    for tensors, numbers in (({}, '{"shape_": [2, 3]}'), ({"score": np.zeros(3)}, "{}"), ({}, '{"shape_": 7}')):
+        write_tensors(tmp_path / "odd", "tood-detector", tensors, {**described, "numbers": numbers})
+        with pytest.raises(ToodError, match="odd: not a usable detector"):
+            Detector.load(tmp_path / "odd")
+
+
+def test_a_detector_without_state_is_saved_as_its_settings(tmp_path):
+    detectors.create("gen", gamma=0.5).save(tmp_path / "gen")
+    assert repr(Detector.load(tmp_path / "gen")) == "GEN(gamma=0.5, m=100)"
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("gen", {"gamma": 0}, "gamma: expected a number from 1e-06 to 1000, found 0"),
+        ("gen", {"m": 2.5}, "m: expected a whole number"),
+        ("knn", {"k": True}, "k: expected a whole number"),
+        ("vra", {"low": 95}, "low: expected a number from 0 to 90, found 95"),
+        ("ash", {"variant": "x"}, "unknown variant 'x'; known: b, p, s"),
+        ("odin", {"std": ()}, "std: expected a positive number, or one a channel"),
+        ("adascale", {"percentiles": (90, 80)}, "percentiles: expected a low and a high one"),
+    ],
+)
+def test_parameters_that_make_no_sense(name, parameters, message):
+    with pytest.raises(ToodError, match=re.escape(message)):
+        detectors.create(name, **parameters)
+    with pytest.raises(ToodError, match=re.escape(message)):
+        detectors.create(name).set_params(**parameters)
+    with pytest.raises(ToodError, match=f"unknown hyper-parameter of {name} 'nonsense'"):
+        detectors.create(name).set_params(nonsense=1)
+
+
+def test_what_fit_is_given_is_checked():
+    fit = Outputs(np.zeros((4, 3)), np.ones((4, 2)), np.zeros(4, dtype=int))
+    with pytest.raises(ToodError, match="outputs: mds is fitted on the fit set"):
+        detectors.create("mds").fit()
+    with pytest.raises(ToodError, match="outputs: expected Outputs or an iterable of them, found int"):
+        detectors.create("mds").fit(3)
+    with pytest.raises(ToodError, match=r"chunks disagree: \(3, 2\) columns and dimensions, then \(3, 1\)"):
+        detectors.create("mds").fit([fit, Outputs(fit.logits, fit.features[:, :1], fit.labels)])
+    with pytest.raises(ToodError, match=r"head.weight: expected shape \(3, 2\).*found \(3, 5\)"):
+        detectors.create("dice").fit(fit, head=Head(np.zeros((3, 5))))
+    with pytest.raises(ToodError, match=r"head: expected Head\(weight, bias\), found tuple"):
+        detectors.create("dice").fit(fit, head=(1, 2))
+    with pytest.raises(ToodError, match="head: expected a bias for each of 3 weight rows, found 2"):
+        detectors.create("dice").fit(fit, head=Head(np.zeros((3, 2)), np.zeros(2)))
+    with pytest.raises(ToodError, match="logits: expected at least one column"):
+        detectors.create("msp").score(Outputs(np.zeros((4, 0))))
+
+
+def test_unknown_detectors_offer_the_nearest():
+    with pytest.raises(ToodError, match="did you mean 'nnguide'"):
+        detectors.create("nnguid")
