@@ -150,6 +150,7 @@ def test_interrupted_or_out_of_space_it_says_one_line_and_goes_on(finished, tmp_
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     while not (tmp_path / "r" / "steps" / "00").exists() and process.poll() is None:
         time.sleep(0.02)

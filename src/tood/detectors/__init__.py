@@ -15,6 +15,7 @@ from tood.detectors.outputs import Head, Outputs
 from tood.detectors.prototype import Prototype, TOODPrototype
 from tood.detectors.search import Search, search
 from tood.detectors.shaping import ASH, DICE, SCALE, VRA, ReAct
+from tood.detectors.typicality import TOODJoint, Typicality
 from tood.errors import UnknownNameError
 
 __all__ = ["Detector", "Head", "Outputs", "Search", "classes", "create", "names", "search"]
@@ -26,6 +27,7 @@ _ALL: tuple[type[Detector], ...] = (
     *(MDS, RMDS, KNN, NNGuide, FDBD, SHE, NCI, GradNorm),
     *(ODIN, AdaScale),
     *(Temperature, Prototype, TOODPrototype, TOODMeanShift, TOODRobustAnchor),
+    *(Typicality, TOODJoint),
 )
 
 

@@ -52,6 +52,8 @@ class Detector:
     name: ClassVar[str]
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
+    #: Parts of outputs that are read where they are there; ``score`` then needs what ``fit`` had.
+    optional: ClassVar[frozenset[str]] = frozenset()
     #: What ``fit`` reads, where that is less.
     fit_needs: ClassVar[frozenset[str] | None] = None
     #: Which set ``fit`` expects: the fit set, the calibration set, or none.
@@ -141,7 +143,7 @@ class Detector:
             raise ToodError(f"outputs: {self.name} is fitted on the {self.fits_on} set; pass fit(outputs, ...)")
         weight = self.weight_.shape if "head" in self.needs else None
         needs = self.needs if self.fit_needs is None else self.fit_needs
-        data = FitData(outputs, needs, partition, weight, self.passes)
+        data = FitData(outputs, needs, partition, weight, self.passes, self.optional)
         self._fit(data)
         self.shape_ = data.columns, data.dimensions
         self._fitted_with = self._refit_values()
@@ -152,7 +154,7 @@ class Detector:
         """``[n]``: one finite number a sample, of the kind and on the device of ``outputs.logits``."""
         self._check()
         self._check_fitted()
-        rows = read_rows(outputs, self.needs | {"logits"})
+        rows = read_rows(outputs, self.needs | {"logits"}, optional=self.optional)
         self._check_shape(rows)
         logits = rows.logits
         count, dtype = len(logits), logits.dtype
@@ -247,7 +249,7 @@ class Detector:
         columns, dimensions = getattr(self, "shape_", (0, 0))
         if columns and rows.logits.shape[1] != columns:
             raise ToodError(f"logits: expected {columns} columns as in fit, found shape {rows.logits.shape}")
-        if dimensions and "features" in self.needs and rows.features.shape[1] != dimensions:
+        if dimensions and "features" in self.needs | self.optional and rows.features.shape[1] != dimensions:
             raise ToodError(f"features: expected {dimensions} dimensions as in fit, found shape {rows.features.shape}")
 
     def _number(self, name: str, low: float, high: float, whole: bool = False) -> None:

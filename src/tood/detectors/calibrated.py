@@ -24,7 +24,7 @@ class _Calibrated(Detector):
     needs = frozenset({"logits", "labels"})
     fits_on = "calibration"
     reference = TOOD_PAPER
-    variant: ClassVar[Variant]
+    variant: Variant
     margin: float
     units: Reference
 

@@ -116,13 +116,17 @@ def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
     return weight.copy(), finite(bias, "head.bias").copy()
 
 
-def read_rows(outputs: Any, needs: Iterable[str], labels: bool = False, again: bool = False) -> Rows:
+def read_rows(
+    outputs: Any, needs: Iterable[str], labels: bool = False, again: bool = False, optional: Iterable[str] = ()
+) -> Rows:
     """The parts of ``outputs`` that are needed, checked; labels too where asked for and present.
 
-    What was read before is not searched for NaN and infinity ``again``.
+    ``optional`` parts are needed where they are present. What was read before is not searched for NaN and
+    infinity ``again``.
     """
     if not isinstance(outputs, Outputs):
         raise ToodError(f"outputs: expected Outputs(logits=...), found {type(outputs).__name__}")
+    needs = {*needs, *(part for part in optional if getattr(outputs, part) is not None)}
     logits = floats(outputs.logits, "logits", ndim=2)
     if "logits" in needs and not again:
         finite(logits, "logits")
@@ -172,10 +176,18 @@ class FitData:
     passes:
         How often the detector reads the data. An iterator can be read once only, so it is held in memory while
         fitting where more is needed; pass a list (or any object that can be iterated anew) to avoid that.
+    optional:
+        Parts that are read where they are there.
     """
 
     def __init__(
-        self, outputs: Any, needs: Iterable[str], partition: Any, weight: tuple[int, ...] | None, passes: int
+        self,
+        outputs: Any,
+        needs: Iterable[str],
+        partition: Any,
+        weight: tuple[int, ...] | None,
+        passes: int,
+        optional: Iterable[str] = (),
     ) -> None:
         if isinstance(outputs, Outputs):
             outputs = [outputs]
@@ -183,6 +195,7 @@ class FitData:
             raise ToodError(f"outputs: expected Outputs or an iterable of them, found {type(outputs).__name__}")
         self._source = list(outputs) if passes > 1 and isinstance(outputs, Iterator) else outputs
         self._needs = frozenset(needs)
+        self._optional = frozenset(optional)
         self.partition = None if partition is None else Partition(partition)
         self._weight = weight
         self._read = False
@@ -193,7 +206,7 @@ class FitData:
         """Yield blocks of rows; the first pass sets ``columns``, ``dimensions`` and ``dtype``."""
         found, again = False, self._read
         for chunk in self._source:
-            rows = read_rows(chunk, self._needs, labels=True, again=again)
+            rows = read_rows(chunk, self._needs, labels=True, again=again, optional=self._optional)
             self._check(rows)
             step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
             for start in range(0, len(rows.logits), step):

@@ -27,7 +27,8 @@ except ImportError as error:
 
 __all__ = ["OODMetrics"]
 
-Floats = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
 
 
 class OODMetrics(PluginMetric):  # type: ignore[misc]
@@ -66,7 +67,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         margin: float = 0.5,
     ) -> None:
         super().__init__()
-        self.tasks = Partition(tasks)
+        self.tasks = Partition([sorted(task) for task in tasks])
         if not ood:
             raise ToodError("ood: expected one dataset or more by name, found none")
         self.ood, self.calibration = dict(ood), calibration
@@ -79,7 +80,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
 
     def reset(self) -> None:
         """Forget the batches of the evaluation under way, not the figures of earlier ones."""
-        self._batches: list[tuple[Floats, Floats]] = []
+        self._batches: list[tuple[Floats, Ints]] = []
 
     def result(self) -> dict[str, float]:
         """The figures of the last evaluation, by name."""
@@ -100,7 +101,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def after_eval_iteration(self, strategy: Any) -> None:
         """Keep the batch's logits and labels."""
         super().after_eval_iteration(strategy)
-        self._batches.append((_numpy(strategy.mb_output), _numpy(strategy.mb_y)))
+        self._batches.append((_logits(strategy.mb_output), _labels(strategy.mb_y)))
 
     def after_eval(self, strategy: Any) -> list[Any]:
         """Score what was evaluated against every OOD set."""
@@ -150,34 +151,45 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
 
     def _partition(self) -> Partition:
         """The tasks seen, in columns that follow one another."""
-        return Partition.from_sizes([len(task) for task in list(self.tasks)[: (self._step or 0) + 1]])
+        return Partition.from_sizes([len(task) for task in self._tasks_seen()])
+
+    def _tasks_seen(self) -> list[tuple[int, ...]]:
+        return list(self.tasks)[: (self._step or 0) + 1]
 
     def _columns(self, logits: Floats) -> Floats:
         """The columns of the classes seen, task by task."""
-        return logits[:, np.concatenate(list(self.tasks)[: (self._step or 0) + 1])]
+        columns = np.concatenate(self._tasks_seen())
+        if columns.max() >= logits.shape[1]:
+            raise ToodError(f"tasks: class {columns.max()} has no column in logits of shape {logits.shape}")
+        return logits[:, columns]
 
-    def _seen(self, logits: Floats, labels: Floats) -> tuple[Floats, npt.NDArray[np.int64]]:
+    def _seen(self, logits: Floats, labels: Ints) -> tuple[Floats, Ints]:
         """The samples of classes seen, with their labels as columns of :meth:`_columns`."""
+        if len(labels) != len(logits) or (len(labels) and not 0 <= labels.min() <= labels.max() < self.tasks.columns):
+            raise ToodError(f"labels: expected one a sample, each a class of tasks, found {np.unique(labels)}")
         place = np.full(self.tasks.columns, -1)
-        seen = np.concatenate(list(self.tasks)[: (self._step or 0) + 1])
+        seen = np.concatenate(self._tasks_seen())
         place[seen] = np.arange(len(seen))
-        columns = place[labels.astype(np.int64)]
+        columns = place[labels]
         return self._columns(logits)[columns >= 0], columns[columns >= 0]
 
     @torch.no_grad()
-    def _outputs(self, strategy: Any, dataset: Any) -> tuple[Floats, Floats]:
+    def _outputs(self, strategy: Any, dataset: Any) -> tuple[Floats, Ints]:
         """Logits of a dataset and, where its items have them, labels."""
-        loader = torch.utils.data.DataLoader(
-            dataset, batch_size=strategy.eval_mb_size, generator=torch.Generator()
-        )  # a generator of its own: the default one is the training's
+        own = torch.Generator()  # the default one is the training's
         logits, labels = [], []
-        for batch in loader:
+        for batch in torch.utils.data.DataLoader(dataset, batch_size=strategy.eval_mb_size, generator=own):
             x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
-            logits.append(_numpy(strategy.model(x.to(strategy.device))))
-            labels.append(_numpy(rest[0]) if rest else np.empty(0))
+            logits.append(_logits(strategy.model(x.to(strategy.device))))
+            labels.append(_labels(rest[0] if rest else torch.empty(0)))
         return np.concatenate(logits), np.concatenate(labels)
 
 
-def _numpy(tensor: torch.Tensor) -> Floats:
-    array: Floats = tensor.detach().cpu().double().numpy()
+def _logits(tensor: torch.Tensor) -> Floats:
+    array: Floats = tensor.detach().float().cpu().numpy()
+    return array
+
+
+def _labels(tensor: torch.Tensor) -> Ints:
+    array: Ints = tensor.detach().long().cpu().numpy()
     return array

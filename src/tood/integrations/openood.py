@@ -29,7 +29,7 @@ class _MissingOpenOOD(MissingDependencyError):
 REPOSITORY = "https://github.com/Jingkang50/OpenOOD"
 try:
     import torch
-    from openood.postprocessors import BasePostprocessor
+    from openood.postprocessors import BasePostprocessor  # type: ignore[import-not-found]
 except ImportError as error:
     raise _MissingOpenOOD from error
 

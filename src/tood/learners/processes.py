@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import inspect
 import os
+import sys
 from typing import Any
 
 import torch
@@ -12,10 +15,11 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from tood.errors import ToodError, UnknownNameError
 
-__all__ = ["start"]
+__all__ = ["keep_freed_memory", "start"]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "32-true", "bf16-mixed")
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def start(device: str = "auto", precision: str = "auto") -> Fabric:
@@ -52,7 +56,23 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
+    if device == "cpu":
+        keep_freed_memory()
     return fabric
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep the memory that a step frees, as the next step asks for it again.
+
+    By default glibc gives hundreds of megabytes back to the system after every step and gets them back page by page,
+    which takes about 5 % of the time of a ResNet-32. Elsewhere than on Linux nothing happens.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(AttributeError, OSError):  # a C library without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # tensors up to the largest size it takes come from the heap
+        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
 
 
 def _leave_buffers() -> dict[str, Any]:

@@ -1,0 +1,306 @@
+"""How typical a feature's direction is of the nearest class, alone and inside TOOD's maximum, from calibration samples.
+
+Features are divided by their length. Each class is a Gaussian about its mean with one covariance for all, estimated
+from the few samples of a calibration set: the scatter within classes, shrunk towards a multiple of the identity by as
+much as its noise asks for (OAS). It is full rank however few samples there are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray
+from tood.calibration import TOOD, Reference, Variant, _statistics
+from tood.detectors.base import Detector, Grid
+from tood.detectors.calibrated import STATISTICS, _Calibrated
+from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.prototype import TOOD_PAPER, nearest
+from tood.detectors.rowwise import own_columns, unit
+from tood.detectors.statistics import Doubles, Moments
+from tood.energy import task_energies
+from tood.errors import ToodError
+
+Shrinkage: TypeAlias = "float | Literal['oas']"
+
+MAHALANOBIS = "Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples, NeurIPS 2018"
+OAS = "Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE Transactions on Signal Processing 2010"
+
+
+def oas_shrinkage(covariance: Doubles, samples: float) -> float:
+    """The weight of the identity in the oracle approximating shrinkage (Chen et al. 2010, Eq. 23), 0 to 1.
+
+    Parameters
+    ----------
+    covariance:
+        ``[D, D]``, the mean of ``x xᵀ`` over centred samples; its scale does not matter.
+    samples:
+        How many; for a covariance about K class means, their number minus K.
+    """
+    square = float(np.mean(covariance**2))  # tr(S²) / D²
+    mean = float(np.trace(covariance)) / len(covariance)
+    below = (samples + 1) * (square - mean**2 / len(covariance))
+    return min(1.0, (square + mean**2) / below) if below > 0 else 1.0
+
+
+class Classes(NamedTuple):
+    """Class means and the covariance about them."""
+
+    means: Doubles  # [K, D]
+    covariance: Doubles  # [D, D], the scatter divided by its degrees of freedom
+    degrees: float  # samples minus classes
+
+    @classmethod
+    def of(cls, moments: Moments, order: IntArray) -> Classes:
+        """Those of the classes in ``order``, which are all that have samples."""
+        degrees = moments.total - len(order)
+        return cls(moments.class_means[order], moments.within_covariance() * (moments.total / max(degrees, 1)), degrees)
+
+    def shrunk(self, shrinkage: Shrinkage) -> tuple[Doubles, float]:
+        """The whitening matrix ``[D, r]``, and the weight of the scatter itself in the covariance it inverts."""
+        mean = float(np.trace(self.covariance)) / len(self.covariance)
+        if mean <= np.finfo(np.float64).eps * float(np.mean(self.means**2)):  # one sample a class: Euclidean distances
+            return np.eye(len(self.covariance)), 0.0
+        share = oas_shrinkage(self.covariance, self.degrees) if shrinkage == "oas" else float(shrinkage)
+        covariance = (1 - share) * self.covariance
+        covariance[np.diag_indices_from(covariance)] += share * mean
+        return whiten(covariance), (1 - share) / max(self.degrees, 1)
+
+
+def held_out(y: Doubles, points: Doubles, classes: IntArray, counts: Doubles, weight: float) -> Doubles:
+    """``[n, K]``: squared distances of fit samples to class means, each as if that sample had not been fitted on.
+
+    A sample is part of its class mean and of the scatter, so it lies nearer than a new one would; with ten samples a
+    class and more dimensions than samples, by several times. Without sample i the scatter loses ``k r rᵀ``, where r is
+    the sample minus its class mean, ``k = n / (n - 1)``, and its own mean moves so that r becomes ``k r``. The inverse
+    follows by Sherman and Morrison. How much to shrink, and the divisor of the scatter, are kept from all samples.
+
+    Parameters
+    ----------
+    y, points:
+        ``[n, r]`` and ``[K, r]``, samples and class means after whitening.
+    classes, counts:
+        ``[n]``, the class of each sample, and ``[K]``, the number of samples of each.
+    weight:
+        Of the scatter in the covariance that the whitening inverts.
+
+    A class of one has no mean without it: that distance is infinite.
+    """
+    own = y - points[classes]
+    q = np.einsum("nd,nd->n", own, own)
+    n = counts[classes]
+    k = n / np.maximum(n - 1, 1)
+    left = np.maximum(1 - weight * k * q, np.finfo(np.float64).eps)
+    square = np.einsum("nd,nd->n", y, y)[:, None] - 2 * y @ points.T + np.einsum("kd,kd->k", points, points)
+    along = np.einsum("nd,nd->n", y, own)[:, None] - own @ points.T  # (y - point) · own
+    result: Doubles = square + (weight * k / left)[:, None] * along**2
+    result[np.arange(len(y)), classes] = np.where(n > 1, k**2 * q / left, np.inf)
+    return result
+
+
+class _Directions(Detector):
+    """What the detectors here share: class means and covariance of unit features."""
+
+    refit = frozenset({"normalize"})
+    normalize: bool
+    shrinkage: Shrinkage
+
+    means_: Doubles  # [K, D]
+    covariance_: Doubles  # [D, D]
+    degrees_: float
+
+    def _check(self) -> None:
+        if not isinstance(self.normalize, (bool, np.bool_)):
+            raise ToodError(f"normalize: expected True or False, found {self.normalize!r}")
+        if isinstance(self.shrinkage, str):
+            self._one_of("shrinkage", ("oas",))
+        else:
+            self._number("shrinkage", 0, 1)
+
+    def _directions(self, rows: Rows) -> Doubles:
+        features: Doubles = rows.features.astype(np.float64, copy=False)
+        if self.normalize:
+            features = np.asarray(unit(features), dtype=np.float64)
+        return features
+
+    def _moments(self, data: FitData) -> Moments | None:
+        """Sums and products of the fit features; None where there are no features."""
+        moments: Moments | None = None
+        for rows in data:
+            z = self._directions(rows)
+            if moments is None and z.shape[1]:
+                moments = Moments(z.mean(axis=0), data.columns, scatter=True)
+            if moments is not None:
+                moments.add(z, rows.classes)
+        return moments
+
+    def _classes(self) -> Classes:
+        return Classes(self.means_, self.covariance_, self.degrees_)
+
+
+class Typicality(_Directions):
+    """Minus the Mahalanobis distance of the feature's direction to the nearest class mean.
+
+    One covariance for all classes, about their means, shrunk towards a multiple of the identity. It is fitted on the
+    calibration set; ``fit`` takes any other labelled samples as well, such as ``[calibration, fit]``. Classes without
+    a sample take no part. With one sample a class the distance is Euclidean.
+
+    Parameters
+    ----------
+    normalize:
+        Divide features by their length first.
+    shrinkage:
+        The weight of the identity, 0 to 1; ``"oas"`` estimates it from the samples.
+    """
+
+    name = "typicality"
+    needs = FEATURES_AND_LABELS
+    fits_on = "calibration"
+    reference = f"{MAHALANOBIS}; {OAS}"
+    grid: ClassVar[Grid] = {"shrinkage": ("oas", 0.1, 0.3)}
+
+    def __init__(self, normalize: bool = True, shrinkage: Shrinkage = "oas") -> None:
+        self.normalize = normalize
+        self.shrinkage = shrinkage
+
+    def _fit(self, data: FitData) -> None:
+        moments = self._moments(data)
+        assert moments is not None  # features are needed
+        self.means_, self.covariance_, self.degrees_ = Classes.of(moments, np.flatnonzero(moments.seen))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Means:
+        return Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0])
+
+    def _score(self, rows: Rows, prepared: Means) -> FloatArray:
+        return -nearest(self._directions(rows), prepared)
+
+
+class _Prepared(NamedTuple):
+    energies: TOOD
+    distances: TOOD | None
+    means: Means | None
+
+
+class TOODJoint(_Directions, _Calibrated):
+    """TOOD's maximum over tasks of two channels added: the task's energy and the log-density of its nearest class.
+
+    ``S(x) = max_t (Ê_t(x) + D̂_t(x))``, plus the margin times the lead over the second. ``D_t`` is minus half the
+    squared distance of :class:`Typicality` to the nearest class of task t: the logarithm of a Gaussian density up to a
+    constant, so it is in the units of an energy. Both are normalised within each task by the same variant; the
+    statistics of the distances are those of samples held out one at a time, in closed form. Without features at
+    ``fit`` it ranks as TOOD does, and says so.
+
+    Parameters
+    ----------
+    margin:
+        λ ≥ 0, the weight of the gap between the two largest sums.
+    variant:
+        ``"mean_shift"`` subtracts each task's mean; ``"robust_anchor"`` subtracts the median and divides by the MAD;
+        ``"temperature"`` and ``"none"`` as in :class:`tood.TOOD`.
+    recentre_distances:
+        Normalise distances too, and not energies alone.
+    normalize, shrinkage:
+        As for :class:`Typicality`.
+    """
+
+    name = "tood_joint"
+    needs = frozenset({"logits", "labels"})
+    optional = frozenset({"features"})
+    fits_on = "calibration"
+    reference = f"{TOOD_PAPER}; {MAHALANOBIS}"
+    grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "variant": ("mean_shift", "robust_anchor")}
+    refit = frozenset({"normalize", "shrinkage"})
+    passes = 3
+    units: Reference = "latest"
+
+    starts_: IntArray  # [N], the first class of each task among the means
+    distances_: Doubles  # [5, N]: count, mean, median, mad, std of minus half the squared distances
+
+    def __init__(
+        self,
+        margin: float = 0.0,
+        variant: Variant = "mean_shift",
+        recentre_distances: bool = True,
+        normalize: bool = True,
+        shrinkage: Shrinkage = "oas",
+    ) -> None:
+        self.margin = margin
+        self.variant = variant
+        self.recentre_distances = recentre_distances
+        self.normalize = normalize
+        self.shrinkage = shrinkage
+
+    def _check(self) -> None:
+        _Directions._check(self)
+        _Calibrated._check(self)
+
+    def _fit(self, data: FitData) -> None:
+        _Calibrated._fit(self, data)
+        moments = self._moments(data)
+        if moments is None or data.partition is None:
+            self._warn("there are no features; this is TOOD, from logits alone")
+            return
+        task_of = data.partition.column_tasks
+        order = np.argsort(task_of, kind="stable")
+        order = order[moments.seen[order]]
+        self.starts_ = np.unique(task_of[order], return_index=True)[1].astype(np.int64)
+        classes = Classes.of(moments, order)
+        self.means_, self.covariance_, self.degrees_ = classes
+        place = np.empty(len(task_of), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        whitening, weight = classes.shrunk(self.shrinkage)
+        points = (classes.means - moments.origin) @ whitening
+        own, tasks = [], []
+        for rows in data:
+            y, of = (self._directions(rows) - moments.origin) @ whitening, task_of[rows.classes]
+            squared = held_out(y, points, place[rows.classes], moments.counts[order], weight)
+            own.append(-0.5 * own_columns(np.minimum.reduceat(squared, self.starts_, axis=1), of))
+            tasks.append(of)
+        self._learn_distances(np.concatenate(own), np.concatenate(tasks))
+
+    def _learn_distances(self, own: Doubles, tasks: IntArray) -> None:
+        """Statistics of each task's own distances; the typical one stands in for samples that have none."""
+        known = np.isfinite(own)
+        own = np.where(known, own, np.median(own[known]) if known.any() else 0.0)
+        statistics = _statistics(own, tasks, len(self.starts_))
+        floor = 1e-6 * np.maximum(1.0, np.abs(statistics["median"]))
+        flat = np.flatnonzero(statistics["mad"] < floor)
+        if len(flat) and self.variant == "robust_anchor":
+            self._warn(f"the distances of task {', '.join(map(str, flat))} have no spread; it is floored")
+        for name in ("mad", "std"):
+            statistics[name] = np.maximum(statistics[name], floor)
+        self.distances_ = np.stack([statistics[name] for name in STATISTICS])
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
+        energies = _Calibrated._prepare(self, dtype)
+        if not hasattr(self, "means_"):
+            return _Prepared(energies, None, None)
+        statistics = dict(zip(STATISTICS, self.distances_, strict=True))
+        variant = self.variant if self.recentre_distances else "none"
+        distances = TOOD.from_statistics(energies.tasks, statistics, variant=variant)
+        return _Prepared(energies, distances, Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]))
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        channels: _Prepared = prepared
+        energies, distances, means = channels
+        values = task_energies(rows.logits, energies.tasks).astype(np.float64)
+        values = _normalised(values, energies)
+        if means is not None and distances is not None:
+            own, other = means.squared(self._directions(rows))
+            squared = np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0)
+            values += _normalised(-0.5 * squared, distances)
+        best: FloatArray = values.max(axis=1)
+        if not self.margin or values.shape[1] == 1:
+            return best
+        second = np.partition(values, -2, axis=1)[:, -2]
+        result: FloatArray = best + float(self.margin) * (best - second)
+        return result
+
+
+def _normalised(values: Doubles, calibrator: TOOD) -> Doubles:
+    """``[n, N]``: (value - location) / scale of each task."""
+    location, scale, _, _ = calibrator.channels()
+    result: Doubles = (values - location) / scale
+    return result

@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.linalg import helmert
+from scipy.spatial.distance import cdist
+from sklearn.covariance import OAS, oas
+
+from tood import TOOD, detectors
+from tood.detectors import Detector, Outputs
+from tood.detectors.typicality import Classes, held_out, oas_shrinkage
+from tood.energy import task_energies
+from tood.errors import ToodError
+
+PARTITION = [[0, 1], [2, 3], [4, 5]]
+
+
+def make(counts, dimensions=8, seed=0, noise=0.4):
+    """Outputs with ``counts[c]`` samples of class c, in random order, and 50 more of any."""
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(len(counts), dimensions)) + 1
+    mix = np.diag(rng.uniform(0.2, 2, dimensions))
+
+    def draw(labels):
+        features = (centres[labels] + noise * rng.normal(size=(len(labels), dimensions)) @ mix) * rng.uniform(
+            0.5, 2, size=(len(labels), 1)
+        )
+        return Outputs(3 * rng.normal(size=(len(labels), len(counts))), features, labels)
+
+    return draw(rng.permutation(np.repeat(np.arange(len(counts)), counts))), draw(rng.integers(len(counts), size=50))
+
+
+def directions(outputs):
+    return outputs.features / np.linalg.norm(outputs.features, axis=1, keepdims=True)
+
+
+def pooled(z, labels):
+    """Class means, and the covariance as scikit-learn shrinks it, from n - K independent residuals.
+
+    Helmert's rows turn the n samples of a class into n - 1 with mean zero and the same scatter.
+    """
+    groups = [z[labels == c] for c in np.unique(labels)]
+    residuals = np.concatenate([helmert(len(group)) @ group for group in groups if len(group) > 1])
+    return np.stack([group.mean(axis=0) for group in groups]), OAS(assume_centered=True).fit(residuals).covariance_
+
+
+@pytest.mark.parametrize("samples", [3, 20, 400])
+def test_shrinkage_is_that_of_scikit_learn(samples):
+    x = np.random.default_rng(samples).normal(size=(samples, 12)) * np.linspace(0.1, 2, 12)
+    _, expected = oas(x, assume_centered=True)
+    assert oas_shrinkage(x.T @ x / samples, samples) == pytest.approx(expected, rel=1e-12)
+    assert oas_shrinkage(1e-9 * x.T @ x, samples) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("counts", "dimensions"),
+    [([30] * 6, 8), ([2] * 6, 8), ([2] * 6, 40), ([1, 9, 4, 2, 7, 3], 8)],
+    ids=["plenty", "two a class", "two a class, D > B", "unequal"],
+)
+def test_typicality_is_scikit_learns_covariance_and_scipys_distance(counts, dimensions):
+    fit, test = make(counts, dimensions)
+    means, covariance = pooled(directions(fit), fit.labels)
+    inverse = np.linalg.inv(covariance)
+    expected = -cdist(directions(test), means, "mahalanobis", VI=inverse).min(axis=1)
+    found = detectors.create("typicality").fit(fit).score(test)
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_one_sample_a_class_is_the_euclidean_distance():
+    fit, test = make([1] * 6)
+    expected = -cdist(directions(test), directions(fit)).min(axis=1)
+    np.testing.assert_allclose(detectors.create("typicality").fit(fit).score(test), expected, rtol=1e-9)
+
+
+def test_only_the_direction_counts_unless_told_otherwise():
+    fit, test = make([10] * 6)
+    longer = Outputs(test.logits, 7 * test.features)
+    detector = detectors.create("typicality").fit(fit)
+    np.testing.assert_allclose(detector.score(longer), detector.score(test), rtol=1e-10)
+    raw = detectors.create("typicality", normalize=False).fit(fit)
+    assert not np.allclose(raw.score(longer), raw.score(test))
+
+
+def test_raw_features_without_shrinkage_rank_as_mds():
+    fit, test = make([30] * 6)
+    found = detectors.create("typicality", normalize=False, shrinkage=0.0).fit(fit).score(test)
+    expected = detectors.create("mds").fit(fit).score(test)  # squared, and divided by n where this has n - K
+    np.testing.assert_allclose(found**2, -expected * (180 - 6) / 180, rtol=1e-8)
+
+
+def test_typicality_without_a_task_and_on_several_sets():
+    fit, test = make([10, 10, 0, 0, 10, 10])
+    assert np.isfinite(detectors.create("typicality").fit(fit, partition=PARTITION).score(test)).all()
+    both = detectors.create("typicality").fit([fit[:15], fit[15:]]).score(test)
+    np.testing.assert_allclose(both, detectors.create("typicality").fit(fit).score(test), rtol=1e-10)
+
+
+@pytest.mark.parametrize("dimensions", [8, 60])
+def test_held_out_distances_are_those_of_a_fit_without_the_sample(dimensions):
+    fit, _ = make([5, 7, 2, 4, 6, 3], dimensions)
+    z, labels = directions(fit), fit.labels
+    counts = np.bincount(labels).astype(float)
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(6)])
+    residuals = z - means[labels]
+    degrees = len(z) - 6
+    classes = Classes(means, residuals.T @ residuals / degrees, degrees)
+    whitening, weight = classes.shrunk("oas")
+    found = held_out(z @ whitening, means @ whitening, labels, counts, weight)
+    identity = np.linalg.inv(whitening @ whitening.T) - weight * residuals.T @ residuals  # kept from all samples
+    for i in range(len(z)):
+        rest, of = np.delete(z, i, axis=0), np.delete(labels, i)
+        without = np.stack([rest[of == c].mean(axis=0) for c in range(6)])
+        scatter = (rest - without[of]).T @ (rest - without[of])
+        inverse = np.linalg.inv(weight * scatter + identity)
+        expected = cdist(z[i : i + 1], without, "mahalanobis", VI=inverse)[0] ** 2
+        np.testing.assert_allclose(found[i], expected, rtol=1e-6)
+
+
+def test_held_out_distances_agree_with_new_samples_where_fitted_ones_do_not():
+    own = {"fitted": [], "held out": [], "new": []}
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        labels = np.repeat(np.arange(2), 10)
+        z, new = rng.normal(size=(20, 30)), rng.normal(size=(200, 30))
+        means = np.stack([z[labels == c].mean(axis=0) for c in range(2)])
+        scatter = (z - means[labels]).T @ (z - means[labels])
+        whitening, weight = Classes(means, scatter / 18, 18).shrunk(0.3)
+        squared = held_out(z @ whitening, means @ whitening, labels, np.full(2, 10.0), weight)
+        own["held out"] += squared[np.arange(20), labels].tolist()
+        own["fitted"] += (((z - means[labels]) @ whitening) ** 2).sum(axis=1).tolist()
+        own["new"] += (((new - means[0]) @ whitening) ** 2).sum(axis=1).tolist()
+    typical = {name: np.median(values) for name, values in own.items()}
+    assert typical["held out"] == pytest.approx(typical["new"], rel=0.1)
+    assert typical["fitted"] < 0.5 * typical["new"]
+
+
+@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
+@pytest.mark.parametrize("margin", [0.0, 0.5])
+def test_joint_is_its_definition(variant, margin):
+    fit, test = make([6, 7, 8, 9, 5, 6])
+    means, covariance = pooled(directions(fit), fit.labels)
+    inverse = np.linalg.inv(covariance)
+    detector = detectors.create("tood_joint", variant=variant, margin=margin).fit(fit, partition=PARTITION)
+    cal = TOOD(PARTITION).fit(fit.logits, fit.labels)
+    mean_or_median, one_or_mad = (1, None) if variant == "mean_shift" else (2, 3)
+    names = ("count", "mean", "median", "mad")
+    sums = []
+    for t, columns in enumerate(PARTITION):
+        energy = task_energies(test.logits, cal.tasks)[:, t] - cal.statistics_[names[mean_or_median]][t]
+        squared = cdist(directions(test), means[columns], "mahalanobis", VI=inverse).min(axis=1) ** 2
+        distance = -0.5 * squared - detector.distances_[mean_or_median, t]
+        if one_or_mad:
+            energy, distance = energy / cal.statistics_["mad"][t], distance / detector.distances_[one_or_mad, t]
+        sums.append(energy + distance)
+    best = np.sort(sums, axis=0)
+    np.testing.assert_allclose(detector.score(test), best[-1] + margin * (best[-1] - best[-2]), rtol=1e-8)
+
+
+def test_joint_reads_held_out_distances_of_the_own_task():
+    fit, _ = make([6, 7, 8, 9, 5, 6])
+    detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
+    z, labels = directions(fit), fit.labels
+    whitening, weight = detector._classes().shrunk("oas")
+    counts = np.bincount(labels).astype(float)
+    squared = held_out(z @ whitening, detector.means_ @ whitening, labels, counts, weight)
+    for t, columns in enumerate(PARTITION):
+        own = -0.5 * squared[np.isin(labels, columns)][:, columns].min(axis=1)
+        np.testing.assert_allclose(detector.distances_[1:3, t], [own.mean(), np.median(own)], rtol=1e-8)
+
+
+@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
+def test_joint_from_logits_alone_ranks_as_tood_and_says_so(variant, tmp_path):
+    fit, test = make([10] * 6)
+    with pytest.warns(UserWarning, match="no features"):
+        detector = detectors.create("tood_joint", variant=variant, margin=0.5).fit(
+            Outputs(fit.logits, None, fit.labels), partition=PARTITION
+        )
+    tood = TOOD(PARTITION, variant=variant, margin=0.5).fit(fit.logits, fit.labels).score(test.logits)
+    for outputs in (test, Outputs(test.logits)):
+        slope, offset = np.polyfit(detector.score(outputs), tood, 1)
+        assert slope > 0
+        np.testing.assert_allclose(slope * detector.score(outputs) + offset, tood, rtol=1e-8)
+    detector.save(tmp_path / "joint.safetensors")
+    np.testing.assert_array_equal(Detector.load(tmp_path / "joint.safetensors").score(test), detector.score(test))
+
+
+def test_joint_wants_the_features_it_was_fitted_with():
+    fit, test = make([10] * 6)
+    detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
+    with pytest.raises(ToodError, match="features: expected 8 dimensions"):
+        detector.score(Outputs(test.logits))
+    with pytest.raises(ToodError, match="chunks disagree"):
+        detectors.create("tood_joint").fit([fit, Outputs(fit.logits, None, fit.labels)], partition=PARTITION)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("counts", [[1] * 6, [1, 1, 5, 5, 5, 5], [2] * 6])
+@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
+def test_joint_with_hardly_any_samples_is_finite(counts, variant):
+    fit, test = make(counts, dimensions=40)
+    zero = Outputs(test.logits, np.zeros_like(test.features))
+    detector = detectors.create("tood_joint", variant=variant).fit(fit, partition=PARTITION)
+    assert np.isfinite(detector.score(test)).all()
+    assert np.isfinite(detector.score(zero)).all()
+
+
+@pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "ledoit", None])
+def test_shrinkage_out_of_range(shrinkage):
+    with pytest.raises(ToodError, match="shrinkage"):
+        detectors.create("typicality", shrinkage=shrinkage)
