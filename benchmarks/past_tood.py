@@ -42,21 +42,32 @@ class Method(NamedTuple):
     """A detector and the settings that differ from its defaults."""
 
     detector: str
-    settings: dict[str, Any] = {}
+    settings: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return ", ".join([self.detector, *(f"{name}={value}" for name, value in self.settings.items())])
+        return ", ".join([self.detector, *(f"{name}={value}" for name, value in self.settings)])
+
+    @classmethod
+    def of(cls, detector: str, **settings: Any) -> Method:
+        """From keywords."""
+        return cls(detector, tuple(settings.items()))
 
 
-TOODS = [Method(f"tood_{v}", s) for v in ("mean_shift", "robust_anchor") for s in ({}, {"margin": 0.0})]
-NEW = [Method("typicality"), Method("tood_joint")]
+ENERGY = Method.of("energy")
+TOODS = [Method.of(f"tood_{v}", **s) for v in ("mean_shift", "robust_anchor") for s in ({}, {"margin": 0.0})]
+NEW = [Method.of("typicality"), Method.of("tood_joint")]
+RAW = Method.of("typicality", normalize=False)
+MDS = Method.of("mds")
 VARIATIONS = [
-    *(Method("typicality", s) for s in ({"normalize": False}, {"shrinkage": 0.1}, {"shrinkage": 0.3})),
-    Method("typicality", {"shrinkage": 1.0}),
-    *(Method("tood_joint", s) for s in ({"normalize": False}, {"recentre_distances": False}, {"margin": 0.5})),
-    Method("tood_joint", {"variant": "robust_anchor"}),
-    Method("knn", {"k": 1}),
+    RAW,
+    *(Method.of("typicality", shrinkage=share) for share in (0.1, 0.3, 1.0)),
+    Method.of("tood_joint", normalize=False),
+    Method.of("tood_joint", recentre_distances=True),
+    Method.of("tood_joint", margin=0.5),
+    Method.of("tood_joint", variant="robust_anchor", recentre_distances=True),
+    Method.of("knn", k=1),
 ]
+COMPARED = [TOODS[0], TOODS[2], MDS, *NEW, RAW]
 
 
 class Figures(NamedTuple):
@@ -94,7 +105,7 @@ def measure(run: Run, method: Method, samples: Samples, steps: Sequence[Step]) -
     """Fit and score at every step, then average along the trajectory."""
     cubes = {metric: np.full((len(steps), len(steps), len(run.ood)), np.nan) for metric in METRICS}
     for step in steps:
-        detector = detectors.create(method.detector, **method.settings)
+        detector = detectors.create(method.detector, **dict(method.settings))
         detector.fit(samples(step, method), partition=step.partition, head=step.head)
         scores, tasks = detector.score(step.test), step.test_tasks()
         for place, outputs in enumerate(step.ood.values()):
@@ -115,9 +126,8 @@ def measure_all(steps: dict[Run, list[Step]], methods: Iterable[Method], samples
         for method in methods:
             try:
                 results[run][method] = measure(run, method, samples, of_run)
-            except (ToodError, AttributeError) as error:
-                if isinstance(error, AttributeError) and samples is calibration:
-                    raise
+            except ToodError:
+                continue
     return results
 
 
@@ -156,7 +166,7 @@ def print_runs(results: Results) -> None:
     """A row a run: Avg AUROC and D_avg of energy, the better TOOD and the new ones."""
     rows = []
     for run, found in results.items():
-        shown = [found[Method("energy")], better_tood(found), *(found[m] for m in NEW)]
+        shown = [found[ENERGY], better_tood(found), *(found[m] for m in NEW)]
         short = f" ({len(run.steps())} of {len(run.partition)} steps)" * (len(run.steps()) < len(run.partition))
         rows.append([run.path.name + short, *(f"{f.average:.1f}, D {f.forgetting:.1f}" for f in shown)])
     table(["run", "energy", "better TOOD", *map(str, NEW)], rows)
@@ -178,7 +188,7 @@ def print_differences(results: Results, methods: Iterable[Method]) -> None:
         runs = [found for found in results.values() if method in found]
         if not runs:
             continue
-        pairs = [(found[method], better_tood(found), found[Method("energy")]) for found in runs]
+        pairs = [(found[method], better_tood(found), found[ENERGY]) for found in runs]
         near = [own.near - max(tood.near, energy.near) for own, tood, energy in pairs]
         rows.append(
             [
@@ -193,12 +203,11 @@ def print_differences(results: Results, methods: Iterable[Method]) -> None:
 
 def print_sizes(steps: dict[Run, list[Step]], draws: int) -> None:
     """Avg AUROC and D_avg against the number of calibration samples a class."""
-    methods = [TOODS[0], TOODS[2], Method("mds"), *NEW, Method("typicality", {"normalize": False})]
     least = min(np.bincount(s.calibration().labels).min() for of_run in steps.values() for s in of_run)
     rows = []
     for size in [n for n in (1, 2, 5, 10, 20, 30) if n <= least]:
         row: list[object] = [size]
-        for method in methods:
+        for method in COMPARED:
             found: list[Figures] = []
             for seed in range(draws if size < least else 1):
 
@@ -209,7 +218,7 @@ def print_sizes(steps: dict[Run, list[Step]], draws: int) -> None:
                 found += [of_run[method] for of_run in results.values() if method in of_run]
             row.append(f"{mean(found).average:.1f}, D {mean(found).forgetting:.1f}" if found else "")
         rows.append(row)
-    table(["samples a class", *map(str, methods)], rows)
+    table(["samples a class", *map(str, COMPARED)], rows)
 
 
 def print_sources(steps: dict[Run, list[Step]]) -> None:
@@ -219,13 +228,12 @@ def print_sources(steps: dict[Run, list[Step]]) -> None:
     if len(sources) < 2 or not complete:
         return
     print(f"Calibration source ({len(complete)} of {len(steps)} runs have all):\n")
-    methods = [TOODS[0], TOODS[2], Method("mds"), *NEW, Method("typicality", {"normalize": False})]
     rows = []
     for source in sources:
-        found = measure_all(complete, methods, lambda step, _, source=source: step.calibration(source))
-        means = [mean(of_run[m] for of_run in found.values()) for m in methods]
+        found = measure_all(complete, COMPARED, lambda step, _, source=source: step.calibration(source))
+        means = [mean(of_run[m] for of_run in found.values()) for m in COMPARED]
         rows.append([source, *(f"{f.average:.1f}, D {f.forgetting:.1f}" for f in means)])
-    table(["source", *map(str, methods)], rows)
+    table(["source", *map(str, COMPARED)], rows)
 
 
 def write_toy(folder: Path, regime: str, seed: int) -> None:
@@ -278,11 +286,11 @@ def print_stream(name: str, runs: Sequence[Run], draws: int) -> None:
         print("Every detector fitted on the calibration set alone, mean over runs:\n")
         print_averages(results, methods)
         print("Paired differences, calibration set alone:\n")
-        print_differences(results, [*NEW, *VARIATIONS, Method("mds"), Method("rmds")])
+        print_differences(results, [*NEW, *VARIATIONS, MDS])
         print("Fitted on all fit data (TOOD and tood_joint on the calibration set):\n")
         print_averages(measure_all(steps, methods, fit_data), methods)
         print("Fitted on the calibration set and all fit data:\n")
-        chosen = [*NEW, Method("typicality", {"normalize": False}), Method("mds"), Method("rmds")]
+        chosen = [*NEW, RAW, MDS]
         print_averages(measure_all(steps, chosen, both), chosen)
         print("Number of calibration samples:\n")
         print_sizes(steps, draws)

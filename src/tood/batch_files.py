@@ -32,7 +32,7 @@ def find_files(sources: Iterable[PathLike]) -> list[Path]:
         if source.is_dir():
             files = [file for file in source.iterdir() if file.suffix in SUFFIXES and file.is_file()]
         elif not source.exists() and glob.has_magic(str(source)):
-            files = [Path(name) for name in glob.glob(str(source), recursive=True)]
+            files = [file for file in map(Path, glob.glob(str(source), recursive=True)) if file.is_file()]
         else:
             files = [source]
         if not files:

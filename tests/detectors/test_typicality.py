@@ -135,12 +135,13 @@ def test_held_out_distances_agree_with_new_samples_where_fitted_ones_do_not():
 
 
 @pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
-@pytest.mark.parametrize("margin", [0.0, 0.5])
-def test_joint_is_its_definition(variant, margin):
+@pytest.mark.parametrize(("margin", "recentre"), [(0.0, True), (0.5, True), (0.5, False)])
+def test_joint_is_its_definition(variant, margin, recentre):
     fit, test = make([6, 7, 8, 9, 5, 6])
     means, covariance = pooled(directions(fit), fit.labels)
     inverse = np.linalg.inv(covariance)
-    detector = detectors.create("tood_joint", variant=variant, margin=margin).fit(fit, partition=PARTITION)
+    settings = {"variant": variant, "margin": margin, "recentre_distances": recentre}
+    detector = detectors.create("tood_joint", **settings).fit(fit, partition=PARTITION)
     cal = TOOD(PARTITION).fit(fit.logits, fit.labels)
     mean_or_median, one_or_mad = (1, None) if variant == "mean_shift" else (2, 3)
     names = ("count", "mean", "median", "mad")
@@ -148,9 +149,12 @@ def test_joint_is_its_definition(variant, margin):
     for t, columns in enumerate(PARTITION):
         energy = task_energies(test.logits, cal.tasks)[:, t] - cal.statistics_[names[mean_or_median]][t]
         squared = cdist(directions(test), means[columns], "mahalanobis", VI=inverse).min(axis=1) ** 2
-        distance = -0.5 * squared - detector.distances_[mean_or_median, t]
+        distance = -0.5 * squared
+        if recentre:
+            distance = distance - detector.distances_[mean_or_median, t]
         if one_or_mad:
-            energy, distance = energy / cal.statistics_["mad"][t], distance / detector.distances_[one_or_mad, t]
+            energy = energy / cal.statistics_["mad"][t]
+            distance = distance / detector.distances_[one_or_mad, t] if recentre else distance
         sums.append(energy + distance)
     best = np.sort(sums, axis=0)
     np.testing.assert_allclose(detector.score(test), best[-1] + margin * (best[-1] - best[-2]), rtol=1e-8)
@@ -196,10 +200,12 @@ def test_joint_wants_the_features_it_was_fitted_with():
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("counts", [[1] * 6, [1, 1, 5, 5, 5, 5], [2] * 6])
 @pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
-def test_joint_with_hardly_any_samples_is_finite(counts, variant):
+@pytest.mark.parametrize("recentre", [True, False])
+def test_joint_with_hardly_any_samples_is_finite(counts, variant, recentre):
     fit, test = make(counts, dimensions=40)
     zero = Outputs(test.logits, np.zeros_like(test.features))
-    detector = detectors.create("tood_joint", variant=variant).fit(fit, partition=PARTITION)
+    detector = detectors.create("tood_joint", variant=variant, recentre_distances=recentre)
+    detector.fit(fit, partition=PARTITION)
     assert np.isfinite(detector.score(test)).all()
     assert np.isfinite(detector.score(zero)).all()
 

@@ -59,7 +59,7 @@ def command(
     from tood.batch import score_file
     from tood.batch_files import find_files, score_files
 
-    several = len(sources) > 1 or engine == "ray" or find_files(sources) != list(sources)
+    several = find_files(sources) != [sources[0]] or len(sources) > 1
     begin = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)

@@ -188,9 +188,8 @@ class TOODJoint(_Directions, _Calibrated):
 
     ``S(x) = max_t (Ê_t(x) + D̂_t(x))``, plus the margin times the lead over the second. ``D_t`` is minus half the
     squared distance of :class:`Typicality` to the nearest class of task t: the logarithm of a Gaussian density up to a
-    constant, so it is in the units of an energy. Both are normalised within each task by the same variant; the
-    statistics of the distances are those of samples held out one at a time, in closed form. Without features at
-    ``fit`` it ranks as TOOD does, and says so.
+    constant, so it is in the units of an energy. Energies are normalised within each task; distances need not be, as
+    one covariance for all tasks makes them comparable. Without features at ``fit`` it ranks as TOOD does, and says so.
 
     Parameters
     ----------
@@ -200,7 +199,8 @@ class TOODJoint(_Directions, _Calibrated):
         ``"mean_shift"`` subtracts each task's mean; ``"robust_anchor"`` subtracts the median and divides by the MAD;
         ``"temperature"`` and ``"none"`` as in :class:`tood.TOOD`.
     recentre_distances:
-        Normalise distances too, and not energies alone.
+        Normalise distances too, by the same variant, with the statistics of each task's own samples, held out one at
+        a time in closed form.
     normalize, shrinkage:
         As for :class:`Typicality`.
     """
@@ -222,7 +222,7 @@ class TOODJoint(_Directions, _Calibrated):
         self,
         margin: float = 0.0,
         variant: Variant = "mean_shift",
-        recentre_distances: bool = True,
+        recentre_distances: bool = False,
         normalize: bool = True,
         shrinkage: Shrinkage = "oas",
     ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
 from tood.errors import UnknownNameError
+from tood.pipeline.config import RunConfig
 from tood.pipeline.sweep import Cell, read_sweep
 
 __all__ = ["PRESETS", "SEEDS", "cells", "command_of", "notes"]
@@ -42,15 +44,20 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
         raise UnknownNameError("target", target, SEEDS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
+    return [
+        Cell(dataclasses.replace(config, preset=preset, seed=seed), Path(out))
+        for seed in range(seeds or SEEDS[target])
+        for config in _grid(target, preset)
+    ]
+
+
+@lru_cache
+def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
+    """The sweep file of a target, or its own one for a preset."""
     folder = resources.files("tood.pipeline") / "sweeps"
     special = folder / f"{target}-{preset}.yaml"
     with resources.as_file(special if special.is_file() else folder / f"{target}.yaml") as file:
-        grid = read_sweep(file, out)
-    return [
-        dataclasses.replace(cell, config=dataclasses.replace(cell.config, preset=preset, seed=seed))
-        for seed in range(seeds or SEEDS[target])
-        for cell in grid
-    ]
+        return tuple(cell.config for cell in read_sweep(file, "runs"))
 
 
 def notes(target: str, preset: str) -> list[str]:

@@ -75,6 +75,7 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
     yield "herding", "", differences(smaller, {"selection": "herding"}, {"selection": "random"}, "B")
     yield "stable from B", "", [_settled(rows, run) for run in _runs(rows, "buffer")]
     margins = [row for row in rows.get("margin", ()) if row["detector"] == PRIMARY]
+    margins = [row for row in margins if row["stream"] == "cifar10"] or margins  # the stream of the paper's figure
     for learner in dict.fromkeys(row["learner"] for row in margins):
         own = [row for row in margins if row["learner"] == learner]
         yield "margin 0.5", learner, differences(own, {"margin": 0.5}, {"margin": 0.0})

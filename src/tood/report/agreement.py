@@ -93,7 +93,7 @@ def learner_orders(ours: Summaries, theirs: Summaries) -> list[Order]:
     for stream in dict.fromkeys(stream for stream, _ in _pairs(ours, theirs)):
         for by, (detector, metric) in measures.items():
             keys = [Key(stream, learner, detector, metric) for of, learner in _pairs(ours, theirs) if of == stream]
-            keys = [key for key in keys if key in ours and key in theirs and "(" not in key.learner]  # one network
+            keys = [key for key in keys if key in ours and key in theirs and key.learner in LEARNERS]
             if len(keys) < 2:
                 continue
             orders = [[k.learner for k in sorted(keys, key=lambda k: -f[k].mean)] for f in (theirs, ours)]
@@ -110,7 +110,7 @@ def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
         keys = {k for k in ours if k[:2] == (stream, learner) and k.metric == "avg_auroc" and k in theirs}
         places = [ranks({key: figures[key] for key in keys}) for figures in (theirs, ours)]
         for detector in TOOD_VARIANTS:
-            if detector in places[0] and len(keys) > 2:
+            if detector in places[0] and len(keys) > 3:
                 found.append(Rank(stream, learner, detector, places[0][detector][0], places[1][detector][0], len(keys)))
     return found
 
@@ -125,9 +125,9 @@ def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
                 means = [sum(values) / len(own) for values in zip(*((s.paper, s.ours) for s in own), strict=True)]
                 text = f"{stream}: {detector} raises Avg AUROC over energy, mean of {len(own)} learners"
                 yield Claim(text, f"{means[0]:+.1f}", f"{means[1]:+.1f}", means[1] > 0)
-        top = {r.learner for r in places if r.stream == stream and r.paper <= 2}
-        here = {r.learner for r in places if r.stream == stream and r.ours <= 2}
-        count = len({r.learner for r in places if r.stream == stream})
+        ranked = [r for r in places if r.stream == stream and r.learner in LEARNERS]
+        top, here = {r.learner for r in ranked if r.paper <= 2}, {r.learner for r in ranked if r.ours <= 2}
+        count = len({r.learner for r in ranked})
         if count:
             text = f"{stream}: a TOOD variant ranks first or second for most learners"
             yield Claim(text, f"{len(top)} of {count}", f"{len(here)} of {count}", len(here) > count / 2)

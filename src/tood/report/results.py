@@ -22,7 +22,7 @@ from tood.report.agreement import Claim, claims, learner_orders, reference, sign
 from tood.report.appearance import label
 from tood.report.render import to_markdown
 from tood.report.summary import _rows as paper_rows
-from tood.report.summary import collect
+from tood.report.summary import collect, learner_label
 from tood.report.tables import MISMATCH_NOTE, build
 
 __all__ = ["Collected", "drift_relation", "read_collected", "write_results"]
@@ -171,12 +171,14 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
     names = {one.run.path.name for one in own}
     rows = []
     for target in SEEDS if preset in PRESETS else ():
-        wanted = [cell.config.name for cell in cells(target, "runs", preset)]
-        missing = [name for name in wanted if name not in names]
-        some = "all" if len(missing) == len(wanted) else ", ".join(f"`{name}`" for name in missing) or "none"
-        rows.append(
-            (f"`tood reproduce {target} --preset {preset}`", f"{len(wanted) - len(missing)} of {len(wanted)}", some)
-        )
+        wanted = [cell.config for cell in cells(target, "runs", preset)]
+        absent: dict[str, list[str]] = {}
+        for config in wanted:
+            if config.name not in names:
+                absent.setdefault(f"{config.stream} {config.learner}", []).append(str(config.seed))
+        missing = "; ".join(f"{what} (seed {', '.join(seeds)})" for what, seeds in absent.items()) or "none"
+        done = sum(config.name in names for config in wanted)
+        rows.append((f"`tood reproduce {target} --preset {preset}`", f"{done} of {len(wanted)}", missing))
     yield from ("### What was run", "")
     yield from _table(("command", "runs", "missing"), rows)
     commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(one.commit for one in own))
@@ -190,7 +192,8 @@ def _drift_claims(own: Sequence[Collected]) -> Iterator[Claim]:
     """Feature drift goes along with accuracy forgetting but not with OOD forgetting (paper, Fig. cka)."""
     known = {row["finding"]: float(row["value"]) for row in paper_rows("findings.csv")}
     for stream in dict.fromkeys(one.run.stream for one in own):
-        points = [one.point for one in own if one.run.stream == stream]
+        # BER and other networks aside: the former has its learner's features, the latter are no other learners.
+        points = [one.point for one in own if one.run.stream == stream and not {*"+("} & {*learner_label(one.run)}]
         for against, name, expected in (("d_avg", "D_avg", False), ("f_avg", "F_avg", True)):
             found = drift_relation(points, against)
             r, p = (known[f"drift and {name}: {letter}"] for letter in "rp")
@@ -244,6 +247,16 @@ def _word(holds: bool | None) -> str:
     return {True: "yes", False: "**no**", None: "not yet"}[holds]
 
 
+def main() -> int:
+    """``python -m tood.report.results METRICS OUT``."""
+    try:
+        metrics, out = map(Path, sys.argv[1:])
+        print(*write_results(metrics, out), sep="\n")
+    except ValueError as error:  # a ToodError, or not two arguments
+        print(f"tood: METRICS OUT: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    for written in write_results(Path(sys.argv[1]), Path(sys.argv[2])):
-        print(written)
+    sys.exit(main())

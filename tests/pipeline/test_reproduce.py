@@ -1,0 +1,98 @@
+"""tood reproduce: the runs behind each table, shared between tables, and what is kept of them."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from tood import ToodError, learners, models, streams
+from tood.commands.reproduce import STORED, TRAINED, command
+from tood.pipeline.metrics_file import load_metrics, trajectory
+from tood.pipeline.reproduce import PRESETS, SEEDS, cells, command_of, notes
+from tood.pipeline.store import Run, find_runs
+
+FIVE = {"icarl", "bic", "der", "wa", "lwf"}
+
+
+def names(target, **options):
+    return [cell.config.name for cell in cells(target, "runs", **options)]
+
+
+def test_table1_is_five_learners_on_two_streams_with_three_seeds():
+    found = [cell.config for cell in cells("table1", "runs")]
+    assert len(found) == len({c.name for c in found}) == 30
+    assert {c.stream for c in found} == {"cifar10", "cifar100"} and {c.seed for c in found} == {0, 1, 2}
+    assert {c.learner for c in found} == FIVE and {c.preset for c in found} == {"cpu"}
+    assert [c.seed for c in found] == sorted(c.seed for c in found)  # a sweep that is cut short has whole seeds
+
+
+def test_nothing_is_trained_twice():
+    first = set(names("table1"))
+    assert len(first & set(names("table2"))) == 12 and len(set(names("table2")) - first) == 12
+    assert all("+ber" in name for name in set(names("table2")) - first)
+    drift = set(names("drift"))
+    rest = {"finetune", "er", "ewc", "si", "agem", "gem", "joint"}
+    assert drift - first == {f"cifar10-{name}-cpu-s0" for name in rest} and len(drift & first) == 5
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("target", SEEDS)
+def test_every_run_is_one_that_can_be_made(target, preset):
+    for cell in cells(target, "runs", preset):
+        config = cell.config
+        assert config.stream in streams.names() and config.learner.removesuffix("+ber") in learners.names()
+        assert learners.preset(preset, config.stream, config.learner)["epochs"] > 0
+        assert config.network in ("", *models.names()) or config.network.startswith("timm:")
+        assert command_of(config.name, preset) is not None
+
+
+def test_the_small_vit_is_said_to_be_from_scratch():
+    (cell,) = cells("vit", "runs", "cpu")
+    assert cell.config.network == "vit" and "from scratch" in notes("vit", "cpu")[0]
+    assert {cell.config.network for cell in cells("vit", "runs", "paper")} == {
+        "timm:vit_base_patch16_224+pretrained"
+    } and not notes("vit", "paper")
+    assert command_of("digits-icarl-cpu-s0", "cpu") is None
+
+
+def test_wrong_names_are_named():
+    with pytest.raises(ToodError, match="did you mean 'drift'"):
+        cells("drft", "runs")
+    with pytest.raises(ToodError, match="did you mean 'paper'"):
+        cells("table1", "runs", "papr")
+
+
+def test_dry_run_lists_every_cell_and_makes_nothing(build, tmp_path):
+    (tmp_path / "cifar10-er-cpu-s0").mkdir()
+    (tmp_path / "cifar10-er-cpu-s0" / "metrics.parquet").touch()
+    arguments = ["drift", "--out", str(tmp_path), "--dry-run", "--json"]
+    states = json.loads(CliRunner().invoke(command, arguments).stdout)
+    assert list(states) == names("drift")
+    assert [name for name, state in states.items() if state == "done"] == ["cifar10-er-cpu-s0"]
+    assert len(list(tmp_path.rglob("*"))) == 2
+
+
+def test_targets_are_those_of_the_package():
+    assert set(TRAINED) == set(SEEDS) and set(STORED) == {"figures", "ablations", "toy"}
+
+
+def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, tmp_path):
+    from tood.pipeline.measure import measure
+    from tood.pipeline.scoring import Scorer
+    from tood.report.gather import Measured
+
+    scorers = [Scorer(name) for name in ("energy", "msp", "tood_robust_anchor")]
+    measure(Run(gap_run), [*scorers, Scorer("tood_robust_anchor", {"margin": 0.0})])
+    arguments = ["figures", "--out", str(gap_run), "--collect", str(tmp_path / "kept"), "--commit", "abc"]
+    assert "1 of 1 finished runs were new" in CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
+    (kept,) = find_runs([tmp_path / "kept"])
+    assert sorted(p.name for p in kept.path.iterdir()) == ["collected.json", "manifest.json", "metrics.parquet"]
+    assert kept.metrics_path.stat().st_size < 200_000
+    for metric in ("auroc", "fpr_at_ood_recall"):
+        before, after = (trajectory(load_metrics(path), "energy", metric) for path in (gap_run, kept.path))
+        assert before.average() == after.average()
+    point = json.loads((kept.path / "collected.json").read_text())["point"]
+    assert point["drift"] == Measured(Run(gap_run)).drift() and point["drift"] > 0
+    again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
+    assert "0 of 1 finished runs were new" in again.stdout
+    assert json.loads((kept.path / "collected.json").read_text())["commit"] == "abc"
