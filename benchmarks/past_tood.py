@@ -29,7 +29,7 @@ from scipy.stats import t as student
 from tood import detectors
 from tood.detectors import Outputs
 from tood.errors import ToodError
-from tood.metrics import Trajectory, evaluate_tasks
+from tood.metrics import Trajectory, evaluate_tasks, nearest_distance
 from tood.pipeline import toy
 from tood.pipeline.scoring import draw, usable
 from tood.pipeline.steps import Step, write_step
@@ -236,6 +236,27 @@ def print_sources(steps: dict[Run, list[Step]]) -> None:
     table(["source", *map(str, COMPARED)], rows)
 
 
+def margin(step: Step, normalize: bool, first: bool) -> float:
+    """Median distance of OOD to the nearest calibration sample, over that of test samples; of the first task only."""
+    known, test = step.calibration(), step.test
+    if first:
+        known, test = (o[np.isin(o.labels, step.partition.tasks[0])] for o in (known, test))
+    own = np.median(nearest_distance(test.features, known.features, normalize))
+    away = [np.median(nearest_distance(o.features, known.features, normalize)) for o in step.ood.values()]
+    return float(np.mean(away) / own)
+
+
+def print_crowding(steps: dict[Run, list[Step]]) -> None:
+    """How much farther OOD lies than ID, at the first and the last step, before and after dividing by the length."""
+    rows = []
+    for run, of_run in steps.items():
+        ends = of_run[0], of_run[-1]
+        ways = [(first, normalize) for first in (True, False) for normalize in (False, True)]
+        rows.append([run.path.name, *(" → ".join(f"{margin(s, n, f):.2f}" for s in ends) for f, n in ways)])
+    head = [f"{whose}, {what}" for whose in ("first task", "all tasks") for what in ("raw", "unit length")]
+    table(["first → last step", *head], rows)
+
+
 def write_toy(folder: Path, regime: str, seed: int) -> None:
     """A run directory of the toy, with the features of its last hidden layer."""
     s = toy.Settings()
@@ -295,6 +316,8 @@ def print_stream(name: str, runs: Sequence[Run], draws: int) -> None:
         print("Number of calibration samples:\n")
         print_sizes(steps, draws)
         print_sources(steps)
+        print("Crowding: nearest distance to a calibration sample, OOD over ID test, medians:\n")
+        print_crowding(steps)
 
 
 def main() -> None:

@@ -3,8 +3,8 @@
     python benchmarks/training.py [--rounds 6] [--steps 6]
 
 ResNet-32, batches of 128 generated 32-pixel images. Each variant has a process of its own; they take turns, a few steps
-each, so that whatever else the machine does meets all of them. Times are CPU seconds. Also BiC's second stage as a share
-of its first.
+each, so that whatever else the machine does meets all of them. Times are CPU seconds. Also BiC's second stage as a
+share of its first.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
@@ -122,6 +123,14 @@ def _one_by_one(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator
         yield target, _attempt(calibrator, source, target, alpha)
 
 
+def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
+    """The same on a worker, whose warnings nobody would see there."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("once", UserWarning)
+        outcome = _attempt(*arguments)
+    return outcome, [str(warning.message) for warning in caught]
+
+
 def _on_ray(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tuple[Path, Scored | str]]:
     """A Ray task a file, in the order in which they end; a worker that dies has its file taken up again."""
     try:
@@ -132,15 +141,17 @@ def _on_ray(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tup
     if mine:
         ray.init(log_to_driver=False, include_dashboard=False)
     try:
-        remote = ray.remote(num_cpus=1, max_retries=3)(_attempt)
+        remote = ray.remote(num_cpus=1, max_retries=3)(_attempt_with_warnings)
         jobs = {remote.remote(calibrator, source, target, alpha): target for target, source in pairs.items()}
         while jobs:
             (job,), _ = ray.wait(list(jobs), num_returns=1)
             target = jobs.pop(job)
             try:
-                outcome = ray.get(job)
+                outcome, messages = ray.get(job)
             except ray.exceptions.RayError as error:
-                outcome = f"{pairs[target]}: {str(error).strip().splitlines()[-1]}"
+                outcome, messages = f"{pairs[target]}: {str(error).strip().splitlines()[-1]}", []
+            for message in messages:
+                warnings.warn(message, UserWarning, stacklevel=3)
             yield target, outcome
     finally:
         if mine:

@@ -96,3 +96,18 @@ def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, t
     again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
     assert "0 of 1 finished runs were new" in again.stdout
     assert json.loads((kept.path / "collected.json").read_text())["commit"] == "abc"
+
+
+def test_of_figures_drawn_twice_the_one_over_most_runs_is_kept(tmp_path):
+    from tood.report.collect import collect_figures
+
+    for target in ("drift", "table1", "table2"):
+        folder = tmp_path / "runs" / "report" / target / "figures" / "cifar10"
+        folder.mkdir(parents=True)
+        (folder / "drift.png").write_text(target)
+    (tmp_path / "runs" / "ablations").mkdir()
+    (tmp_path / "runs" / "ablations" / "summary.md").write_text("| finding |\n")
+    for commit in ("abc", "def"):  # what has not changed keeps the commit that made it
+        collect_figures(tmp_path / "runs", tmp_path / "kept", commit)
+    assert (tmp_path / "kept" / "figures" / "cifar10" / "drift.png").read_text() == "drift"
+    assert (tmp_path / "kept" / "ablations.md").read_text().endswith("at commit `abc`.\n")

@@ -16,7 +16,8 @@ KINDS = {"detectors": "detectors", "learners": "learners", "streams": "streams",
 @click.command()
 @click.argument("kind", type=click.Choice(list(KINDS)), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(kind: str | None, as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="Print the detectors as a Markdown table.")
+def command(kind: str | None, as_json: bool, markdown: bool) -> None:
     """List what can be named: detectors, learners, streams, networks; all of them unless one KIND is given.
 
     Of each detector: what it reads, on which set it is fitted, its hyper-parameters with their defaults and the values
@@ -24,6 +25,9 @@ def command(kind: str | None, as_json: bool) -> None:
 
     Example: tood list detectors
     """
+    if markdown:
+        click.echo(markdown_table())
+        return
     found = {name: _names(name) for name in ([kind] if kind else KINDS)}
     if as_json:
         shown: dict[str, Any] = {name: None if names is None else list(names) for name, names in found.items()}
@@ -65,6 +69,17 @@ def _declarations() -> list[dict[str, Any]]:
         }
         for name, detector in detectors.classes().items()
     ]
+
+
+def markdown_table() -> str:
+    """The detectors as a table, for the docs."""
+    rows = ["| name | what | reads | fitted on | settings | reference |", "| --- | --- | --- | --- | --- | --- |"]
+    for d in _declarations():
+        settings = ", ".join(f"`{name}={parameter['default']}`" for name, parameter in d["parameters"].items())
+        fitted = {"none": "–", "fit": "fit set", "calibration": "calibration set"}[d["fits_on"]]
+        cells = (f"`{d['name']}`", d["summary"], ", ".join(d["reads"]), fitted, settings, d["reference"])
+        rows.append(f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |")
+    return "\n".join(rows)
 
 
 def _described(declared: dict[str, Any]) -> str:

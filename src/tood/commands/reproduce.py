@@ -144,6 +144,7 @@ def _collect(members: list[Cell], out: Path, folder: Path, commit: str | None) -
     from tood.report.collect import collect_figures, collect_runs, current_commit
 
     runs = _finished(members, out)
-    copied = collect_runs(runs, folder, current_commit() if commit is None else commit)
-    files = collect_figures(out, folder)
-    click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs were new, and {len(files)} figures")
+    commit = current_commit() if commit is None else commit
+    copied = collect_runs(runs, folder, commit)
+    files = collect_figures(out, folder, commit)
+    click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs were new; {len(files)} figures and summaries")

@@ -67,18 +67,29 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
     return copied
 
 
-def collect_figures(out: Path, folder: Path) -> list[Path]:
+def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
     """Copy the figures over learners, those of ablations and the ablations' summary, where ``out`` has them."""
     copied = []
-    drawn = [*out.glob("report/*/figures/*/*.png"), *out.glob("ablations/*/*.png")]
-    pairs = [(file, folder / "figures" / file.parent.name / file.name) for file in sorted(drawn)]
-    pairs.append((out / "ablations" / "summary.md", folder / "ablations.md"))
-    for source, target in pairs:
-        if source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+    # Several targets may have drawn one figure: the one over most runs comes last and stays.
+    drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
+    for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]:
+        target = folder / "figures" / source.parent.name / source.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        copied.append(target)
+    source, target = out / "ablations" / "summary.md", folder / "ablations.md"
+    if source.exists():
+        text = source.read_text(encoding="utf-8")
+        if not (target.exists() and target.read_text(encoding="utf-8").startswith(text)):
+            text += f"- Made by `tood reproduce ablations` at commit `{commit or 'unknown'}`.\n"
+            write_file(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
             copied.append(target)
-    return copied
+    return list(dict.fromkeys(copied))
+
+
+def _place(target: str) -> int:
+    order = ("table2", "table1", "drift", "figures")
+    return order.index(target) if target in order else -1
 
 
 def current_commit() -> str:

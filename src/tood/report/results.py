@@ -222,7 +222,6 @@ def _tables(own: Sequence[Collected]) -> Iterator[str]:
 def _ablations(metrics: Path) -> Iterator[str]:
     if (metrics / "ablations.md").exists():
         yield from ("## Ablations", "", (metrics / "ablations.md").read_text(encoding="utf-8"))
-        yield from ("- Made by `tood reproduce ablations`.", "")
 
 
 def _figures(metrics: Path, out: Path) -> Iterator[str]:
