@@ -8,7 +8,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: install demo test browser bench docs dist
+.PHONY: install demo test browser bench docs dist results
 
 install: .venv/.installed
 
@@ -47,6 +47,10 @@ docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest --quiet tests/test_documents.py
 	@echo "site/index.html"
+
+# The results pages from the measured figures that are committed.
+results: install
+	$(BIN)/python -m tood.report.results docs/results/metrics docs/results
 
 # The wheel must calibrate and score in an empty environment with the core dependencies only.
 dist: install

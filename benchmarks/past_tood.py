@@ -236,14 +236,17 @@ def print_sources(steps: dict[Run, list[Step]]) -> None:
     table(["source", *map(str, COMPARED)], rows)
 
 
-def margin(step: Step, normalize: bool, first: bool) -> float:
-    """Median distance of OOD to the nearest calibration sample, over that of test samples; of the first task only."""
+def margin(step: Step, normalize: bool, first: bool) -> str:
+    """Median distance of OOD to the nearest calibration sample, over that of test samples; of the first task only.
+
+    None where most test samples coincide with a calibration sample, as where all features are zero.
+    """
     known, test = step.calibration(), step.test
     if first:
         known, test = (o[np.isin(o.labels, step.partition.tasks[0])] for o in (known, test))
     own = np.median(nearest_distance(test.features, known.features, normalize))
     away = [np.median(nearest_distance(o.features, known.features, normalize)) for o in step.ood.values()]
-    return float(np.mean(away) / own)
+    return f"{np.mean(away) / own:.2f}" if own > 0 else "none"
 
 
 def print_crowding(steps: dict[Run, list[Step]]) -> None:
@@ -252,9 +255,27 @@ def print_crowding(steps: dict[Run, list[Step]]) -> None:
     for run, of_run in steps.items():
         ends = of_run[0], of_run[-1]
         ways = [(first, normalize) for first in (True, False) for normalize in (False, True)]
-        rows.append([run.path.name, *(" → ".join(f"{margin(s, n, f):.2f}" for s in ends) for f, n in ways)])
+        rows.append([run.path.name, *(" → ".join(margin(s, n, f) for s in ends) for f, n in ways)])
     head = [f"{whose}, {what}" for whose in ("first task", "all tasks") for what in ("raw", "unit length")]
     table(["first → last step", *head], rows)
+
+
+def print_cost(step: Step, rows: int = 20_000) -> None:
+    """Time to score, in microseconds a sample and as a multiple of energy, beyond the forward pass: best of five."""
+    test = step.test[np.arange(rows) % len(step.test)]
+    found: dict[Method, float] = {}
+    for method in (ENERGY, *COMPARED):
+        detector = detectors.create(method.detector, **dict(method.settings))
+        detector.fit(step.calibration(), partition=step.partition, head=step.head)
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            detector.score(test)
+            times.append(time.perf_counter() - start)
+        found[method] = 1e6 * min(times) / rows
+    cells = (f"{cost:.2f} ({cost / found[ENERGY]:.0f} ×)" for cost in found.values())
+    print(f"Scoring, µs a sample, {len(step.columns)} classes, {test.features.shape[1]} dimensions:\n")
+    table(list(map(str, found)), [list(cells)])
 
 
 def write_toy(folder: Path, regime: str, seed: int) -> None:
@@ -318,6 +339,7 @@ def print_stream(name: str, runs: Sequence[Run], draws: int) -> None:
         print_sources(steps)
         print("Crowding: nearest distance to a calibration sample, OOD over ID test, medians:\n")
         print_crowding(steps)
+        print_cost(next(iter(steps.values()))[-1])
 
 
 def main() -> None:

@@ -39,12 +39,15 @@ def command(
       tood ablate runs --only margin,buffer --out ablations
       tood ablate runs --only source --json
     """  # noqa: D301
+    from tood.errors import ToodError
     from tood.pipeline.store import find_runs
     from tood.report.ablations import draw_ablations, gather_ablations, summarize, write_ablations
     from tood.report.render import print_tables
 
     names = [name.strip() for name in only.split(",") if name.strip()]
     runs = [run for run in find_runs(paths) if run.steps()]
+    if not runs:
+        raise ToodError(f"{paths[0]}: expected runs with outputs, found none")
     rows, notes = gather_ablations(
         runs, names, say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
     )

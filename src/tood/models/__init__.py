@@ -57,7 +57,7 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     Parameters
     ----------
     name:
-        One of :func:`names`, or ``"timm:NAME"``.
+        One of :func:`names`, or ``"timm:NAME"``, or ``"timm:NAME+pretrained"`` with weights from the hub.
     shape:
         Of one sample: ``(H, W, C)`` or ``(D,)``.
     columns:
@@ -71,6 +71,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
     if name.startswith("timm:"):
+        if name.endswith("+pretrained"):
+            name, options = name.removesuffix("+pretrained"), {**options, "pretrained": True}
         build = partial(_timm, name)
     if build is None:
         raise UnknownNameError("network", name, names())

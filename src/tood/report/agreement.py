@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import combinations
 from typing import NamedTuple
 
-from tood.report.summary import ACCURACY, Key, Summary, paper, ranks
-from tood.report.summary import _rows as paper_rows
+from tood.report.summary import ACCURACY, Key, Summary, paper, paper_rows, ranks
 from tood.report.tables import LEARNERS, TOOD_VARIANTS
 
 __all__ = ["Claim", "Order", "Rank", "Sign", "claims", "learner_orders", "reference", "signs", "tood_ranks"]

@@ -21,8 +21,7 @@ from tood.pipeline.store import Run, find_runs
 from tood.report.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
 from tood.report.render import to_markdown
-from tood.report.summary import _rows as paper_rows
-from tood.report.summary import collect, learner_label
+from tood.report.summary import collect, learner_label, paper_rows
 from tood.report.tables import MISMATCH_NOTE, build
 
 __all__ = ["Collected", "drift_relation", "read_collected", "write_results"]

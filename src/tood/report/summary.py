@@ -22,7 +22,7 @@ from tood.pipeline.store import Run
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Key", "Summary", "best_keys", "collect", "paper", "ranks"]
+__all__ = ["Key", "Summary", "best_keys", "collect", "paper", "paper_rows", "ranks"]
 
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
@@ -166,21 +166,21 @@ def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[s
 def paper() -> Summaries:
     """What the paper reports: Table 1 (three seeds), the BER rows of Table 2 and the ImageNet table (one seed)."""
     found: Summaries = {}
-    for row in _rows("table1_main.csv"):
+    for row in paper_rows("table1_main.csv"):
         key = Key(row["stream"], row["method"], row["detector"], row["metric"])
         found[key] = Summary(float(row["mean"]), float(row["std"]), 3)
-    for row in _rows("table2_ber.csv"):
+    for row in paper_rows("table2_ber.csv"):
         if row["finetune"] != "none":
             for metric in ("avg_auroc", "avg_fpr95"):
                 key = Key(row["stream"], f"{row['method']}+{row['finetune']}", row["detector"], metric)
                 found[key] = Summary(float(row[metric]), 0.0, 1)
-    for row in _rows("table3_imagenet.csv"):
+    for row in paper_rows("table3_imagenet.csv"):
         key = Key(row["stream"], row["method"], row["detector"], row["metric"])
         found[key] = Summary(float(row["value"]), 0.0, 1)
     return found
 
 
-def _rows(name: str) -> list[dict[str, str]]:
+def paper_rows(name: str) -> list[dict[str, str]]:
     text = (resources.files("tood.report") / "paper" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
