@@ -124,9 +124,7 @@ def main() -> None:
         again = Run(Path(parent) / "0")
         start = time.perf_counter()
         measure(again, [s for s in default_scorers(again)[0] if s.detector.startswith("tood")])
-        print(
-            f"re-scoring it with TOOD: {(time.perf_counter() - start) / seconds['bare']:.3f} x, no images"
-        )
+        print(f"re-scoring it with TOOD: {(time.perf_counter() - start) / seconds['bare']:.3f} x, no images")
 
 
 if __name__ == "__main__":

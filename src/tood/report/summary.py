@@ -181,6 +181,7 @@ def paper() -> Summaries:
 
 
 def paper_rows(name: str) -> list[dict[str, str]]:
+    """The rows of one of the paper's tables, as shipped."""
     text = (resources.files("tood.report") / "paper" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
