@@ -48,6 +48,8 @@ NAMES = {
     "tood_prototype": "TOOD on prototypes",
     "tood_mean_shift": "TOOD (mean shift)",
     "tood_robust_anchor": "TOOD (robust anchor)",
+    "typicality": "Typicality",
+    "tood_joint": "TOOD with distances",
     "icarl": "iCaRL",
     "bic": "BiC",
     "der": "DER",
