@@ -74,7 +74,7 @@ def write_tensors(
     """Write arrays and text to one safetensors file of a given kind, atomically."""
     from safetensors.numpy import save
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
     # One entry only: safetensors writes several in no fixed order, and equal content shall give equal bytes.
     payload = save(arrays, {"tood": json.dumps({"kind": kind, "format": FORMAT, **metadata}, sort_keys=True)})
     write_atomically(path, lambda temporary: temporary.write_bytes(payload))

@@ -75,6 +75,8 @@ class RunConfig:
     threads: int = 1
 
     def __post_init__(self) -> None:
+        if self.learner == "ber":  # the learners' name for it
+            object.__setattr__(self, "learner", "icarl+ber")
         for name, allowed in (("calibration", CalibrationSource), ("fit", FitData)):
             if getattr(self, name) not in get_args(allowed):
                 raise UnknownNameError(name, getattr(self, name), get_args(allowed))

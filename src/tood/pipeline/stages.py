@@ -64,6 +64,8 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
             learner.learn(step, folder / "checkpoints")
         return Run(folder)
     with lock(folder):
+        for left in folder.rglob(".*.tmp"):  # by a process that was killed while it wrote
+            left.unlink()
         _check_config(config, folder)
         found = _write_manifest(config, folder, stream)
         write_yaml(folder / "config.yaml", config.to_mapping())
