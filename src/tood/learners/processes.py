@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import inspect
@@ -56,6 +57,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
+    if world > 1:
+        atexit.register(_leave)
     if device == "cpu":
         keep_freed_memory()
     return fabric
@@ -73,6 +76,12 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(M_MMAP_THRESHOLD, 32 << 20)  # tensors up to the largest size it takes come from the heap
         mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
+
+
+def _leave() -> None:
+    """Close the process group before the interpreter ends: threads of gloo that outlive it abort the process."""
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _leave_buffers() -> dict[str, Any]:
