@@ -53,6 +53,40 @@ def test_base_chain_is_bit_identical_with_and_without(vectors, base):
     assert plain.scoring_head is None
 
 
+def interrupt_in_second_epoch(progress):
+    if progress.epoch == 1:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_it_goes_on_from_the_checkpoints_of_the_learner_without_it(vectors, tmp_path, finished):
+    base, seen = learners.create("bic", vectors, **SHORT), []
+    base.learn(0, tmp_path / "base")
+    if finished:
+        base.learn(1, tmp_path / "base")
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            base.learn(1, tmp_path / "base", progress=interrupt_in_second_epoch)
+    alone, after = (learners.create("bic+ber", vectors, **SHORT, ber_epochs=2) for _ in range(2))
+    for task in range(2):
+        alone.learn(task)
+        after.learn(task, tmp_path / "own", progress=seen.append, base_dir=tmp_path / "base")
+        for a, b in zip(
+            alone.scoring_head.state_dict().values(), after.scoring_head.state_dict().values(), strict=True
+        ):
+            assert torch.equal(a, b)
+    assert not seen if finished else {(p.task, p.epoch) for p in seen} == {(1, e) for e in range(1, SHORT["epochs"])}
+    again = learners.create("bic+ber", vectors, **SHORT, ber_epochs=2)
+    again.learn(1, tmp_path / "own", base_dir=tmp_path / "none")
+    assert torch.equal(again.scoring_head.weight, alone.scoring_head.weight)
+
+
+def test_a_base_with_other_settings_is_refused(vectors, tmp_path):
+    learners.create("er", vectors, **{**SHORT, "lr": 0.01}).learn(0, tmp_path)
+    with pytest.raises(ToodError, match=r"made with settings\.lr = 0\.01, not"):
+        learners.create("er+ber", vectors, **SHORT, ber_epochs=1).learn(0, base_dir=tmp_path)
+
+
 def test_ber_raises_the_energy_score_of_known_samples(vectors):
     learner = learners.create("ber", vectors, **SHORT, ber_epochs=5)
     learner.learn(0)

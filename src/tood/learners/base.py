@@ -127,6 +127,7 @@ class Learner:
         checkpoint_dir: str | Path | None = None,
         checkpoint_every: int = 1,
         progress: Report | None = None,
+        base_dir: str | Path | None = None,
     ) -> None:
         """Learn one task, or go on with it where its checkpoint is.
 
@@ -140,35 +141,46 @@ class Learner:
             Epochs between two checkpoints, 0 for none; a task's end always makes one.
         progress:
             Called with a :class:`~tood.learners.progress.Progress` at most every half second and after each epoch.
+        base_dir:
+            With BER: checkpoints of the same learner without it, which are gone on from where there is none of its own.
         """
         path = None if checkpoint_dir is None else checkpoint_path(checkpoint_dir, task)
         place, momentum = resume(self, path)
         if place.get("finished"):
             self.network.eval()
             return
-        if task != self.learned or task >= len(self.stream):
-            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
-        gpu = self.fabric.device.type == "cuda"
-        with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
-            if not place:
-                self._open(task)
-            optimizer = self._optimizer(momentum)
-            self.model, wrapped = self.fabric.setup(self.network, optimizer)
-            rows = self.training_rows(task)
-            for epoch in range(place.get("epoch", 0), self.settings.epochs):
-                self._epoch(task, epoch, rows, wrapped, progress)
-                due = checkpoint_every and (epoch + 1) % checkpoint_every == 0
-                if path and due and epoch + 1 < self.settings.epochs:
-                    save(self, path, {"task": task, "epoch": epoch + 1}, optimizer)
-            self.model = self.network
-            self.draw_from(task, epoch=self.settings.epochs)
-            self.end_task(task)
-            if self.ber is not None:
-                self.scoring_head = self.ber.fit(self, task)
+        if not place and self.ber is not None and base_dir is not None:
+            place, momentum = resume(self, checkpoint_path(base_dir, task), besides="ber")
+        if not place.get("finished"):
+            self._train(task, path, checkpoint_every, progress, place.get("epoch"), momentum)
+        if self.ber is not None:
+            self.scoring_head = self.ber.fit(self, task)
         self.network.eval().zero_grad()
         self.learned = task + 1
         if path:
             save(self, path, {"task": task, "finished": True}, None)
+
+    def _train(
+        self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
+    ) -> None:
+        """The epochs of a task from ``epoch`` on; from its opening where that is None."""
+        if task != self.learned or task >= len(self.stream):
+            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
+        gpu = self.fabric.device.type == "cuda"
+        with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
+            if epoch is None:
+                self._open(task)
+            optimizer = self._optimizer(momentum)
+            self.model, wrapped = self.fabric.setup(self.network, optimizer)
+            rows = self.training_rows(task)
+            for done in range(epoch or 0, self.settings.epochs):
+                self._epoch(task, done, rows, wrapped, progress)
+                due = every and (done + 1) % every == 0
+                if path and due and done + 1 < self.settings.epochs:
+                    save(self, path, {"task": task, "epoch": done + 1}, optimizer)
+            self.model = self.network
+            self.draw_from(task, epoch=self.settings.epochs)
+            self.end_task(task)
 
     def _open(self, task: int) -> None:
         self.old = sum(self.stream.sizes[:task])

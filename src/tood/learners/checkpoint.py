@@ -68,10 +68,10 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
     learner.fabric.barrier()
 
 
-def resume(learner: Learner, path: Path | None) -> tuple[dict[str, Any], dict[str, Any]]:
+def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Take over a checkpoint where there is one: returns its place and the optimiser's momentum.
 
-    A file that another configuration made is an error that says what differs.
+    A file that another configuration made, in more than the part named ``besides``, is an error that says what differs.
     """
     if path is None or not path.exists():
         return {}, {}
@@ -79,7 +79,7 @@ def resume(learner: Learner, path: Path | None) -> tuple[dict[str, Any], dict[st
     try:
         made, place = json.loads(metadata["config"]), json.loads(metadata["place"])
         wanted = json.loads(json.dumps(learner.config()))
-        for key, found, expected in _differences(made, wanted):
+        for key, found, expected in _differences(made | {besides: None}, wanted | {besides: None}):
             raise ToodError(f"{path}: made with {key} = {found}, not {expected}; use the same or another directory")
         state = _unflatten(arrays)
         _restore(learner, state)

@@ -117,6 +117,11 @@ class RunConfig:
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
         return "-".join(parts)
 
+    def without_ber(self) -> RunConfig:
+        """The run whose networks are the same, but for BER's second head."""
+        settings = {name: value for name, value in self.settings.items() if not name.startswith("ber_")}
+        return dataclasses.replace(self, learner=self.learner.removesuffix("+ber"), settings=settings)
+
     def samples_a_class(self, classes: int) -> int:
         """The size of the calibration set, a class."""
         size = self.calibration_size or CALIBRATION_SIZES.get(self.stream.split("-")[0], PER_CLASS * classes)

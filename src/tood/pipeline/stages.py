@@ -59,9 +59,10 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
     torch.set_num_threads(config.threads)
     stream, learner = build(config)
     folder.mkdir(parents=True, exist_ok=True)
+    base = folder.parent / config.without_ber().name / "checkpoints"
     if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
         for step in range(len(stream)):
-            learner.learn(step, folder / "checkpoints")
+            learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
     with lock(folder):
         for left in folder.rglob(".*.tmp"):  # by a process that was killed while it wrote
@@ -72,7 +73,7 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
         asked = scorers_for(config.detectors, stream)
         for step in range(len(stream)):
             started = time.perf_counter()
-            learner.learn(step, folder / "checkpoints", progress=progress)
+            learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
             trained = time.perf_counter()
             _extract(config, found, stream, learner, step, asked)
             scorers = asked or default_scorers(found)[0]
