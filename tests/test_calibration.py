@@ -12,7 +12,8 @@ from sklearn.metrics import roc_auc_score
 
 from tood import TOOD, Partition, ToodError, energy
 
-VARIANTS = ["mean_shift", "robust_anchor", "temperature", "none"]
+PAPER = ["mean_shift", "robust_anchor", "temperature", "none"]
+VARIANTS = [*PAPER, "auto"]
 REFERENCES = ["latest", "oldest", "widest", "mean"]
 
 
@@ -64,7 +65,7 @@ def by_hand(partition, cal_logits, labels, logits, variant, margin, reference):
     return statistics, np.array(scores)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", PAPER)
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("margin", [0, 0.5, 2])
 def test_is_algorithm_1(variant, reference, margin):
@@ -99,7 +100,60 @@ def test_mean_shift_undoes_a_shift_of_one_tasks_logits(task, shift, seed):
     np.testing.assert_allclose(after, before + constant, atol=1e-9)
 
 
-@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift"])
+@pytest.mark.parametrize("reference", REFERENCES)
+def test_auto_moves_channels_towards_their_middles(reference):
+    partition, cal_logits, labels, logits, _ = problem(per_class=7)
+    tasks = partition.column_tasks[labels]
+    cal = TOOD(partition, "auto", margin=0.3, reference=reference).fit(torch.from_numpy(cal_logits), labels)
+    moved, middles = [], []
+    for t, task in enumerate(partition):
+        e = logsumexp(cal_logits[:, list(task)], axis=1)
+        own, rest = e[tasks == t], e[tasks != t]
+        between = max(own.mean() - rest.mean(), 0) ** 2
+        moved.append(between / (between + own.var() + rest.var()))
+        middles.append((own.mean() + rest.mean()) / 2)
+    location = np.array(moved) * (np.array(middles) - middles[-1])
+    widest = int(cal.statistics_["mad"].argmax())
+    at = {"latest": location[-1], "oldest": location[0], "widest": location[widest], "mean": location.mean()}[reference]
+    u = np.stack([logsumexp(logits[:, list(task)], axis=1) for task in partition], axis=1) - location + at
+    first, second = np.sort(u, axis=1)[:, :-3:-1].T
+    np.testing.assert_allclose(cal.score(logits), first + 2 * 0.3 * (first - second), rtol=1e-11)
+    np.testing.assert_array_equal(cal.assign(logits), u.argmax(axis=1))
+
+
+def test_auto_leaves_a_dead_channel_where_it_is():
+    """Channel 0 answers alike to everything, far below the others: re-centring would only lift its noise."""
+    partition, cal_logits, labels, logits, ood = problem(tasks=3, gap=0.0)
+    rng, dead = np.random.default_rng(5), list(partition.tasks[0])
+    for x in (cal_logits, logits, ood):
+        x[:, dead] = rng.normal(size=(len(x), len(dead))) * 2 - 30
+    truth = np.r_[np.ones(len(logits)), np.zeros(len(ood))]
+    auroc = {}
+    for variant in ("none", "mean_shift", "auto"):
+        cal = TOOD(partition, variant, margin=0).fit(cal_logits, labels)
+        auroc[variant] = roc_auc_score(truth, np.r_[cal.score(logits), cal.score(ood)])
+    assert abs(TOOD(partition, "auto").fit(cal_logits, labels).channels().location[0]) < 1.5
+    assert auroc["mean_shift"] < auroc["none"] - 0.1
+    assert abs(auroc["auto"] - auroc["none"]) < 0.01
+
+
+def test_auto_does_not_depend_on_the_order_of_the_samples():
+    partition, cal_logits, labels, logits, _ = problem()
+    order = np.random.default_rng(0).permutation(len(labels))
+    one, other = (TOOD(partition, "auto").fit(cal_logits[o], labels[o]) for o in (slice(None), order))
+    np.testing.assert_array_equal(one.score(logits), other.score(logits))
+
+
+def test_auto_needs_to_know_the_other_tasks():
+    partition, cal_logits, labels, logits, _ = problem()
+    known = TOOD(partition).fit(cal_logits, labels).statistics_
+    own = {name: values for name, values in known.items() if not name.startswith("rest")}
+    assert TOOD.from_statistics(partition, own).score(logits).shape == (len(logits),)
+    with pytest.raises(ToodError, match="'auto' needs rest_mean and rest_std"):
+        TOOD.from_statistics(partition, own, variant="auto").score(logits)
+
+
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "auto"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_reference_never_changes_the_ranking(variant, dtype):
     partition, cal_logits, labels, logits, ood = problem(seed=3)
@@ -112,11 +166,12 @@ def test_the_reference_never_changes_the_ranking(variant, dtype):
     assert max(auroc) - min(auroc) <= 1e-9
 
 
-def test_repairs_a_confidence_gap():
+@pytest.mark.parametrize("variant", ["robust_anchor", "auto"])
+def test_repairs_a_confidence_gap(variant):
     partition, cal_logits, labels, logits, ood = problem(gap=6.0)
     truth = np.r_[np.ones(len(logits)), np.zeros(len(ood))]
     plain = roc_auc_score(truth, np.r_[energy(logits), energy(ood)])
-    cal = TOOD(partition).fit(cal_logits, labels)
+    cal = TOOD(partition, variant).fit(cal_logits, labels)
     repaired = roc_auc_score(truth, np.r_[cal.score(logits), cal.score(ood)])
     assert plain < 0.8 < 0.95 < repaired
 

@@ -34,12 +34,12 @@ def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
         calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator())
     same(*calibrators)
     same(calibrators[0], once, names=("count", "median", "mad"))
-    for name in ("mean", "std"):  # summed in another order
+    for name in ("mean", "std", "rest_mean", "rest_std"):  # summed in another order
         np.testing.assert_allclose(calibrators[0].statistics_[name], once.statistics_[name], rtol=1e-13)
     np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
 
 
-@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none"])
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none", "auto"])
 @pytest.mark.parametrize("reference", ["latest", "oldest", "widest", "mean"])
 def test_anchors_anywhere_without_the_data(variant, reference):
     logits, labels = sample()
@@ -70,6 +70,8 @@ def test_a_task_is_dropped_without_the_samples_of_the_others(task):
     rows = np.isin(labels, kept)
     once = TOOD(live.partition).fit(logits[rows][:, kept], np.searchsorted(kept, labels[rows]))
     same(live.calibrator(), once, names=("count", "median", "mad"))
+    for name in ("rest_mean", "rest_std"):
+        np.testing.assert_allclose(live.calibrator().statistics_[name], once.statistics_[name], rtol=1e-12)
     assert sorted(kept.tolist()) == sorted(set(range(6)) - set(PARTITION.tasks[task]))
 
 
@@ -80,6 +82,17 @@ def test_a_task_is_forgotten_and_seen_anew():
     live = LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1).partial_fit(moved[task == 1], labels[task == 1])
     mixed = np.where((task == 1)[:, None], moved, logits)
     same(live.calibrator(), TOOD(PARTITION).fit(mixed, labels), names=("count", "median", "mad"))
+
+
+def test_a_channel_no_other_task_was_seen_in_is_not_moved():
+    logits, labels = sample(7)
+    task = PARTITION.column_tasks[labels]
+    live = LiveTOOD(PARTITION)
+    for t in (0, 1, 2):
+        live.partial_fit(logits[task == t], labels[task == t])
+    assert live.calibrator("auto").channels().location[0] != 0
+    only = live.forget(0).partial_fit(logits[task == 0], labels[task == 0]).calibrator("auto")
+    assert only.channels().location[0] == 0 != only.channels().location[1]
 
 
 def test_bounded_memory_states_its_error():
@@ -103,7 +116,7 @@ def test_a_file_goes_on_where_it_was(tmp_path, capacity):
     loaded = LiveTOOD.load(tmp_path / "live.safetensors")
     for each in (live, loaded):
         each.partial_fit(*sample(6))
-    same(live.calibrator(), loaded.calibrator())
+    same(live.calibrator(), loaded.calibrator(), names=live.calibrator().statistics_)
     assert loaded.rank_error == live.rank_error
     TOOD(PARTITION).fit(*sample(5)).save(tmp_path / "other.safetensors")
     with pytest.raises(ToodError, match="expected a tood-live file, found tood-calibrator"):

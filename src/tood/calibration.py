@@ -24,12 +24,14 @@ from tood.partition import Partition
 
 __all__ = ["TOOD", "Channels", "Reference", "Variant"]
 
-Variant: TypeAlias = Literal["mean_shift", "robust_anchor", "temperature", "none"]
+Variant: TypeAlias = Literal["mean_shift", "robust_anchor", "temperature", "none", "auto"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
 Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
 
 NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimates σ of a Gaussian
 KIND = "tood-calibrator"
+OWN = ("count", "mean", "median", "mad", "std")  # of each task's samples in their own channel
+REST = ("rest_mean", "rest_std")  # of all other samples in that channel
 
 
 class Channels(NamedTuple):
@@ -50,9 +52,11 @@ class TOOD:
         The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
     variant:
         ``"robust_anchor"`` (median and MAD, Eq. robust), ``"mean_shift"`` (Eq. mean_shift), ``"temperature"``
-        (``E_t / std_t``, Eq. temp_scale) or ``"none"`` (``E_t`` itself).
+        (``E_t / std_t``, Eq. temp_scale), ``"none"`` (``E_t`` itself) or ``"auto"``, which is not the paper's: it moves
+        a channel only as far as it can tell its own task's calibration samples from the others (:meth:`channels`).
     margin:
-        λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin).
+        λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin); it counts twice in
+        ``"auto"``.
     reference:
         Whose statistics set the units of the score: the ``"latest"`` task, the ``"oldest"``, the ``"widest"`` (largest
         MAD) or the ``"mean"`` of all. It never changes the ranking.
@@ -95,19 +99,24 @@ class TOOD:
         logits = logits if hasattr(logits, "shape") else np.asarray(logits)
         partition = check_columns(logits, Partition(self.tasks))
         tasks = task_of_labels(labels, partition, rows=len(logits))
+        energies = all_energies(logits, partition)
         self.partition_ = partition
-        self.statistics_ = _statistics(own_energies(logits, tasks, partition), tasks, len(partition))
+        self.statistics_ = _statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
+        self.statistics_ |= _rest(energies, tasks, self.statistics_)
         self._floor_spread()
         return self
 
     @classmethod
     def from_statistics(cls, tasks: Any, statistics: Mapping[str, Any], **settings: Any) -> TOOD:
-        """A fitted calibrator from statistics that were computed elsewhere: ``[N]`` each, as :attr:`statistics_`."""
+        """A fitted calibrator from statistics that were computed elsewhere: ``[N]`` each, as :attr:`statistics_`.
+
+        Those whose names begin with ``rest`` may be left out; then it cannot be ``"auto"``.
+        """
         cal = cls(tasks, **settings)
         cal._check_parameters()
         cal.partition_ = Partition(tasks)
         cal.statistics_ = {}
-        for name in ("count", "mean", "median", "mad", "std"):
+        for name in (*OWN, *(name for name in REST if name in statistics)):
             values = np.array(statistics[name], dtype=np.float64)
             if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
                 raise ToodError(f"statistics: {name}: expected one finite number a task, found {values}")
@@ -125,7 +134,7 @@ class TOOD:
 
     def _score(self, logits: ArrayT, assign: bool) -> tuple[ArrayT, ArrayT]:
         logits, partition, channels = self._ready(logits)
-        margin = float(self.margin) if len(partition) > 1 else 0.0
+        margin = self.lead_weight if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
@@ -229,10 +238,25 @@ class TOOD:
             logits = cast(ArrayT, np.asarray(logits))
         return logits, check_columns(logits, partition), self.channels()
 
+    @property
+    def lead_weight(self) -> float:
+        """What the lead of the largest normalised energy over the second is multiplied by."""
+        return float(self.margin) * (2 if self.variant == "auto" else 1)
+
     def channels(self) -> Channels:
-        """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale)."""
+        """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale).
+
+        ``"auto"`` asks channel t whether a sample is one of task t. Between two normal distributions, own samples
+        (mean m, variance v) and other tasks' samples (mean m', variance v'), it decides half way, at (m + m') / 2; so
+        these middles are what the channels are aligned by. Where own and other samples differ little, the middle means
+        nothing and the channel stays as it is: it is moved by the share (m - m')² / ((m - m')² + v + v') of the way to
+        the latest task's middle, none of it where m < m'. With nothing moved the score is the largest task energy.
+        """
         self._fitted()
         s = self.statistics_
+        if self.variant == "auto":
+            location = _shrunk_middles(s)
+            return Channels(location, np.ones_like(location), 1.0, self._of_reference(location))
         ones, zeros = np.ones_like(s["mean"]), np.zeros_like(s["mean"])
         if self.variant == "mean_shift":
             return Channels(s["mean"], ones, 1.0, self._of_reference(s["mean"]))
@@ -282,12 +306,39 @@ def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
     return tasks
 
 
+def all_energies(logits: Any, partition: Partition) -> npt.NDArray[np.float64]:
+    """``[B, N]``: each sample's energy in every channel, on the CPU and in float64 wherever the logits are."""
+    energies = np.empty((len(logits), len(partition)), dtype=np.float64)
+    for rows, values in energy_blocks(logits, partition):
+        energies[rows] = values.T
+    return energies
+
+
 def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> npt.NDArray[np.float64]:
     """``[B]``: each sample's energy in the channel of its own task."""
     own = np.empty(len(tasks), dtype=np.float64)
     for rows, values in energy_blocks(logits, partition):
         own[rows] = values[tasks[rows], np.arange(values.shape[1])]
     return own
+
+
+def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -> Statistics:
+    """Mean and std of each channel over the samples of all other tasks; its own task's where there is no other."""
+    if energies.shape[1] == 1:
+        return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy()}
+    rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see _statistics
+    return {"rest_mean": np.array([r.mean() for r in rest]), "rest_std": np.array([r.std() for r in rest])}
+
+
+def _shrunk_middles(s: Statistics) -> FloatArray:
+    """``[N]``: how far ``"auto"`` moves each channel."""
+    if "rest_mean" not in s:
+        raise ToodError("variant: 'auto' needs rest_mean and rest_std, which these statistics lack; fit on samples")
+    gap = np.maximum(s["mean"] - s["rest_mean"], 0) ** 2
+    spread = s["std"] ** 2 + s["rest_std"] ** 2  # never 0: std has a floor
+    middle = (s["mean"] + s["rest_mean"]) / 2
+    location: FloatArray = gap / (gap + spread) * (middle - middle[-1])
+    return location
 
 
 def _statistics(own: npt.NDArray[np.float64], tasks: IntArray, count: int) -> Statistics:

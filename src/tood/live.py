@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tood.arrays import IntArray, indices
-from tood.calibration import TOOD, Reference, Variant, own_energies
+from tood.calibration import TOOD, Reference, Variant, all_energies
 from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
@@ -20,6 +21,7 @@ from tood.sketch import Sketch
 __all__ = ["LiveTOOD"]
 
 KIND = "tood-live"
+Floats = npt.NDArray[np.float64]
 
 
 class LiveTOOD:
@@ -27,8 +29,10 @@ class LiveTOOD:
 
     A task's energies depend on its own columns alone, so tasks can come and go without touching the others. Statistics
     are those of the set of samples: the order in which they came, how they were cut into batches and what was merged
-    with what makes no difference, to the last bit. Energies are as old as the network that gave them: after training it
-    further, :meth:`forget` the tasks whose logits moved (:class:`~tood.monitor.DriftMonitor` says which).
+    with what makes no difference, to the last bit. Of energies in other tasks' channels, which ``"auto"`` needs, the
+    mean and variance of each pair of tasks are kept; these depend on the order by rounding. Energies are as old as the
+    network that gave them: after training it further, :meth:`forget` the tasks whose logits moved
+    (:class:`~tood.monitor.DriftMonitor` says which).
 
     Parameters
     ----------
@@ -55,6 +59,8 @@ class LiveTOOD:
         self.partition = Partition(tasks)
         self.capacity = capacity
         self.sketches = [Sketch(capacity) for _ in self.partition]
+        # [3, N, N]: count, mean and squared deviations of the samples of task s in the channel of task t
+        self.pairs: Floats = np.zeros((3, len(self.partition), len(self.partition)))
 
     @property
     def rank_error(self) -> float:
@@ -85,9 +91,12 @@ class LiveTOOD:
                 f"labels: expected logit columns 0 to {self.partition.columns - 1}, found {columns[outside][0]}"
             )
         tasks = self.partition.column_tasks[columns]
-        energies = own_energies(logits, tasks, self.partition)
+        energies = all_energies(logits, self.partition)
         for t in np.unique(tasks):
-            self.sketches[t].add(energies[tasks == t])
+            of = energies[tasks == t]
+            self.sketches[t].add(of[:, t])
+            moments = np.stack([np.full(of.shape[1], float(len(of))), of.mean(axis=0), len(of) * of.var(axis=0)])
+            self.pairs[:, t] = _joined(self.pairs[:, t], moments)
         return self
 
     def merge(self, other: LiveTOOD) -> LiveTOOD:
@@ -99,12 +108,14 @@ class LiveTOOD:
             )
         for mine, its in zip(self.sketches, other.sketches, strict=True):
             mine.merge(its)
+        self.pairs = _joined(self.pairs, other.pairs)
         return self
 
     def add_task(self, columns: Iterable[int]) -> LiveTOOD:
         """The head has grown: ``columns`` are the new task's, which has no samples yet."""
         self.partition = self.partition.grow(columns)
         self.sketches.append(Sketch(self.capacity))
+        self.pairs = np.pad(self.pairs, ((0, 0), (0, 1), (0, 1)))
         return self
 
     def drop_task(self, task: int) -> IntArray:
@@ -121,12 +132,14 @@ class LiveTOOD:
         kept = np.sort(np.concatenate([np.asarray(columns, dtype=np.int64) for columns in rest]))
         self.partition = Partition(np.searchsorted(kept, columns) for columns in rest)
         del self.sketches[task]
+        self.pairs = np.delete(np.delete(self.pairs, task, axis=1), task, axis=2)
         return kept
 
     def forget(self, task: int) -> LiveTOOD:
         """Drop the energies of a task, to give it new ones; its columns stay."""
         self._check_task(task)
         self.sketches[task] = Sketch(self.capacity)
+        self.pairs[:, task] = self.pairs[:, :, task] = 0
         return self
 
     def calibrator(
@@ -141,7 +154,8 @@ class LiveTOOD:
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
         rows = [sketch.statistics() for sketch in self.sketches]
-        statistics = {name: [row[name] for row in rows] for name in rows[0]}
+        statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        statistics |= self._rest(statistics)
         return TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -149,6 +163,7 @@ class LiveTOOD:
         tensors = {
             f"{t}.{name}": array for t, sketch in enumerate(self.sketches) for name, array in sketch.state().items()
         }
+        tensors["pairs"] = self.pairs
         settings = {"tasks": [list(task) for task in self.partition], "capacity": self.capacity}
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
 
@@ -161,10 +176,28 @@ class LiveTOOD:
             names = ("values", "sizes", "moments")
             states = [{name: tensors[f"{t}.{name}"] for name in names} for t in range(len(self.partition))]
             self.sketches = [Sketch.from_state(self.capacity, state) for state in states]
+            self.pairs = np.array(tensors["pairs"])
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
 
+    def _rest(self, own: dict[str, Any]) -> dict[str, Floats]:
+        """Mean and std of each channel over other tasks' samples; its own where none has been seen in it."""
+        count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
+        total = count.sum(axis=0)
+        safe = np.maximum(total, 1)
+        centre = (count * mean).sum(axis=0) / safe
+        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / safe)
+        seen = total > 0
+        return {"rest_mean": np.where(seen, centre, own["mean"]), "rest_std": np.where(seen, spread, own["std"])}
+
     def _check_task(self, task: int) -> None:
         if not 0 <= task < len(self.partition):
             raise ToodError(f"task: expected 0 to {len(self.partition) - 1}, found {task}")
+
+
+def _joined(a: Floats, b: Floats) -> Floats:
+    """Count, mean and squared deviations of two sets of samples as one (Chan, Golub and LeVeque)."""
+    total, gap = a[0] + b[0], b[1] - a[1]
+    share = b[0] / np.maximum(total, 1)
+    return np.stack([total, a[1] + gap * share, a[2] + b[2] + gap**2 * a[0] * share])

@@ -57,7 +57,7 @@ def test_declarations(name):
             assert detectors.create(name, **{key: value}).get_params()[key] == value
 
 
-CALIBRATED = ("temperature", "tood_mean_shift", "tood_robust_anchor", "typicality", "tood_joint")
+CALIBRATED = ("temperature", "tood_mean_shift", "tood_robust_anchor", "tood_auto", "typicality", "tood_joint")
 
 
 @pytest.mark.parametrize("name", NAMES)

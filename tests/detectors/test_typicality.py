@@ -214,3 +214,8 @@ def test_joint_with_hardly_any_samples_is_finite(counts, variant, recentre):
 def test_shrinkage_out_of_range(shrinkage):
     with pytest.raises(ToodError, match="shrinkage"):
         detectors.create("typicality", shrinkage=shrinkage)
+
+
+def test_auto_is_for_energies_alone():
+    with pytest.raises(ToodError, match="recentre_distances: expected False with variant 'auto'"):
+        detectors.create("tood_joint", variant="auto", recentre_distances=True)

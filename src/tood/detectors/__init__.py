@@ -6,7 +6,7 @@ from typing import Any
 
 from tood.detectors.bank import KNN, NNGuide
 from tood.detectors.base import Detector
-from tood.detectors.calibrated import Temperature, TOODMeanShift, TOODRobustAnchor
+from tood.detectors.calibrated import Temperature, TOODAuto, TOODMeanShift, TOODRobustAnchor
 from tood.detectors.distance import MDS, RMDS, ViM
 from tood.detectors.head import FDBD, NCI, SHE, GradNorm
 from tood.detectors.logits import GEN, KLM, MSP, Energy, MaxLogit
@@ -26,7 +26,7 @@ _ALL: tuple[type[Detector], ...] = (
     *(DICE, ASH, SCALE, ReAct, VRA, ViM),
     *(MDS, RMDS, KNN, NNGuide, FDBD, SHE, NCI, GradNorm),
     *(ODIN, AdaScale),
-    *(Temperature, Prototype, TOODPrototype, TOODMeanShift, TOODRobustAnchor),
+    *(Temperature, Prototype, TOODPrototype, TOODMeanShift, TOODRobustAnchor, TOODAuto),
     *(Typicality, TOODJoint),
 )
 

@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.calibration import TOOD, Reference, Variant
+from tood.calibration import OWN, REST, TOOD, Reference, Variant
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
 from tood.errors import ToodError
 from tood.partition import Partition
 
-STATISTICS = ("count", "mean", "median", "mad", "std")
+STATISTICS = (*OWN, *REST)
 
 
 class _Calibrated(Detector):
@@ -30,7 +30,7 @@ class _Calibrated(Detector):
 
     columns_: IntArray  # [C], the columns of all tasks, task by task
     sizes_: IntArray  # [N]
-    statistics_: npt.NDArray[np.float64]  # [5, N]: count, mean, median, mad, std
+    statistics_: npt.NDArray[np.float64]  # [7, N], in the order of STATISTICS
 
     def _check(self) -> None:
         self._calibrator([[0]])._check_parameters()
@@ -61,8 +61,8 @@ class _Calibrated(Detector):
         return prepared.score(rows.logits)
 
 
-class TOODMeanShift(_Calibrated):
-    """TOOD with each task's energies shifted by their mean (paper, Eq. mean_shift).
+class _Variant(_Calibrated):
+    """One variant of TOOD.
 
     Parameters
     ----------
@@ -72,35 +72,34 @@ class TOODMeanShift(_Calibrated):
         Whose statistics set the units of the score: ``"latest"``, ``"oldest"``, ``"widest"`` or ``"mean"``; the
         ranking does not depend on it.
     """
+
+    grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
+
+    def __init__(self, margin: float = 0.5, units: Reference = "latest") -> None:
+        self.margin = margin
+        self.units = units
+
+
+class TOODMeanShift(_Variant):
+    """TOOD with each task's energies shifted by their mean (paper, Eq. mean_shift)."""
 
     name = "tood_mean_shift"
     variant = "mean_shift"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
-
-    def __init__(self, margin: float = 0.5, units: Reference = "latest") -> None:
-        self.margin = margin
-        self.units = units
 
 
-class TOODRobustAnchor(_Calibrated):
-    """TOOD with each task's energies centred by their median and divided by their MAD (paper, Eq. robust).
-
-    Parameters
-    ----------
-    margin:
-        λ ≥ 0, the weight of the gap between the two largest normalised energies.
-    units:
-        Whose statistics set the units of the score: ``"latest"``, ``"oldest"``, ``"widest"`` or ``"mean"``; the
-        ranking does not depend on it.
-    """
+class TOODRobustAnchor(_Variant):
+    """TOOD with each task's energies centred by their median and divided by their MAD (paper, Eq. robust)."""
 
     name = "tood_robust_anchor"
     variant = "robust_anchor"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
 
-    def __init__(self, margin: float = 0.5, units: Reference = "latest") -> None:
-        self.margin = margin
-        self.units = units
+
+class TOODAuto(_Variant):
+    """TOOD with each channel moved only as far as it tells its own task from the others (``TOOD(variant="auto")``)."""
+
+    name = "tood_auto"
+    variant = "auto"
+    reference = f"{TOOD_PAPER}; how far each channel is moved: this library"
 
 
 class Temperature(_Calibrated):

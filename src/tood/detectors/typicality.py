@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray
-from tood.calibration import TOOD, Reference, Variant, _statistics
+from tood.calibration import OWN, TOOD, Reference, Variant, _statistics
 from tood.detectors.base import Detector, Grid
-from tood.detectors.calibrated import STATISTICS, _Calibrated
+from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER, nearest
@@ -161,6 +161,8 @@ class Typicality(_Directions):
     reference = f"{MAHALANOBIS}; {OAS}"
     grid: ClassVar[Grid] = {"shrinkage": ("oas", 0.1, 0.3)}
 
+    classes_: IntArray  # [K], the logit column of each mean
+
     def __init__(self, normalize: bool = True, shrinkage: Shrinkage = "oas") -> None:
         self.normalize = normalize
         self.shrinkage = shrinkage
@@ -168,7 +170,8 @@ class Typicality(_Directions):
     def _fit(self, data: FitData) -> None:
         moments = self._moments(data)
         assert moments is not None  # features are needed
-        self.means_, self.covariance_, self.degrees_ = Classes.of(moments, np.flatnonzero(moments.seen))
+        self.classes_ = np.flatnonzero(moments.seen)
+        self.means_, self.covariance_, self.degrees_ = Classes.of(moments, self.classes_)
 
     def _prepare(self, dtype: np.dtype[Any]) -> Means:
         return Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0])
@@ -197,7 +200,7 @@ class TOODJoint(_Directions, _Calibrated):
         λ ≥ 0, the weight of the gap between the two largest sums.
     variant:
         ``"mean_shift"`` subtracts each task's mean; ``"robust_anchor"`` subtracts the median and divides by the MAD;
-        ``"temperature"`` and ``"none"`` as in :class:`tood.TOOD`.
+        ``"temperature"``, ``"none"`` and ``"auto"`` as in :class:`tood.TOOD`, but that λ counts once in each.
     recentre_distances:
         Normalise distances too, by the same variant, with the statistics of each task's own samples, held out one at
         a time in closed form.
@@ -235,6 +238,8 @@ class TOODJoint(_Directions, _Calibrated):
     def _check(self) -> None:
         _Directions._check(self)
         _Calibrated._check(self)
+        if self.variant == "auto" and self.recentre_distances:
+            raise ToodError("recentre_distances: expected False with variant 'auto', which is defined for energies")
 
     def _fit(self, data: FitData) -> None:
         _Calibrated._fit(self, data)
@@ -271,13 +276,13 @@ class TOODJoint(_Directions, _Calibrated):
             self._warn(f"the distances of task {', '.join(map(str, flat))} have no spread; it is floored")
         for name in ("mad", "std"):
             statistics[name] = np.maximum(statistics[name], floor)
-        self.distances_ = np.stack([statistics[name] for name in STATISTICS])
+        self.distances_ = np.stack([statistics[name] for name in OWN])
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
         energies = _Calibrated._prepare(self, dtype)
         if not hasattr(self, "means_"):
             return _Prepared(energies, None, None)
-        statistics = dict(zip(STATISTICS, self.distances_, strict=True))
+        statistics = dict(zip(OWN, self.distances_, strict=True))
         variant = self.variant if self.recentre_distances else "none"
         distances = TOOD.from_statistics(energies.tasks, statistics, variant=variant)
         return _Prepared(energies, distances, Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]))

@@ -1,4 +1,4 @@
-"""Export to ONNX: the scorer alone, a few kilobytes and no torch needed, or a network with the scorer behind it."""
+"""Export to ONNX: the scorer alone, small and without torch, or a network with the scorer behind it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from tood.calibration import TOOD
+from tood.calibration import Channels
 from tood.errors import MissingDependencyError, ToodError
 from tood.files import write_atomically
+from tood.integrations.portable import SHORTEST, Exportable, Nearest, Portable, Tasks, portable
+from tood.partition import Partition
 
 if TYPE_CHECKING:
     import torch
@@ -20,23 +22,28 @@ __all__ = ["export_network", "export_scorer"]
 OPSET = 18
 
 
-def export_scorer(cal: TOOD, path: str | os.PathLike[str], dtype: Literal["float32", "float64"] = "float32") -> None:
+def export_scorer(
+    cal: Exportable, path: str | os.PathLike[str], dtype: Literal["float32", "float64"] = "float32"
+) -> None:
     """Write a graph from ``logits [batch, C]`` to ``score [batch]`` and ``task [batch]``, the winning one.
 
-    It does not look for NaN or infinite logits as ``cal.score`` does.
+    The detector ``tood_joint`` reads ``features [batch, D]`` too, unless it was fitted without; ``typicality`` reads
+    them alone and gives ``class [batch]``, the logit column of the nearest class mean, in place of the task. The graph
+    does not look for NaN or infinite numbers as ``cal.score`` does.
 
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`.
+        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``.
     path:
         The ``.onnx`` file to write.
     dtype:
-        The precision of the logits, and of every step.
+        The precision of the inputs, and of every step.
 
     Examples
     --------
     >>> import tempfile
+    >>> from tood import TOOD
     >>> labels = np.repeat(np.arange(4), 30)
     >>> logits = np.random.default_rng(0).normal(size=(120, 4)) + 6 * np.eye(4)[labels]
     >>> export_scorer(TOOD([[0, 1], [2, 3]]).fit(logits, labels), tempfile.mkdtemp() + "/scorer.onnx")
@@ -47,14 +54,14 @@ def export_scorer(cal: TOOD, path: str | os.PathLike[str], dtype: Literal["float
         raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
     if dtype not in ("float32", "float64"):
         raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
+    parts = portable(cal)
     graph = _Graph(np.dtype(dtype))
-    columns = graph.score(cal)
+    graph.score(parts)
     kind = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
     make = onnx.helper.make_tensor_value_info
-    outputs = [make("score", kind, ["batch"]), make("task", onnx.TensorProto.INT64, ["batch"])]
-    built = onnx.helper.make_graph(
-        graph.nodes, "tood", [make("logits", kind, ["batch", columns])], outputs, initializer=graph.constants
-    )
+    inputs = [make(name, kind, ["batch", columns]) for name, columns in parts.inputs.items()]
+    outputs = [make("score", kind, ["batch"]), make(parts.answer, onnx.TensorProto.INT64, ["batch"])]
+    built = onnx.helper.make_graph(graph.nodes, "tood", inputs, outputs, initializer=graph.constants)
     model = onnx.helper.make_model(
         built, producer_name="tood", opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8
     )
@@ -89,9 +96,9 @@ class _Graph:
     def indices(self, *values: int) -> str:
         return self.constant(values, np.int64)
 
-    def energies(self, cal: TOOD) -> str:
+    def energies(self, partition: Partition) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
-        order, in_order, groups = cal.partition_.layout
+        order, in_order, groups = partition.layout
         logits = "logits" if in_order else self.add("Gather", "logits", self.constant(order, np.int64), axis=1)
         parts = []
         for start, size, members in groups:
@@ -106,33 +113,72 @@ class _Graph:
         places = np.argsort(np.concatenate([members for _, _, members in groups]))
         return str(self.add("Gather", joined, self.constant(places, np.int64), axis=1))
 
-    def score(self, cal: TOOD) -> int:
-        """Everything up to the outputs; returns the number of logit columns."""
-        channels, partition = cal.channels(), cal.partition_
-        centred = self.add("Sub", self.energies(cal), self.constant(channels.location))
-        values = self.add("Div", centred, self.constant(channels.scale))
-        best, winner = self.add("TopK", values, self.indices(min(2, len(partition))), outputs=2, axis=1)
+    def nearest(self, nearest: Nearest) -> tuple[str, str]:
+        """``[batch, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
+        z = "features"
+        if nearest.normalize:
+            length = self.add("ReduceL2", z, self.indices(1), keepdims=1)
+            z = self.add("Div", z, self.add("Max", length, self.constant(SHORTEST)))
+        y = self.add("MatMul", self.add("Sub", z, self.constant(nearest.origin)), self.constant(nearest.whitening))
+        points, squares = self.constant(nearest.points), self.constant(nearest.squares)
+        other = self.add("Gemm", y, points, squares, alpha=-2.0, transB=1)  # squared distances but for ‖y‖²
+        other = self.add("Gather", other, self.constant(nearest.members, np.int64), axis=1)
+        place = self.add("ArgMin", other, axis=2, keepdims=0)
+        groups, size = nearest.members.shape
+        place = self.add("Add", place, self.constant(size * np.arange(groups), np.int64))
+        point = self.add("Gather", self.constant(nearest.members.reshape(-1), np.int64), place, axis=0)
+        own = self.add("Gather", points, point, axis=0)
+        apart = self.add("Sub", self.add("Unsqueeze", y, self.indices(1)), own)
+        return self.add("ReduceSumSquare", apart, self.indices(2), keepdims=0), point
+
+    def normalised(self, values: str, channels: Channels) -> str:
+        """``[batch, N]``: (value - location) / scale of each task."""
+        centred = self.add("Sub", values, self.constant(channels.location))
+        return str(self.add("Div", centred, self.constant(channels.scale)))
+
+    def score(self, parts: Portable) -> None:
+        """Everything up to the outputs."""
+        squared, point = self.nearest(parts.nearest) if parts.nearest else ("", "")
+        if parts.tasks:
+            self.best_task(parts.tasks, squared)
+            return
+        axis = self.indices(1)
+        self.add("Neg", self.add("Sqrt", self.add("Squeeze", squared, axis)), names=["score"])
+        columns = self.constant(parts.columns, np.int64)
+        self.add("Gather", columns, self.add("Squeeze", point, axis), axis=0, names=["class"])
+
+    def best_task(self, tasks: Tasks, squared: str) -> None:
+        """The maximum over tasks, its lead, and where it is; ``squared`` are distances, where they are read."""
+        values = self.normalised(self.energies(tasks.partition), tasks.energies)
+        if tasks.distances:
+            halved = self.add("Mul", squared, self.constant(-0.5))
+            values = self.add("Add", values, self.normalised(halved, tasks.distances))
+        best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
-        lead = self.add("Mul", self.add("Sub", top, second), self.constant(float(cal.margin)))
-        scaled = self.add("Mul", self.add("Add", top, lead), self.constant(channels.gain))
-        self.add("Add", scaled, self.constant(channels.offset), names=["score"])
+        lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
+        zero = self.add("ReduceSum", self.add("Mul", values, self.constant(0.0)), axis, keepdims=0)
+        lead = self.add("Add", lead, zero)  # TopK passes NaN over: NaN in any channel is NaN here
+        scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
+        self.add("Add", scaled, self.constant(tasks.energies.offset), names=["score"])
         self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
-        return partition.columns
 
 
 def export_network(
-    network: torch.nn.Module, cal: TOOD, path: str | os.PathLike[str], example_input: torch.Tensor
+    network: torch.nn.Module, cal: Exportable, path: str | os.PathLike[str], example_input: torch.Tensor
 ) -> None:
     """Write the network with the scorer behind it: from an input batch to ``logits``, ``score`` and ``task``.
+
+    With ``typicality`` the third output is ``class``, as in :func:`export_scorer`.
 
     Parameters
     ----------
     network:
-        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported as it stands, in evaluation mode.
+        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported as it stands, in evaluation mode. Where
+        ``cal`` reads features it has ``features`` and ``head``, as :class:`tood.models.Network` has.
     cal:
-        A fitted :class:`~tood.TOOD` for those logits.
+        A fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint`` for what the network gives.
     path:
         The ``.onnx`` file to write, weights included.
     example_input:
@@ -158,7 +204,7 @@ def export_network(
             dynamo=True,
             opset_version=OPSET,
             input_names=["input"],
-            output_names=["logits", "score", "task"],
+            output_names=["logits", "score", module.scorer.answer],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             verbose=False,
         )

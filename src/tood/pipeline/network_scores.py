@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tood import detectors
 from tood.arrays import IntArray
 from tood.detectors import Outputs
 from tood.pipeline.extract import BATCH, StepRows
@@ -32,7 +31,7 @@ def scorers_for(names: tuple[str, ...], stream: Stream) -> list[Scorer]:
 
 def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
     """Score a step with one detector that needs the network, unless that has been done."""
-    detector = detectors.create(scorer.detector, **scorer.params)
+    detector = scorer.create()
     if "network" not in detector.needs or kept_scores(step, scorer) is not None:
         return
 

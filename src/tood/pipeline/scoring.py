@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,14 @@ import numpy.typing as npt
 from tood import detectors
 from tood.arrays import IntArray
 from tood.detectors import Detector, Outputs
-from tood.errors import ToodError
+from tood.errors import ToodError, UnknownNameError
 from tood.pipeline.steps import Step
 from tood.pipeline.store import read_npz, write_npz
 
 __all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
 
 ScoreArray: TypeAlias = npt.NDArray[Any]
+FitOn: TypeAlias = Literal["calibration", "fit", "both"]
 
 
 class Scored(NamedTuple):
@@ -41,7 +42,7 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Scorer:
-    """A detector, its settings, and which calibration samples it gets.
+    """A detector, its settings, and which samples it is fitted on.
 
     Parameters
     ----------
@@ -56,6 +57,9 @@ class Scorer:
         share of the classes it has seen. All of them where it is None.
     seed:
         Of that draw.
+    fit_on:
+        Fit on the ``"calibration"`` set, the ``"fit"`` set or ``"both"``; as the detector declares where it is None.
+        A fit set that is asked for must be there: the calibration set does not stand in for it.
     """
 
     detector: str
@@ -63,17 +67,28 @@ class Scorer:
     calibration: str | None = None
     size: int | None = None
     seed: int = 0
+    fit_on: FitOn | None = None
+
+    def __post_init__(self) -> None:
+        if self.fit_on is not None and self.fit_on not in get_args(FitOn):
+            raise UnknownNameError("fit_on", self.fit_on, get_args(FitOn))
 
     def create(self) -> Detector:
         """The detector, not fitted yet."""
-        return detectors.create(self.detector, **self.params)
+        detector = detectors.create(self.detector, **self.params)
+        if self.fit_on is not None and (detector.fits_on == "none" or "network" in detector.needs):
+            why = "runs the network again" if "network" in detector.needs else "is not fitted"
+            raise ToodError(f"fit_on: expected None for {self.detector}, which {why}, found {self.fit_on!r}")
+        return detector
 
     def settings(self) -> str:
         """JSON of what differs from the defaults; empty where nothing does."""
-        default = detectors.create(self.detector).get_params()
-        differing = {name: v for name, v in self.create().get_params().items() if v != default[name]}
+        detector, default = self.create(), detectors.create(self.detector).get_params()
+        differing = {name: v for name, v in detector.get_params().items() if v != default[name]}
         if self.size is not None:
             differing |= {"calibration_size": self.size, "calibration_seed": self.seed}
+        if self.fit_on not in (None, detector.fits_on):
+            differing |= {"fit_on": self.fit_on}
         return json.dumps(differing, sort_keys=True, default=str) if differing else ""
 
 
@@ -149,20 +164,35 @@ def fit_and_score(step: Step, scorer: Scorer) -> Scored:
             test = np.asarray(detector.score(step.test))
             ood = {name: np.asarray(detector.score(outputs)) for name, outputs in step.ood.items()}
     except ToodError as error:
-        raise ToodError(f"{step.folder}: {scorer.detector}: {error}") from error
+        on = f" (fit_on {scorer.fit_on})" if scorer.fit_on else ""
+        raise ToodError(f"{step.folder}: {scorer.detector}{on}: {error}") from error
     return Scored(test, ood, tuple(dict.fromkeys(str(warning.message) for warning in warned)))
 
 
-def fit_outputs(step: Step, detector: Detector, scorer: Scorer) -> Outputs | None:
-    """What a detector is fitted on: nothing, the calibration set, or the fit set with the former standing in."""
+def fit_outputs(step: Step, detector: Detector, scorer: Scorer) -> list[Outputs] | None:
+    """What a detector is fitted on: nothing, the calibration set, the fit set or both."""
     if detector.fits_on == "none":
         return None
-    if not reads_calibration(step, detector):
-        return step.fit
-    outputs = step.calibration(scorer.calibration)
-    if scorer.size is None:
-        return outputs
-    return draw(outputs, scorer.size * len(step.columns) // step.run.partition.columns, scorer.seed)
+    calibrated, fitted = _fit_sets(step, detector, scorer)
+    found = []
+    if calibrated:
+        outputs = step.calibration(scorer.calibration)
+        if scorer.size is not None:
+            outputs = draw(outputs, scorer.size * len(step.columns) // step.run.partition.columns, scorer.seed)
+        found.append(outputs)
+    if fitted:
+        if step.fit is None:
+            raise ToodError("outputs/fit.npz: no such file; expected the fit set")
+        found.append(step.fit)
+    return found
+
+
+def _fit_sets(step: Step, detector: Detector, scorer: Scorer) -> tuple[bool, bool]:
+    """Which of two is it fitted on: the calibration set, the fit set? As asked for; else the former may stand in."""
+    if scorer.fit_on is not None:
+        return scorer.fit_on != "fit", scorer.fit_on != "calibration"
+    calibrated = reads_calibration(step, detector)
+    return calibrated, detector.fits_on == "fit" and not calibrated
 
 
 def reads_calibration(step: Step, detector: Detector) -> bool:
@@ -188,10 +218,9 @@ def draw(outputs: Outputs, size: int, seed: int) -> Outputs:
 
 def _key(step: Step, scorer: Scorer) -> str:
     detector = scorer.create()
-    calibrated = reads_calibration(step, detector)
+    calibrated, fitted = _fit_sets(step, detector, scorer)
     files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
-    if detector.fits_on != "none":
-        files.append(step.calibration_file(scorer.calibration) if calibrated else "outputs/fit.npz")
+    files += [step.calibration_file(scorer.calibration)] * calibrated + ["outputs/fit.npz"] * fitted
     if "head" in detector.needs:
         files.append("head.npz")
     weights = step.folder / "model.safetensors"

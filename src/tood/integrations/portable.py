@@ -1,0 +1,95 @@
+"""A fitted calibrator or detector as the numbers of a graph: what its ONNX and its torch form share."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tood.arrays import IntArray
+from tood.calibration import TOOD, Channels
+from tood.detectors.statistics import Doubles
+from tood.detectors.typicality import TOODJoint, Typicality
+from tood.errors import ToodError
+from tood.partition import Partition
+
+__all__ = ["Exportable", "Nearest", "Portable", "Tasks", "portable"]
+
+Exportable: TypeAlias = TOOD | Typicality | TOODJoint
+
+SHORTEST = 1e-12  # a feature shorter than this has no direction; squares of float32 vanish not far below
+
+
+class Nearest(NamedTuple):
+    """Squared distances of whitened features to the nearest class mean of each group.
+
+    ``‖m‖² - 2 y·m`` finds the mean; its distance is then that of ``y - m`` itself, as where ‖y‖² and ‖m‖² are much
+    larger than the distance their float32 sum has lost it.
+    """
+
+    normalize: bool  # divide features by their length first
+    origin: Doubles  # [D], a float32 number each, so that no graph rounds it
+    whitening: Doubles  # [D, r]
+    points: Doubles  # [K, r], class means seen from the origin, whitened
+    squares: Doubles  # [K], ‖m‖²
+    members: IntArray  # [G, m], which points are in each group, the first again where it has fewer than m
+
+    @classmethod
+    def of(cls, detector: Typicality | TOODJoint, whitening: Doubles, starts: IntArray) -> Nearest:
+        """Of a fitted detector, whose means come group by group, each group from its place in ``starts``."""
+        means = detector.means_
+        origin = means.mean(axis=0).astype(np.float32).astype(np.float64)
+        points = (means - origin) @ whitening
+        sizes = np.diff(starts, append=len(means))
+        turn = np.arange(sizes.max())
+        members = starts[:, None] + np.where(turn < sizes[:, None], turn, 0)
+        return cls(bool(detector.normalize), origin, whitening, points, (points**2).sum(axis=1), members)
+
+
+class Tasks(NamedTuple):
+    """``max_t (Ê_t + D̂_t)`` with a margin: how the channels are normalised."""
+
+    partition: Partition
+    margin: float
+    energies: Channels  # and the units of the score
+    distances: Channels | None = None  # of minus half the squared distances, where they are read
+
+
+class Portable(NamedTuple):
+    """What to compute, from what."""
+
+    inputs: dict[str, int]  # logits and features, those that are read, and how many columns they have
+    nearest: Nearest | None = None
+    tasks: Tasks | None = None  # none is typicality: minus the distance itself
+    columns: IntArray | tuple[int, ...] = ()  # the logit column of each point, for typicality
+
+    @property
+    def answer(self) -> str:
+        """What comes with the score: the winning task, or the class whose mean is nearest."""
+        return "task" if self.tasks else "class"
+
+
+def portable(scorer: Any) -> Portable:
+    """The numbers of a fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint``."""
+    if isinstance(scorer, TOOD):
+        channels = scorer.channels()
+        partition = scorer.partition_
+        return Portable({"logits": partition.columns}, tasks=Tasks(partition, scorer.lead_weight, channels))
+    if not isinstance(scorer, (Typicality, TOODJoint)):
+        found = getattr(scorer, "name", type(scorer).__name__)
+        raise ToodError(f"cal: expected a fitted TOOD, or the detector typicality or tood_joint, found {found}")
+    scorer._check()
+    scorer._check_fitted()
+    prepared = scorer._ready(np.dtype(np.float64))
+    columns, dimensions = scorer.shape_
+    if isinstance(scorer, Typicality):
+        nearest = Nearest.of(scorer, prepared.whitening, np.zeros(1, dtype=np.int64))
+        return Portable({"features": dimensions}, nearest, columns=scorer.classes_)
+    calibrator: TOOD = prepared.energies
+    energies = calibrator.channels()._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
+    tasks = Tasks(calibrator.partition_, float(scorer.margin), energies)
+    if prepared.means is None:
+        return Portable({"logits": columns}, tasks=tasks)
+    nearest = Nearest.of(scorer, prepared.means.whitening, scorer.starts_)
+    tasks = tasks._replace(distances=prepared.distances.channels())
+    return Portable({"logits": columns, "features": dimensions}, nearest, tasks)
