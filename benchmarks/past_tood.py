@@ -1,16 +1,18 @@
 """Every detector on the same calibration samples, and on all fit data: what is gained past TOOD, and where it is lost.
 
-    python benchmarks/past_tood.py [--toy SEEDS] [--draws 3] RUN_OR_PARENT ...
+    python benchmarks/past_tood.py [--toy SEEDS] [--draws 3] [--evidence FILE] RUN_OR_PARENT ...
 
-Reads stored outputs only (`tood run`, `tood sweep`) and writes nothing; a run that is still going counts with the steps
-it has. `--toy 2` adds the three regimes of the toy on seeds 0 and 1, in the features of its last hidden layer.
-Figures are percent. AUROC and FPR are (mean of near sets + mean of far sets) / 2, averaged over tasks and steps; D is
-D_avg of that AUROC. A difference is paired by run; its interval is Student's, 95 %, over runs.
+Reads stored outputs only (`tood run`, `tood sweep`) and writes nothing but the file of `--evidence`, which `tood audit`
+quotes; a run that is still going counts with the steps it has. `--toy 2` adds the three regimes of the toy on seeds 0
+and 1, in the features of its last hidden layer. Figures are percent. AUROC and FPR are (mean of near sets + mean of far
+sets) / 2, averaged over tasks and steps; D is D_avg of that AUROC. A difference is paired by run; its interval is
+Student's, 95 %, over runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -55,6 +57,7 @@ class Method(NamedTuple):
 
 ENERGY = Method.of("energy")
 TOODS = [Method.of(f"tood_{v}", **s) for v in ("mean_shift", "robust_anchor") for s in ({}, {"margin": 0.0})]
+AUTO = Method.of("tood_auto")
 NEW = [Method.of("typicality"), Method.of("tood_joint")]
 RAW = Method.of("typicality", normalize=False)
 MDS = Method.of("mds")
@@ -163,13 +166,39 @@ def better_tood(of_run: dict[Method, Figures]) -> Figures:
 
 
 def print_runs(results: Results) -> None:
-    """A row a run: Avg AUROC and D_avg of energy, the better TOOD and the new ones."""
-    rows = []
+    """A row a learner: Avg AUROC and D_avg of energy, the better TOOD and the new ones, mean ± std over seeds."""
+    groups: dict[str, list[dict[Method, Figures]]] = {}
     for run, found in results.items():
-        shown = [found[ENERGY], better_tood(found), *(found[m] for m in NEW)]
         short = f" ({len(run.steps())} of {len(run.partition)} steps)" * (len(run.steps()) < len(run.partition))
-        rows.append([run.path.name + short, *(f"{f.average:.1f}, D {f.forgetting:.1f}" for f in shown)])
-    table(["run", "energy", "better TOOD", *map(str, NEW)], rows)
+        groups.setdefault(run.path.name.rpartition("-s")[0] + short, []).append(found)
+    rows = []
+    for name, runs in groups.items():
+        shown = [[found[ENERGY] for found in runs], [better_tood(found) for found in runs]]
+        shown += [[found[m] for found in runs] for m in NEW]
+        rows.append([name, len(runs), *map(with_deviation, shown)])
+    table(["learner", "seeds", "energy", "better TOOD", *map(str, NEW)], rows)
+
+
+def with_deviation(figures: Sequence[Figures]) -> str:
+    """Avg AUROC, its deviation over seeds where there are several, and D_avg."""
+    averages, forgetting = [f.average for f in figures], float(np.mean([f.forgetting for f in figures]))
+    deviation = f" ± {np.std(averages, ddof=1):.1f}" if len(averages) > 1 else ""
+    return f"{np.mean(averages):.1f}{deviation}, D {forgetting:.1f}"
+
+
+def evidence(results: Results) -> dict[str, Any]:
+    """By stream: how often, and by how much, a new detector is above the best of energy and the paper's TOOD."""
+    by_stream: dict[str, list[dict[Method, Figures]]] = {}
+    for run, found in results.items():
+        by_stream.setdefault(run.stream, []).append(found)
+    detectors: dict[str, dict[str, Any]] = {}
+    for method in (*NEW, AUTO):
+        for stream, runs in sorted(by_stream.items()):
+            gains = [found[method].average - max(found[m].average for m in (ENERGY, *TOODS)) for found in runs]
+            figures = {"above": sum(g > 0 for g in gains), "of": len(gains), "gain": round(float(np.mean(gains)), 2)}
+            detectors.setdefault(str(method), {})[stream] = figures
+    command = "python benchmarks/past_tood.py --evidence src/tood/pipeline/supported.json RUNS"
+    return {"command": command, "detectors": detectors}
 
 
 def interval(values: Sequence[float]) -> str:
@@ -313,8 +342,8 @@ def write_toy(folder: Path, regime: str, seed: int) -> None:
         )
 
 
-def print_stream(name: str, runs: Sequence[Run], draws: int) -> None:
-    """Every table of one stream."""
+def print_stream(name: str, runs: Sequence[Run], draws: int) -> Results:
+    """Every table of one stream; returns what was measured on the calibration set alone."""
     steps = {run: [Step(run, index) for index in run.steps()] for run in runs}
     names = detectors.names()
     for of_run in steps.values():
@@ -340,6 +369,7 @@ def print_stream(name: str, runs: Sequence[Run], draws: int) -> None:
         print("Crowding: nearest distance to a calibration sample, OOD over ID test, medians:\n")
         print_crowding(steps)
         print_cost(next(iter(steps.values()))[-1])
+    return results
 
 
 def main() -> None:
@@ -347,6 +377,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN_OR_PARENT")
     parser.add_argument("--toy", type=int, default=0, metavar="SEEDS", help="add the toy on this many seeds")
     parser.add_argument("--draws", type=int, default=3, help="draws of smaller calibration sets")
+    parser.add_argument("--evidence", type=Path, metavar="FILE", help="write what `tood audit` quotes; not of the toy")
     options = parser.parse_args()
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -354,8 +385,12 @@ def main() -> None:
             for seed in range(options.toy):
                 write_toy(Path(folder) / f"toy-{regime}-s{seed}", regime, seed)
         runs = [run for run in find_runs([*options.runs, *([folder] if options.toy else [])]) if run.steps()]
+        measured: Results = {}
         for stream in dict.fromkeys(run.stream for run in runs):
-            print_stream(stream, [run for run in runs if run.stream == stream], options.draws)
+            measured |= print_stream(stream, [run for run in runs if run.stream == stream], options.draws)
+    if options.evidence:
+        real = {run: found for run, found in measured.items() if run.stream != "toy"}
+        options.evidence.write_text(json.dumps(evidence(real), indent=2) + "\n")
     print(f"{time.perf_counter() - started:.0f} s")
 
 

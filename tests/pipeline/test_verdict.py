@@ -1,9 +1,11 @@
+import json
+
 import numpy as np
 import pytest
 
 from tood.metrics import auroc
 from tood.pipeline.evidence import Distances, Gap
-from tood.pipeline.verdict import Repair, Verdict, diagnose, loss_error, recommend
+from tood.pipeline.verdict import Repair, Verdict, diagnose, loss_error, recommend, supported_by
 
 
 @pytest.mark.parametrize(
@@ -50,11 +52,27 @@ def test_no_error_without_old_tasks():
 
 
 def test_default_is_kept_unless_another_is_clearly_better():
-    default = Repair("robust_anchor", 0.5, 0.80, 0.1)
+    default = Repair("tood_auto", None, 0.80, 0.1)
     assert recommend(0.798, [default]) is None
-    assert recommend(0.70, [default, Repair("mean_shift", 0.0, 0.804, 0.1)]) is default
-    better = Repair("mean_shift", 0.0, 0.81, 0.1)
+    assert recommend(0.70, [default, Repair("tood_mean_shift", 0.0, 0.804, 0.1)]) is default
+    better = Repair("tood_mean_shift", 0.0, 0.81, 0.1)
     assert recommend(0.70, [default, better]) is better
+    features = Repair("tood_joint", None, 0.806, 0.1)
+    assert recommend(0.70, [default, better, features]) is features
+
+
+def test_what_is_said_for_a_detector_are_the_figures_of_the_file():
+    from importlib import resources
+
+    known = json.loads((resources.files("tood.pipeline") / "supported.json").read_text())
+    assert set(known["detectors"]) == {"tood_joint", "typicality", "tood_auto"}
+    assert "past_tood.py" in known["command"]
+    for name, streams in known["detectors"].items():
+        for stream, found in streams.items():
+            assert 0 <= found["above"] <= found["of"]
+            words = f"{found['above']} of {found['of']} runs on {stream} ({found['gain']:+.1f} points on average)"
+            assert words in supported_by(name)
+    assert supported_by("msp") == ""
 
 
 def verdict(**change):
@@ -71,9 +89,9 @@ def verdict(**change):
         "gap": Gap((4.0, 6.0, 10.0), (3.0, 6.0, 10.0), 2.0),
         "distances": Distances((4.0, 3.0, 2.0), (1.0, 1.0, 1.0), 0.0),
         "calibration": "memory",
-        "repairs": (Repair("robust_anchor", 0.5, 0.85, 0.03),),
-        "recommended": Repair("robust_anchor", 0.5, 0.85, 0.03),
-        "best": ("tood_robust_anchor", 0.85),
+        "repairs": (Repair("tood_auto", None, 0.85, 0.03), Repair("typicality", None, 0.84, 0.0)),
+        "recommended": Repair("tood_auto", None, 0.85, 0.03),
+        "best": ("tood_auto", 0.85),
     }
     return Verdict(**{**given, **change})
 
@@ -82,8 +100,10 @@ def test_words_carry_the_figures():
     text = " ".join(verdict().sentences())
     for part in ("20.0 ± 1.0 points", "task 0 30.0, task 1 10.0", "3.0 6.0 10.0", "18.0 points, 90 % of the loss"):
         assert part in text
-    assert "Avg AUROC 70.0 → 85.0 with robust_anchor, margin 0.5, D_avg 20.0 → 3.0" in text
-    assert "Use TOOD robust_anchor, margin 0.5 (the default)." in text
+    assert "Avg AUROC 70.0 → 85.0 with tood_auto, D_avg 20.0 → 3.0" in text
+    assert f"Use tood_auto: Avg AUROC 70.0 → 85.0 here; {supported_by('tood_auto')}." in text
+    other = verdict(recommended=Repair("tood_mean_shift", 0.0, 0.9, 0.03)).sentences()[3]
+    assert "Use tood_mean_shift, margin 0: Avg AUROC 70.0 → 90.0 here, chosen on these very OOD sets" in other
     assert "hides" not in text and "does best" not in text
     assert "Of all detectors measured rmds does best: Avg AUROC 90.0." in verdict(best=("rmds", 0.9)).sentences()[3]
 

@@ -29,7 +29,7 @@ def exponentials(x: FloatArray) -> Exponentials:
     ones = np.ones(x.shape[1], dtype=x.dtype)
     with np.errstate(over="ignore"):
         values = np.exp(x)
-    total = values @ ones
+        total = values @ ones
     lost = ~((total > SAFE[0]) & (total < SAFE[1]))
     if not lost.any():
         return Exponentials(values, total, 0.0)

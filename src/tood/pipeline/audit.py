@@ -11,7 +11,7 @@ import numpy as np
 
 from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
-from tood.pipeline.evidence import VARIANTS, distances, energy_gap, recentred_auroc, within_task_loss
+from tood.pipeline.evidence import distances, energy_gap, recentred_auroc, within_task_loss
 from tood.pipeline.measure import default_scorers, figures
 from tood.pipeline.metrics_file import accuracy, detectors_of, save_metrics, trajectory
 from tood.pipeline.scoring import Scorer
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "audit"]
 
-MARGINS = (0.0, 0.5)
+LOGITS = [(f"tood_{variant}", margin) for variant in ("robust_anchor", "mean_shift", "auto") for margin in (None, 0.0)]
+FEATURES = [("tood_joint", None), ("typicality", None)]  # if they are among the detectors that are measured anyway
 
 
 class Audit(NamedTuple):
@@ -60,8 +61,7 @@ def audit(
     """
     _check(run)
     scorers, notes = default_scorers(run, detectors, calibration)
-    settings = [Scorer("energy")]
-    settings += [Scorer(f"tood_{v}", {"margin": m}, calibration) for v in VARIANTS for m in MARGINS]
+    settings = [Scorer("energy"), *(_scorer(*repair, calibration) for repair in LOGITS)]
     writable = os.access(run.path, os.W_OK)
     with run.lock() if writable else contextlib.nullcontext():
         found = figures(run, _merged(scorers, settings), keep=writable, progress=progress)
@@ -86,7 +86,8 @@ def judge(run: Run, table: pa.Table, calibration: str | None = None) -> Verdict:
     error = loss_error(before.tolist(), after.tolist(), counts.tolist(), min(map(len, last.ood.values())))
     restored = float((recentred_auroc(last)[old] - after).mean()) if tasks > 1 else 0.0
     nearness = distances(run, tasks)
-    repairs = tuple(_repair(table, variant, margin) for variant in VARIANTS for margin in MARGINS)
+    measured = detectors_of(table)
+    repairs = tuple(_repair(table, *repair) for repair in [*LOGITS, *FEATURES] if repair[0] in measured)
     by_task, _ = accuracy(table)
     lost, within = energy.average_forgetting(), within_task_loss(run, tasks)
     return Verdict(
@@ -119,11 +120,13 @@ def _check(run: Run) -> None:
         raise ToodError(f'{run.path / "manifest.json"}: expected at least one OOD set in "ood", found none')
 
 
-def _repair(table: pa.Table, variant: str, margin: float) -> Repair:
-    detector = f"tood_{variant}"
-    settings = Scorer(detector, {"margin": margin}).settings()
-    found = trajectory(table, detector, settings=settings).balanced()
-    return Repair(variant, margin, found.average(), found.average_forgetting())
+def _scorer(detector: str, margin: float | None, calibration: str | None = None) -> Scorer:
+    return Scorer(detector, {} if margin is None else {"margin": margin}, calibration)
+
+
+def _repair(table: pa.Table, detector: str, margin: float | None) -> Repair:
+    found = trajectory(table, detector, settings=_scorer(detector, margin).settings()).balanced()
+    return Repair(detector, margin, found.average(), found.average_forgetting())
 
 
 def _best(table: pa.Table) -> tuple[str, float]:

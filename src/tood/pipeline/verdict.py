@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib import resources
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -28,6 +31,7 @@ LOSS = 0.02  # AUROC: what is lost below this does not matter in practice
 SHARE = 0.25  # of the loss: a mechanism that accounts for less is not the cause, what is left below it is not a rest
 WITHIN = 0.10  # accuracy: where the task is given, nothing but worse features takes it away
 GAIN = 0.005  # AUROC: a setting that is better by less is not worth choosing
+PREFERRED = ("tood_joint", "tood_auto", "tood_robust_anchor")  # by what the runs in docs/results show, best first
 
 
 def diagnose(
@@ -108,34 +112,53 @@ def loss_error(before: Sequence[float], after: Sequence[float], id_counts: Seque
 
 @dataclass(frozen=True)
 class Repair:
-    """One setting of TOOD on this run: Avg AUROC and D_avg, (near + far) / 2."""
+    """One score on this run: Avg AUROC and D_avg, (near + far) / 2. No margin stands for the detector's own."""
 
-    variant: str
-    margin: float
+    detector: str
+    margin: float | None
     average: float
     forgetting: float
 
     @property
     def name(self) -> str:
-        """``robust_anchor, margin 0.5``."""
-        return f"{self.variant}, margin {self.margin:g}"
+        """``tood_robust_anchor, margin 0.5``."""
+        return self.detector if self.margin is None else f"{self.detector}, margin {self.margin:g}"
 
-
-DEFAULT = ("robust_anchor", 0.5)
+    @property
+    def logits_only(self) -> bool:
+        """Is it a setting of TOOD, rather than a score that reads features?"""
+        return self.detector not in ("tood_joint", "typicality")
 
 
 def recommend(energy: float, repairs: Sequence[Repair]) -> Repair | None:
-    """Which setting to use; None for plain energy.
+    """Which score to use; None for plain energy.
 
-    TOOD is worth it where its best setting adds half a point of Avg AUROC to energy. Then the default is kept unless
-    another is better by as much again: the choice is made on the very sets that are reported, so small leads mean
-    nothing.
+    One is worth it where the best adds half a point of Avg AUROC to energy. Then the first of :data:`PREFERRED` that
+    was measured, at its own margin, is kept unless another is better by as much again: the choice is made on the very
+    sets that are reported, so small leads mean nothing.
     """
     best = max(repairs, key=lambda repair: repair.average)
     if best.average < energy + GAIN:
         return None
-    default = next((r for r in repairs if (r.variant, r.margin) == DEFAULT), best)
+    default = next((r for name in PREFERRED for r in repairs if (r.detector, r.margin) == (name, None)), best)
     return default if default.average >= best.average - GAIN else best
+
+
+def supported_by(detector: str) -> str:
+    """What the runs in docs/results say for a detector, in words; empty where they say nothing."""
+    parts = [
+        f"{found['above']} of {found['of']} runs on {stream} ({found['gain']:+.1f} points on average)"
+        for stream, found in _supported()["detectors"].get(detector, {}).items()
+    ]
+    if not parts:
+        return ""
+    return f"above the best of energy and the paper's TOOD in {', '.join(parts)}: docs/results/past-tood.md"
+
+
+@lru_cache
+def _supported() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((resources.files("tood.pipeline") / "supported.json").read_text())
+    return found
 
 
 @dataclass(frozen=True)
@@ -159,7 +182,8 @@ class Verdict:
     calibration:
         The source of the calibration set.
     repairs, recommended:
-        Settings of TOOD on the calibration set at hand, and the one to use (None: plain energy).
+        Settings of TOOD, and scores that read features where there are any, on the calibration set at hand; and the one
+        to use (None: plain energy).
     best:
         The detector with the highest Avg AUROC of all that were measured, and that.
     """
@@ -239,7 +263,7 @@ class Verdict:
         )
 
     def _repair(self) -> str:
-        best = max(self.repairs, key=lambda repair: repair.average)
+        best = max((r for r in self.repairs if r.logits_only), key=lambda repair: repair.average)
         change = f"Avg AUROC {_points(self.average)} → {_points(best.average)} with {best.name}"
         change += f", D_avg {_points(self.forgetting)} → {_points(best.forgetting)}"
         gain = best.average - self.average
@@ -256,14 +280,17 @@ class Verdict:
 
     def _advice(self) -> str:
         if self.recommended is None:
-            text = "Use plain energy: no setting of TOOD adds half a point."
+            text = "Use plain energy: nothing that calibrates it adds half a point."
         else:
-            default = (self.recommended.variant, self.recommended.margin) == DEFAULT
-            why = "the default" if default else "chosen on these very OOD sets, so expect a little less on others"
-            text = f"Use TOOD {self.recommended.name} ({why})."
+            used = self.recommended
+            why = f"Avg AUROC {_points(self.average)} → {_points(used.average)} here"
+            if used.margin is not None or used.detector not in PREFERRED:
+                why += ", chosen on these very OOD sets, so expect a little less on others"
+            support = supported_by(used.detector) if used.margin is None else ""
+            text = f"Use {used.name}: {why}{'; ' * bool(support)}{support}."
         detector, average = self.best
-        used = max(self.average, self.recommended.average if self.recommended else 0.0)
-        if average >= used + GAIN:
+        reached = max(self.average, self.recommended.average if self.recommended else 0.0)
+        if average >= reached + GAIN:
             text += f" Of all detectors measured {detector} does best: Avg AUROC {_points(average)}."
         return text
 
