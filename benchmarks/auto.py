@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from past_tood import ENERGY, Method, calibration, measure, table, write_toy
+from past_tood import ENERGY, Method, calibration, label, measure, table, write_toy
 from tood.pipeline import Step, find_runs, toy
 from tood.pipeline.store import Run
 
@@ -44,7 +44,7 @@ def main() -> None:
                 write_toy(Path(folder) / f"toy-{regime}-s{seed}", regime, seed)
         for run in find_runs([*options.runs, *([folder] if options.toy else [])]):
             if run.steps():
-                groups.setdefault(run.path.name.rpartition("-s")[0], []).append(averages(run))
+                groups.setdefault(label(run), []).append(averages(run))
     means = {name: np.mean(found, axis=0) for name, found in groups.items()}
     over = {name: float(values[3] - values[:3].max()) for name, values in means.items()}
     rows = [[name, len(groups[name]), *map(float, means[name]), f"{over[name]:+.1f}"] for name in sorted(groups)]

@@ -165,12 +165,20 @@ def better_tood(of_run: dict[Method, Figures]) -> Figures:
     return max((of_run[m] for m in TOODS), key=lambda f: f.average)
 
 
+def label(run: Run) -> str:
+    """What runs that differ by the seed alone have in common."""
+    finetune = run.manifest.get("finetune", "none")
+    parts = [run.stream, run.manifest.get("learner", run.path.name) + f"+{finetune}" * (finetune != "none")]
+    parts += [f"{name} {value}" for name, value in run.manifest.get("options", {}).items()]
+    missing = len(run.partition) - len(run.steps())
+    return ", ".join([*parts, *[f"without the last {missing} steps"] * (missing > 0)])
+
+
 def print_runs(results: Results) -> None:
     """A row a learner: Avg AUROC and D_avg of energy, the better TOOD and the new ones, mean ± std over seeds."""
     groups: dict[str, list[dict[Method, Figures]]] = {}
     for run, found in results.items():
-        short = f" ({len(run.steps())} of {len(run.partition)} steps)" * (len(run.steps()) < len(run.partition))
-        groups.setdefault(run.path.name.rpartition("-s")[0] + short, []).append(found)
+        groups.setdefault(label(run), []).append(found)
     rows = []
     for name, runs in groups.items():
         shown = [[found[ENERGY] for found in runs], [better_tood(found) for found in runs]]

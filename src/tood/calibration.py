@@ -55,8 +55,7 @@ class TOOD:
         (``E_t / std_t``, Eq. temp_scale), ``"none"`` (``E_t`` itself) or ``"auto"``, which is not the paper's: it moves
         a channel only as far as it can tell its own task's calibration samples from the others (:meth:`channels`).
     margin:
-        λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin); it counts twice in
-        ``"auto"``.
+        λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin).
     reference:
         Whose statistics set the units of the score: the ``"latest"`` task, the ``"oldest"``, the ``"widest"`` (largest
         MAD) or the ``"mean"`` of all. It never changes the ranking.
@@ -134,7 +133,7 @@ class TOOD:
 
     def _score(self, logits: ArrayT, assign: bool) -> tuple[ArrayT, ArrayT]:
         logits, partition, channels = self._ready(logits)
-        margin = self.lead_weight if len(partition) > 1 else 0.0
+        margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
@@ -237,11 +236,6 @@ class TOOD:
         if not hasattr(logits, "shape"):
             logits = cast(ArrayT, np.asarray(logits))
         return logits, check_columns(logits, partition), self.channels()
-
-    @property
-    def lead_weight(self) -> float:
-        """What the lead of the largest normalised energy over the second is multiplied by."""
-        return float(self.margin) * (2 if self.variant == "auto" else 1)
 
     def channels(self) -> Channels:
         """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale).

@@ -200,7 +200,7 @@ class TOODJoint(_Directions, _Calibrated):
         λ ≥ 0, the weight of the gap between the two largest sums.
     variant:
         ``"mean_shift"`` subtracts each task's mean; ``"robust_anchor"`` subtracts the median and divides by the MAD;
-        ``"temperature"``, ``"none"`` and ``"auto"`` as in :class:`tood.TOOD`, but that λ counts once in each.
+        ``"temperature"``, ``"none"`` and ``"auto"`` as in :class:`tood.TOOD`.
     recentre_distances:
         Normalise distances too, by the same variant, with the statistics of each task's own samples, held out one at
         a time in closed form.

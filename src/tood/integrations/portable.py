@@ -74,7 +74,7 @@ def portable(scorer: Any) -> Portable:
     if isinstance(scorer, TOOD):
         channels = scorer.channels()
         partition = scorer.partition_
-        return Portable({"logits": partition.columns}, tasks=Tasks(partition, scorer.lead_weight, channels))
+        return Portable({"logits": partition.columns}, tasks=Tasks(partition, float(scorer.margin), channels))
     if not isinstance(scorer, (Typicality, TOODJoint)):
         found = getattr(scorer, "name", type(scorer).__name__)
         raise ToodError(f"cal: expected a fitted TOOD, or the detector typicality or tood_joint, found {found}")
