@@ -268,7 +268,8 @@ class Verdict:
         change += f", D_avg {_points(self.forgetting)} → {_points(best.forgetting)}"
         gain = best.average - self.average
         if gain >= GAIN:
-            text = f"TOOD {'repairs it' if best.forgetting < 0.5 * self.forgetting else 'helps'} here: {change}."
+            repaired = "confidence gap" in self.cause and best.forgetting < 0.5 * self.forgetting
+            text = f"TOOD {'repairs it' if repaired else 'helps'} here: {change}."
         else:
             text = f"TOOD does not help here: {change}."
         if self.hides_gap():
