@@ -1,8 +1,9 @@
 """Score a file of logits of any length: constant memory, atomic output, and a killed run goes on where it was.
 
-Rows are scored in parts of fixed size, each appended to ``OUT.partial`` once it is complete; when all are there they
-become the row groups of one Parquet file. The first line of ``OUT.partial`` says what it was made from, so that a part
-never meets another calibrator, input or setting.
+Rows are scored in parts of fixed size. Each is appended to ``OUT.partial`` once it is complete, and becomes a row group
+of a Parquet file that takes the place of ``OUT`` when all are there; a second thread writes both while the next part is
+scored. A Parquet file without its footer cannot be gone on with, ``OUT.partial`` can. Its first line says what it was
+made from, so that a part never meets another calibrator, input or setting.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeAlias
@@ -68,20 +71,14 @@ def score_file(
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("pyarrow", "report", "writing scores") from error
+    np.empty(1 << 24, dtype=np.uint8)  # once freed, glibc keeps up to twice its size: scratch is not faulted in anew
     job, target = _Job(calibrator, source, alpha), Path(target)
     with _partial(target.with_name(target.name + ".partial"), job.key()) as (partial, begin):
         parts = job.complete_parts(os.fstat(partial.fileno()).st_size - begin)
-        resumed = done = min(parts * PART, job.file.rows)
-        partial.truncate(begin + done * job.row_bytes)
-        progress(done, job.file.rows)
-        for columns in job.parts(first=parts):
-            for values in columns.values():
-                partial.write(values.data)
-            partial.flush()
-            done += len(columns["score"])
-            progress(done, job.file.rows)
+        resumed = min(parts * PART, job.file.rows)
+        partial.truncate(begin + resumed * job.row_bytes)
         partial.seek(begin)
-        write_atomically(target, lambda temporary: job.assemble(partial, temporary))
+        write_atomically(target, lambda temporary: job.write(partial, parts, temporary, progress))
         Path(partial.name).unlink(missing_ok=True)
     return Scored(job.file.rows, resumed)
 
@@ -138,26 +135,25 @@ class _Job:
         return size // (PART * self.row_bytes)
 
     def parts(self, first: int) -> Iterator[Columns]:
-        """Yield the columns of part ``first`` and of each later one, which overwrites them."""
-        columns = {name: np.empty(PART, dtype=dtype) for name, dtype in self.dtypes.items()}
-        part, filled = first, 0
-        rng = self._draws(part)
-        for block in self.file.blocks(start=first * PART):
+        """Yield the columns of part ``first`` and of each later one."""
+        start = first * PART
+        if start >= self.file.rows:
+            return
+        columns, filled, rng = self._empty(start), 0, self._draws(first)
+        for block in self.file.blocks(start):
             taken = 0
             while taken < len(block):
                 rows = block[taken : taken + PART - filled]
-                for name, values in self._score(rows, rng, start=part * PART + filled).items():
+                for name, values in self._score(rows, rng, start + filled).items():
                     columns[name][filled : filled + len(rows)] = values
                 taken, filled = taken + len(rows), filled + len(rows)
-                if filled == PART:
+                if start + filled == self.file.rows or filled == PART:
                     yield columns
-                    part, filled = part + 1, 0
-                    rng = self._draws(part)
-        if filled:
-            yield {name: values[:filled] for name, values in columns.items()}
+                    start += filled
+                    columns, filled, rng = self._empty(start), 0, self._draws(start // PART)
 
-    def assemble(self, partial: IO[bytes], path: Path) -> None:
-        """Turn the parts, from where ``partial`` stands, into the row groups of a Parquet file."""
+    def write(self, partial: IO[bytes], stored: int, path: Path, progress: Callable[[int, int], object]) -> None:
+        """Make the Parquet file of the parts that ``partial`` holds, from where it stands, and of the rest."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -165,14 +161,33 @@ class _Job:
         schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
         # Plain encoding: a dictionary or a codec would take longer than the scores and save little.
         plain: dict[str, Any] = {"compression": "NONE", "use_dictionary": False, "write_statistics": ["score"]}
-        with pq.ParquetWriter(path, schema, **plain) as writer:
-            for start in range(0, self.file.rows, PART):
-                rows = min(PART, self.file.rows - start)
-                arrays = [
-                    _arrow(np.fromfile(partial, dtype=dtype, count=rows), kinds[name])
-                    for name, dtype in self.dtypes.items()
-                ]
-                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema), row_group_size=PART)
+
+        def put(columns: Columns, keep: bool) -> int:
+            if keep:
+                for values in columns.values():
+                    partial.write(values.data)
+                partial.flush()
+            arrays = [_arrow(values, kinds[name]) for name, values in columns.items()]
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema), row_group_size=PART)
+            return len(arrays[0])
+
+        with pq.ParquetWriter(path, schema, **plain) as writer, ThreadPoolExecutor(1) as thread:
+            kept = (self._empty(part * PART) for part in range(stored))
+            done = sum(put({k: np.fromfile(partial, v.dtype, len(v)) for k, v in c.items()}, keep=False) for c in kept)
+            progress(done, self.file.rows)
+            waiting: deque[Future[int]] = deque()
+            for columns in self.parts(first=stored):
+                waiting.append(thread.submit(put, columns, keep=True))
+                if len(waiting) > 1:
+                    done += waiting.popleft().result()
+                    progress(done, self.file.rows)
+            if waiting:
+                progress(done + waiting.popleft().result(), self.file.rows)
+
+    def _empty(self, start: int) -> Columns:
+        """Columns for the part that begins at a row."""
+        rows = min(PART, self.file.rows - start)
+        return {name: np.empty(rows, dtype=dtype) for name, dtype in self.dtypes.items()}
 
     def _draws(self, part: int) -> np.random.Generator:
         """Random ties that depend on the row alone, not on where a run was interrupted."""

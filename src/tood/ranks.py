@@ -72,7 +72,7 @@ def pooled_p_values(
     """The same where each of several calibration sets goes with scores ``[m]`` of its own, and the ranks are added."""
     total = 1 + sum(len(ranks.values) for ranks in known)
 
-    def count(side: Literal["left", "right"]) -> IntArray:
+    def count(side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
         return functools.reduce(operator.add, map(lambda ranks, its: ranks.count(its, side), known, scores))
 
     at_most = count("right")
@@ -124,8 +124,8 @@ class Ranks:
         self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
         self._last = cells - 1
         edges = self._cells(self.values)
-        self._before = np.searchsorted(edges, np.arange(cells), side="left")
-        self._shared = self._before != np.searchsorted(edges, np.arange(cells), side="right")
+        before, after = (np.searchsorted(edges, np.arange(cells), side=side) for side in ("left", "right"))
+        self._before = np.where(before == after, before, -1).astype(np.int32)  # -1: the cell has values in it
 
     def threshold(self, alpha: float) -> float:
         """Accepted is what reaches the k-th lowest value, k the largest with ``k / (n + 1) <= alpha``."""
@@ -138,13 +138,12 @@ class Ranks:
             return np.ones(len(scores), dtype=np.int64)
         with np.errstate(over="ignore"):  # infinity is beyond the last cell, as it should be
             place = (scores.astype(np.float64) - self.values[0]) * self._per_unit + 1
-        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.int64))
+        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.intp))
 
-    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> IntArray:
+    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
         """How many values are at most (``"right"``) or below (``"left"``) each score."""
-        cells = self._cells(scores)
-        count = self._before[cells]
-        open_rows = np.flatnonzero(self._shared[cells])
+        count = self._before.take(self._cells(scores))
+        open_rows = np.flatnonzero(count < 0)
         count[open_rows] = np.searchsorted(self.values, scores[open_rows], side=side)
         return count
 
