@@ -166,7 +166,9 @@ class Detector:
             result = np.empty(count, dtype=dtype)
             for start in range(0, count, step):
                 result[start : start + step] = self._score(rows.block(start, start + step), prepared)
-        if not (math.isfinite(np.dot(result, result)) or np.isfinite(result).all()):
+        with np.errstate(over="ignore"):
+            surely_finite = math.isfinite(np.dot(result, result))
+        if not (surely_finite or np.isfinite(result).all()):
             raise ToodError(f"{self.name}: the score of row {int(np.isfinite(result).argmin())} overflows {dtype}")
         return back(result, like=outputs.logits)
 
