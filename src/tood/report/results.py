@@ -33,8 +33,8 @@ WHY = (
     "The CIFAR training images used for `cpu` were re-encoded (JPEG, quality 95) and the OOD sets are subsets; CIFAR "
     "test images are the originals. Tiny ImageNet has 50 training images a class.",
     "LwF takes the cross-entropy over all columns, as the authors' framework does, and has no memory: here it forgets "
-    "almost as fine-tuning does, its old channels are dead, and re-centring them hurts. The authors' LwF keeps far more "
-    "accuracy; their released configuration asks for task labels, which may be why.",
+    "almost as fine-tuning does, its old channels are dead, and re-centring them hurts. The authors' LwF keeps far "
+    "more accuracy; their released configuration asks for task labels, which may be why.",
     MISMATCH_NOTE,
     "The paper's mean gain is stated twice with different values: +3.1 beside its ablations, +1.7 (robust anchor) and "
     "+1.9 (mean shift) as the averages of its Table 1.",
