@@ -152,7 +152,8 @@ def supported_by(detector: str) -> str:
     ]
     if not parts:
         return ""
-    return f"above the best of energy and the paper's TOOD in {', '.join(parts)}: docs/results/past-tood.md"
+    best = "above the best of energy and the paper's TOOD, picked with hindsight,"
+    return f"{best} in {', '.join(parts)}: docs/results/past-tood.md"
 
 
 @lru_cache
