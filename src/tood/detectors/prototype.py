@@ -11,6 +11,7 @@ from tood.calibration import NORMAL_CONSISTENCY
 from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.rowwise import with_lead
 from tood.detectors.statistics import Doubles, Moments
 from tood.errors import ToodError
 
@@ -117,9 +118,4 @@ class TOODPrototype(Detector):
         own, other = prepared.squared(rows.features)
         squared = np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None]
         values = (-np.sqrt(np.maximum(squared, 0)) - self.median_) / self.mad_
-        best: FloatArray = values.max(axis=1)
-        if not self.margin or values.shape[1] == 1:
-            return best
-        second = np.partition(values, -2, axis=1)[:, -2]
-        result: FloatArray = best + float(self.margin) * (best - second)
-        return result
+        return with_lead(values, float(self.margin))

@@ -77,3 +77,13 @@ def own_columns(x: npt.NDArray[Any], columns: IntArray) -> npt.NDArray[Any]:
     """``x[i, columns[i]]`` of each row."""
     result: npt.NDArray[Any] = x[np.arange(len(x)), columns]
     return result
+
+
+def with_lead(values: FloatArray, margin: float) -> FloatArray:
+    """``[n, N]`` to ``[n]``: the largest of each row plus ``margin`` times its lead over the second."""
+    best: FloatArray = values.max(axis=1)
+    if not margin or values.shape[1] == 1:
+        return best
+    second = np.partition(values, -2, axis=1)[:, -2]
+    result: FloatArray = best + margin * (best - second)
+    return result

@@ -18,7 +18,7 @@ from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER, nearest
-from tood.detectors.rowwise import own_columns, unit
+from tood.detectors.rowwise import own_columns, unit, with_lead
 from tood.detectors.statistics import Doubles, Moments
 from tood.energy import task_energies
 from tood.errors import ToodError
@@ -296,12 +296,7 @@ class TOODJoint(_Directions, _Calibrated):
             own, other = means.squared(self._directions(rows))
             squared = np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0)
             values += _normalised(-0.5 * squared, distances)
-        best: FloatArray = values.max(axis=1)
-        if not self.margin or values.shape[1] == 1:
-            return best
-        second = np.partition(values, -2, axis=1)[:, -2]
-        result: FloatArray = best + float(self.margin) * (best - second)
-        return result
+        return with_lead(values, float(self.margin))
 
 
 def _normalised(values: Doubles, calibrator: TOOD) -> Doubles:
