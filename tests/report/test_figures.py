@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from scipy.stats import gaussian_kde, pearsonr
 
-from tood import ToodError
+from tood import ToodError, detectors
 from tood.pipeline import Run, find_runs
 from tood.report import figures
 from tood.report.appearance import COLOURS, label, spread
@@ -246,6 +246,7 @@ def test_saved_files_are_reproducible(tmp_path: Path) -> None:
 def test_labels_and_spread() -> None:
     assert [label(name) for name in ("icarl", "icarl+ber", "ash (variant=s)", "mine")] == [
         "iCaRL", "iCaRL+BER", "ASH (variant=s)", "mine"]  # fmt: skip
+    assert all(label(name) != name for name in detectors.names())
     assert spread(3, 8) == [0, 1, 2] and spread(100, 5) == [0, 25, 50, 74, 99] and spread(1, 5) == [0]
 
 

@@ -20,8 +20,10 @@ from click.testing import CliRunner
 
 from tood import ToodError
 from tood.cli import cli
-from tood.pipeline import Run, find_runs
+from tood.pipeline import Run, audit, find_runs
+from tood.pipeline.measure import measure
 from tood.pipeline.metrics_file import load_metrics, trajectory
+from tood.pipeline.scoring import Scorer
 from tood.report import figures
 from tood.report.gather import Measured, StepScores, score_steps
 from tood.report.page import write_page
@@ -213,3 +215,22 @@ def test_bad_input(five: Path, tmp_path: Path) -> None:
     (tmp_path / "unmeasured/manifest.json").write_bytes((five / "manifest.json").read_bytes())
     with pytest.raises(ToodError, match=r"metrics\.parquet: no such file"):
         Measured(Run(tmp_path / "unmeasured"))
+
+
+def test_the_page_recommends_what_it_measured_best(build: Callable[..., Path], tmp_path: Path) -> None:
+    """Features that tell OOD from ID where logits do not: the verdict must name a detector that reads them."""
+    names = ("energy", "tood_auto", "tood_joint", "typicality")
+    run = Run(build(tmp_path / "run", stream="mine", tasks=3, detectors=names))
+    for step in run.steps():
+        folder = run.folder(step) / "outputs"
+        for path in (folder / "ood").glob("*.npz"):
+            with np.load(path) as file:
+                outputs = dict(file)
+            outputs["logits"] = outputs["logits"] + 20.0  # OOD is louder than anything known
+            outputs["features"] = -np.abs(outputs["features"]) - 1.0  # and lies where nothing known does
+            np.savez(path, **outputs)
+    expected = audit(run, names).verdict.recommended
+    assert expected is not None and expected.detector in ("tood_joint", "typicality")
+    measure(run, [Scorer(name) for name in names])
+    shown = data_of(write_page([run], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert f"Use {expected.name}:" in shown["verdicts"][0]["sentences"][-1]

@@ -48,6 +48,7 @@ NAMES = {
     "tood_prototype": "TOOD on prototypes",
     "tood_mean_shift": "TOOD (mean shift)",
     "tood_robust_anchor": "TOOD (robust anchor)",
+    "tood_auto": "TOOD (auto)",
     "typicality": "Typicality",
     "tood_joint": "TOOD with distances",
     "icarl": "iCaRL",

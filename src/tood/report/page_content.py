@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tood import __version__
 from tood.metrics import Trajectory
-from tood.pipeline.audit import audit
+from tood.pipeline.audit import FEATURES, audit
 from tood.pipeline.metrics_file import accuracy
 from tood.report.appearance import label, spread
 from tood.report.gather import Measured, StepScores, score_steps
@@ -56,7 +56,8 @@ def content(measured: Sequence[Measured]) -> Json:
 def _verdict(one: Measured) -> Json:
     if not one.has_outputs:
         return {"run": one.name, "cause": "not known", "sentences": [NO_OUTPUTS]}
-    verdict = audit(one.run, ["energy"]).verdict
+    candidates = [name for name, _ in FEATURES if name in one.detectors]
+    verdict = audit(one.run, ["energy", *candidates]).verdict
     cause = "hardly any loss" if verdict.cause == "none" else verdict.cause
     return {"run": one.name, "cause": cause, "sentences": verdict.sentences()}
 
