@@ -66,7 +66,7 @@ VARIATIONS = [
     *(Method.of("typicality", shrinkage=share) for share in (0.1, 0.3, 1.0)),
     Method.of("tood_joint", normalize=False),
     Method.of("tood_joint", recentre_distances=True),
-    Method.of("tood_joint", margin=0.5),
+    Method.of("tood_joint", margin=0.0),
     Method.of("tood_joint", variant="robust_anchor", recentre_distances=True),
     Method.of("knn", k=1),
 ]

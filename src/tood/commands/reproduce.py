@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet")
+TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations")
 STORED = ("figures", "ablations", "toy")  # nothing is trained for these, but for the toy's seconds
 
 

@@ -223,7 +223,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     def __init__(
         self,
-        margin: float = 0.0,
+        margin: float = 0.5,
         variant: Variant = "mean_shift",
         recentre_distances: bool = False,
         normalize: bool = True,

@@ -122,7 +122,7 @@ def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
             own = [s for s in compared if (s.stream, s.detector) == (stream, detector) and s.learner in LEARNERS]
             if own:
                 means = [sum(values) / len(own) for values in zip(*((s.paper, s.ours) for s in own), strict=True)]
-                text = f"{stream}: {detector} raises Avg AUROC over energy, mean of {len(own)} learners"
+                text = f"{stream}: {detector} raises Avg AUROC over energy, mean of {len(own)} of its learners"
                 yield Claim(text, f"{means[0]:+.1f}", f"{means[1]:+.1f}", means[1] > 0)
         ranked = [r for r in places if r.stream == stream and r.learner in LEARNERS]
         top, here = {r.learner for r in ranked if r.paper <= 2}, {r.learner for r in ranked if r.ours <= 2}
