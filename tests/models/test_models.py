@@ -42,6 +42,7 @@ def test_known_sizes():
     assert count("resnet32", (32, 32, 3)) == 463_504  # PyCIL's variant without its head
     assert count("resnet20", (32, 32, 3)) == 269_072  # He et al., Table 6: 0.27 M
     assert count("resnet18", (224, 224, 3)) == 11_176_512  # torchvision's 11,689,512 without fc
+    assert count("resnet18_imagenet", (64, 64, 3)) == 11_176_512  # the same stem, whatever the size
 
 
 def test_resnet_shortcut_is_subsampling_and_zeros():

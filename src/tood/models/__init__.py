@@ -32,6 +32,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "mlp": Perceptron,
     "resnet8": partial(cifar_resnet, depth=8),
     "resnet18": resnet18,
+    "resnet18_imagenet": partial(resnet18, small=False),  # ImageNet's stem whatever the size: a 16th of the work
     "resnet20": partial(cifar_resnet, depth=20),
     "resnet32": partial(cifar_resnet, depth=32),
     "vit": ViT,

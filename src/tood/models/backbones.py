@@ -103,9 +103,9 @@ def cifar_resnet(shape: Sequence[int], depth: int) -> ResNet:
     return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False)
 
 
-def resnet18(shape: Sequence[int]) -> ResNet:
-    """ResNet-18; images of up to 64 pixels get a 3×3 stem without pooling."""
-    small = max(shape[:2]) <= 64
+def resnet18(shape: Sequence[int], small: bool | None = None) -> ResNet:
+    """ResNet-18; ``small`` images, by default those of up to 64 pixels, get a 3×3 stem without pooling."""
+    small = max(shape[:2]) <= 64 if small is None else small
     layers = [*conv_bn(_channels(shape), 64, *((3, 1) if small else (7, 2))), nn.ReLU(inplace=True)]
     if not small:
         layers.append(nn.MaxPool2d(3, 2, 1))
