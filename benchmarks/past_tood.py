@@ -195,18 +195,23 @@ def with_deviation(figures: Sequence[Figures]) -> str:
 
 
 def evidence(results: Results) -> dict[str, Any]:
-    """By stream: how often, and by how much, a new detector is above the best of energy and the paper's TOOD."""
+    """By stream: how often, and by how much, a new detector is above the best of energy and the paper's TOOD.
+
+    Of finished runs; the toy is left out.
+    """
     by_stream: dict[str, list[dict[Method, Figures]]] = {}
     for run, found in results.items():
-        by_stream.setdefault(run.stream, []).append(found)
-    detectors: dict[str, dict[str, Any]] = {}
+        if run.stream != "toy" and len(run.steps()) == len(run.partition):
+            by_stream.setdefault(run.stream, []).append(found)
+    measured: dict[str, dict[str, Any]] = {}
     for method in (*NEW, AUTO):
         for stream, runs in sorted(by_stream.items()):
             gains = [found[method].average - max(found[m].average for m in (ENERGY, *TOODS)) for found in runs]
             figures = {"above": sum(g > 0 for g in gains), "of": len(gains), "gain": round(float(np.mean(gains)), 2)}
-            detectors.setdefault(str(method), {})[stream] = figures
+            measured.setdefault(str(method), {})[stream] = figures
     command = "python benchmarks/past_tood.py --evidence src/tood/pipeline/supported.json RUNS"
-    return {"command": command, "detectors": detectors}
+    settings = {str(method): detectors.create(method.detector).get_params() for method in (*NEW, AUTO)}
+    return {"command": command, "settings": settings, "detectors": measured}
 
 
 def interval(values: Sequence[float]) -> str:
@@ -397,8 +402,7 @@ def main() -> None:
         for stream in dict.fromkeys(run.stream for run in runs):
             measured |= print_stream(stream, [run for run in runs if run.stream == stream], options.draws)
     if options.evidence:
-        real = {run: found for run, found in measured.items() if run.stream != "toy"}
-        options.evidence.write_text(json.dumps(evidence(real), indent=2) + "\n")
+        options.evidence.write_text(json.dumps(evidence(measured), indent=2) + "\n")
     print(f"{time.perf_counter() - started:.0f} s")
 
 

@@ -3,7 +3,7 @@
     python benchmarks/past_tood_figures.py [--out docs/images] RUN_OR_PARENT ...
 
 Reads the metrics of finished runs (`tood run`, `tood audit`, or what `tood reproduce --collect` kept), no outputs.
-"Better TOOD" is the better of mean shift and robust anchor on each run, picked with hindsight.
+"Better TOOD" is the better of mean shift and robust anchor (λ = 0.5) on each run, picked with hindsight.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 
+from tood import detectors
 from tood.metrics import auroc
 from tood.pipeline.evidence import Distances, Gap
 from tood.pipeline.verdict import Repair, Verdict, diagnose, loss_error, recommend, supported_by
@@ -67,6 +68,8 @@ def test_what_is_said_for_a_detector_are_the_figures_of_the_file():
     known = json.loads((resources.files("tood.pipeline") / "supported.json").read_text())
     assert set(known["detectors"]) == {"tood_joint", "typicality", "tood_auto"}
     assert "past_tood.py" in known["command"]
+    now = {name: detectors.create(name).get_params() for name in known["detectors"]}
+    assert known["settings"] == now, "the defaults have changed since: measure again"
     for name, streams in known["detectors"].items():
         for stream, found in streams.items():
             assert 0 <= found["above"] <= found["of"]

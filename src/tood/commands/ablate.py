@@ -52,7 +52,7 @@ def command(
         runs, names, say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
     )
     folder = out or (paths[0] / "ablations" if len(paths) == 1 else Path("ablations"))
-    summary = summarize(rows)
+    summary = summarize(rows, notes)
     written = write_ablations(rows, summary, folder)
     if figures:
         written += draw_ablations(rows, folder)
@@ -60,6 +60,4 @@ def command(
         click.echo(json.dumps({"rows": rows, "summary": summary.records(), "notes": notes}, indent=1))
     else:
         print_tables([summary])
-        for note in notes:
-            click.echo(f"Note: {note}.")
     click.echo(f"{len(written)} files in {folder}", err=True)

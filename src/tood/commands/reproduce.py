@@ -78,7 +78,7 @@ def command(
     elif target == "ablations":
         from tood.commands.ablate import command as ablate
 
-        ctx.invoke(ablate, paths=(out,), out=out / "ablations")
+        ctx.invoke(ablate, paths=tuple(run.path for run in _finished([], out)), out=out / "ablations")
     else:
         failed = _train(members, workers, engine)
         _report(_finished(members, out), out / "report" / target)

@@ -30,7 +30,9 @@ OAS = "Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE Tr
 
 
 def oas_shrinkage(covariance: Doubles, samples: float) -> float:
-    """The weight of the identity in the oracle approximating shrinkage (Chen et al. 2010, Eq. 23), 0 to 1.
+    """The weight of the identity in the oracle approximating shrinkage, 0 to 1.
+
+    Chen et al. 2010, Eq. 23, without its terms in 2 / D, as scikit-learn has it; they matter below ten dimensions.
 
     Parameters
     ----------
@@ -272,7 +274,7 @@ class TOODJoint(_Directions, _Calibrated):
         statistics = _statistics(own, tasks, len(self.starts_))
         floor = 1e-6 * np.maximum(1.0, np.abs(statistics["median"]))
         flat = np.flatnonzero(statistics["mad"] < floor)
-        if len(flat) and self.variant == "robust_anchor":
+        if len(flat) and self.variant == "robust_anchor" and self.recentre_distances:
             self._warn(f"the distances of task {', '.join(map(str, flat))} have no spread; it is floored")
         for name in ("mad", "std"):
             statistics[name] = np.maximum(statistics[name], floor)

@@ -117,6 +117,13 @@ class RunConfig:
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
         return "-".join(parts)
 
+    def options(self) -> dict[str, Any]:
+        """What sets the run apart from others of its stream, learner, preset and seed; the manifest has it."""
+        plain = RunConfig()
+        names = ("order", "tasks", "network", "calibration", "calibration_size", "reserve", "fit")
+        found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+        return found | dict(self.settings)
+
     def without_ber(self) -> RunConfig:
         """The run whose networks are the same, but for BER's second head."""
         settings = {name: value for name, value in self.settings.items() if not name.startswith("ber_")}

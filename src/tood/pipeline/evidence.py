@@ -83,8 +83,9 @@ def energy_gap(step: Step, calibration: str | None = None) -> Gap:
 def recentred_auroc(step: Step) -> Float64Array:
     """``[tasks]``: AUROC, (near + far) / 2, once every channel is re-centred on the test data's own statistics.
 
-    No calibration set can do better, so what is missing afterwards is not a matter of re-centring. Of the mean-shift
-    and robust-anchor forms, both without margin, the one that gives more over all is taken.
+    So no luck of the draw is in it: a small calibration set may give old tasks a few points more or less, at the cost
+    or to the good of the newest. Of mean shift and robust anchor, both without margin, the one that gives more over
+    all is taken.
     """
     best = np.zeros(len(step.partition))
     for variant in VARIANTS:

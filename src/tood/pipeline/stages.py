@@ -114,10 +114,6 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
     per_class = config.samples_a_class(len(stream.order))
-    options = {name: getattr(config, name) for name in ("order", "tasks", "network") if getattr(config, name)}
-    options |= dict(config.settings)
-    if options.get("order") == "label":
-        del options["order"]
     return write_manifest(
         folder,
         tasks=stream.partition,
@@ -129,7 +125,7 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
         finetune="ber" if config.learner.endswith("+ber") else "none",
         preset=config.preset,
         seed=config.seed,
-        options=options,
+        options=config.options(),
         calibration={"source": config.calibration, "size": per_class * len(stream.order)},
         reserved_a_class=stream.reserve,
         fit=config.fit,

@@ -234,9 +234,8 @@ class Verdict:
     def _why(self) -> str:
         energies = f"mean own-channel energies of the tasks run {_numbers(self.gap.test)} (oldest to latest)"
         share = 100 * self.restored / self.forgetting if self.forgetting > 0 else 0.0
-        cure = "re-centring them perfectly gives nothing back"
-        if self.restored > 0:
-            cure = f"re-centring them perfectly gives back {_points(self.restored)} points, {share:.0f} % of the loss"
+        given = f"{_points(self.restored)} points, {share:.0f} % of the loss" if self.restored > 0 else "nothing"
+        cure = f"re-centring them on the test data's own statistics gives back {given}"
         near = self._nearness()
         gone = f"accuracy fell by {_points(self.within_task)} even where the task is given"
         return {

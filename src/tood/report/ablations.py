@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -28,7 +29,7 @@ SETTLED = 0.5  # points: B is enough where the mean stays this near to that with
 FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages; all: every run."
 TERMS = (
     "Task rule: statistics of a group from all samples of its real task, as the authors' code does. Herding: against "
-    "random draws, mean over all B below what is stored. Anchor: the largest change."
+    "random draws, among the stored samples, at the largest B below all of them. Anchor: the largest change."
 )
 TWO_VALUES = (
     "The paper (means over five learners and both CIFAR streams) states +3.1 for TOOD beside these ablations; its own "
@@ -74,12 +75,13 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
             name = f"split by {split}" + (", task rule" if rule == "task" else "")
             after = {"split": split, "statistics": rule}
             yield name, "", differences(rows.get("partition", ()), after, {"split": "1"}, "detector")
+    buffer = rows.get("buffer", ())
     # With every stored sample both selections are the same set.
-    smaller = [row for row in rows.get("buffer", ()) if row["B"] < _stored(rows, row["run"])]
-    yield "herding", "", differences(smaller, {"selection": "herding"}, {"selection": "random"}, "B")
-    yield "stable from B", "", [_settled(rows, run) for run in _runs(rows, "buffer")]
-    margins = [row for row in rows.get("margin", ()) if row["detector"] == PRIMARY]
-    margins = [row for row in margins if row["stream"] == "cifar10"] or margins  # the stream of the paper's figure
+    second = {run: sorted({row["B"] for row in buffer if row["run"] == run})[-2:][0] for run in _runs(buffer)}
+    largest = [row for row in buffer if row["B"] == second[row["run"]]]
+    yield "herding", "", differences(largest, {"selection": "herding"}, {"selection": "random"})
+    yield "stable from B", "", [b for b in _settled(buffer) if b is not None]
+    margins = _as_in_the_paper([row for row in rows.get("margin", ()) if row["detector"] == PRIMARY])
     for learner in dict.fromkeys(row["learner"] for row in margins):
         own = [row for row in margins if row["learner"] == learner]
         yield "margin 0.5", learner, differences(own, {"margin": 0.5}, {"margin": 0.0})
@@ -117,8 +119,14 @@ def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", 
     return found
 
 
-def summarize(rows: Rows) -> Table:
-    """The findings, means over runs, beside the paper's; over its five learners alone too, where there are others."""
+def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
+    """The findings, means over runs, beside the paper's; over its five learners alone too, where there are others.
+
+    Parameters
+    ----------
+    rows, notes:
+        What :func:`gather_ablations` returned.
+    """
     known = {(row["finding"], row["learner"]): float(row["value"]) for row in paper_rows("findings.csv")}
     five = {name: [row for row in found if row["learner"] in LEARNERS] for name, found in rows.items()}
     parts = {"": rows} if five == rows or not any(five.values()) else {"five": five, "all": rows}
@@ -132,7 +140,7 @@ def summarize(rows: Rows) -> Table:
             shown.append((f"{name}, {label(learner)}" if learner else label(name), tuple(cells)))
     columns = [Column(part, name, 0 if name == "runs" else 2) for part in parts for name in STATISTICS]
     columns.insert(len(STATISTICS), Column(next(iter(parts)), "paper", 2))
-    notes = (
+    said = (
         "Changes of Avg AUROC in points: over energy; of TOOD on prototypes over prototypes; else against the default.",
         AVERAGE_NOTE,
         *([FIVE] if len(parts) > 1 else []),
@@ -140,10 +148,12 @@ def summarize(rows: Rows) -> Table:
         TERMS,
         f"Stable from B: the smallest B from which the mean over draws stays within {SETTLED} points of that with "
         "every stored sample; the paper says between 50 and 100.",
+        *_unsettled(rows),
         *_anchors(rows),
         *_intervals(rows),
+        *(f"{note}." for note in notes),
     )
-    return Table("ablations", "Ablations", tuple(columns), tuple(shown), notes, "finding")
+    return Table("ablations", f"Ablations of {_named(rows)}", tuple(columns), tuple(shown), said, "finding")
 
 
 def _cells(values: Sequence[float]) -> list[Cell | None]:
@@ -206,21 +216,40 @@ def _intervals(rows: Rows) -> Iterator[str]:
             )
 
 
-def _runs(rows: Rows, name: str) -> list[str]:
-    return list(dict.fromkeys(row["run"] for row in rows.get(name, ())))
+def _unsettled(rows: Rows) -> Iterator[str]:
+    found = _settled(rows.get("buffer", ()))
+    if None in found:
+        yield f"In {found.count(None)} of {len(found)} runs it does so with every stored sample only; not counted."
 
 
-def _stored(rows: Rows, run: str) -> int:
-    return max(int(row["B"]) for row in rows["buffer"] if row["run"] == run)
+def _named(rows: Rows) -> str:
+    """How many runs of which streams."""
+    streams = {row["run"]: row["stream"] for found in rows.values() for row in found}
+    counts = Counter(streams.values())
+    return ", ".join(f"{count} {stream} run{'s' * (count > 1)}" for stream, count in counts.items())
 
 
-def _settled(rows: Rows, run: str) -> float:
-    """The smallest B from which on the mean over random draws stays near that of the largest."""
-    own = [row for row in rows["buffer"] if row["run"] == run and row["selection"] == "random"]
-    sizes = sorted({row["B"] for row in own})
-    means = [float(np.mean([row["avg_auroc"] for row in own if row["B"] == size])) for size in sizes]
-    far = [place for place, mean in enumerate(means) if abs(mean - means[-1]) > SETTLED]
-    return float(sizes[far[-1] + 1 if far else 0])
+def _runs(rows: Iterable[Row]) -> list[str]:
+    return list(dict.fromkeys(row["run"] for row in rows))
+
+
+def _as_in_the_paper(rows: Sequence[Row]) -> Sequence[Row]:
+    """Those of CIFAR-10, the stream of the paper's figures on λ and B, where there are any."""
+    return [row for row in rows if row["stream"] == "cifar10"] or rows
+
+
+def _settled(buffer: Sequence[Row]) -> list[float | None]:
+    """The smallest B from which on the mean over draws stays near that of the largest, a run; None if it is that."""
+    drawn = [row for row in _as_in_the_paper(buffer) if row["selection"] == "random"]
+    found: list[float | None] = []
+    for run in _runs(drawn):
+        own = [row for row in drawn if row["run"] == run]
+        sizes = sorted({row["B"] for row in own})
+        means = [float(np.mean([row["avg_auroc"] for row in own if row["B"] == size])) for size in sizes]
+        far = [place for place, mean in enumerate(means) if abs(mean - means[-1]) > SETTLED]
+        first = far[-1] + 1 if far else 0
+        found.append(float(sizes[first]) if first < len(sizes) - 1 else None)
+    return found
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -65,11 +65,15 @@ def learner_label(run: Run) -> str:
     The manifest's ``finetune`` names what was trained after the learner; ``options`` holds what differs from its
     preset.
     """
-    finetune, options = run.manifest.get("finetune"), run.manifest.get("options") or {}
-    label = run.learner + (f"+{finetune}" if finetune and finetune != "none" else "")
-    if isinstance(options, dict) and options:
-        label += f" ({', '.join(f'{name}={value}' for name, value in sorted(options.items()))})"
-    return label
+    finetune, options = run.manifest.get("finetune"), run.manifest.get("options")
+    learner = run.learner + (f"+{finetune}" if finetune and finetune != "none" else "")
+    return with_options(learner, options if isinstance(options, dict) else {})
+
+
+def with_options(learner: str, options: Mapping[str, Any]) -> str:
+    """``lwf (alpha=3.0, ce=new)``; the learner alone where there are none."""
+    named = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
+    return f"{learner} ({named})" if named else learner
 
 
 def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summaries:

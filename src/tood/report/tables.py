@@ -5,7 +5,7 @@ Table 1: detectors × learners. Table 2: with and without fine-tuning by BER. An
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,7 @@ FPR_NOTES = {
     "each task with its own threshold.",
 }
 AVERAGE_NOTE = "Avg: (mean over near-OOD sets + mean over far-OOD sets) / 2 of the average over steps and tasks seen."
+BEST_NOTE = "Bold: the best of its column."
 BOLD_NOTE = "Bold: within one standard deviation of the best of its column; ± is the deviation over seeds."
 ACCURACY_NOTE = "accuracy: average incremental accuracy, the mean over steps of the accuracy on all test data seen."
 PAPER_NOTE = "In brackets: the paper's figure, and ours minus it."
@@ -121,7 +122,7 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     # A preset in brackets sets runs of one learner apart; the paper knows the learner alone.
     plain = {key: key._replace(learner=key.learner.split(" [")[0]) for key in summaries}
     cells = {key: Cell(value, key in best, reference.get(plain[key])) for key, value in summaries.items()}
-    notes = (AVERAGE_NOTE, FPR_NOTES[fpr], BOLD_NOTE, *([PAPER_NOTE] if reference else []))
+    notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
     found = []
     for stream in sorted({key.stream for key in cells}):
         found += _main(cells, stream, notes)
@@ -163,13 +164,22 @@ def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> lis
         columns = tuple(Column(learner, _heading(metric)) for learner in learners for metric in shown)
         compared = any(cell and cell.paper for _, cells in rows for cell in cells)
         said = {
-            "main": (ACCURACY_NOTE, *notes, *([MISMATCH_NOTE] if compared else [])),
+            "main": (ACCURACY_NOTE, *notes, *_seeds(cells, stream), *([MISMATCH_NOTE] if compared else [])),
             "groups": (),
             "forgetting": (lost,),
         }[name]
         if shown:
             tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), said))
     return tables
+
+
+def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
+    """What bold means, and how many seeds are behind the figures of each learner."""
+    seeds = {key.learner: cells[key].value.seeds for key in sorted(cells) if key.stream == stream}
+    if set(seeds.values()) == {1}:
+        yield f"{BEST_NOTE} One seed."
+    else:
+        yield f"{BOLD_NOTE} Seeds: {', '.join(f'{learner} {count}' for learner, count in seeds.items())}."
 
 
 def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
@@ -191,13 +201,15 @@ def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...])
             cell = row[place]
             row[place] = cell and Cell(cell.value, sign * cell.value.mean == top, cell.paper)
     columns = tuple(Column(learner, _heading(metric)) for learner in learners for metric in metrics)
-    said = (*notes[:2], "Bold: the best of its column.", *notes[3:])
+    said = (*notes, BEST_NOTE)
     title = f"{stream}: calibration after training against fine-tuning (BER), percent"
     return [Table(f"{stream}-ber", title, columns, tuple((label, tuple(row)) for label, row in rows), said)]
 
 
 def _ranks(summaries: Mapping[Key, Summary]) -> Table:
-    """How each detector ranks by Avg AUROC over all streams and learners."""
+    """How each detector ranks by Avg AUROC over all streams and learners; BER and other settings of one aside."""
+    plain = {key: value for key, value in summaries.items() if not {*"+("} & {*key.learner}}
+    summaries = plain or summaries
     found = ranks(summaries)
     settings = {(key.stream, key.learner) for key in summaries}
     repaired = [place for name in TOOD_VARIANTS for place in found.get(name, ())]
@@ -210,7 +222,9 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Table:
     notes = [f"Ranked by Avg AUROC in each of {len(settings)} (stream, learner) pairs; ties share the better rank."]
     if repaired:
         top = _tood_on_top(summaries)
-        notes.append(f"A TOOD variant ranks first or second in {top} of {len(settings)}.")
+        notes.append(
+            f"Mean shift or robust anchor is first or second in {top} of {len(settings)}, of {len(found)} detectors."
+        )
     return Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
 
 
