@@ -34,7 +34,7 @@ class Sign(NamedTuple):
     @property
     def told(self) -> bool:
         """The paper's difference is more than its seeds differ among themselves: there is a sign to reproduce."""
-        return abs(self.paper) > self.spread
+        return abs(self.paper) > self.spread + 1e-9  # figures of one decimal
 
 
 class Order(NamedTuple):
