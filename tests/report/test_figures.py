@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -320,3 +321,22 @@ def test_what_a_run_cannot_give_is_left_out(
         figures.draw_all([Run(run)], tmp_path)
     with pytest.raises(ToodError, match="at least one"):
         figures.draw_all([], tmp_path)
+
+
+def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, monkeypatch):
+    from tood.report.figures import draw
+
+    runs = []
+    for name, learner, change in (("a", "wa", {}), ("b", "icarl", {}), ("c", "icarl", {"finetune": "ber"})):
+        build(tmp_path / name, learner=learner, seed=0, per_class=10, detectors=("energy", "tood_robust_anchor"))
+        file = tmp_path / name / "manifest.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        runs.append(Run(tmp_path / name))
+    seen = {}
+    monkeypatch.setattr(draw, "_of_figures", lambda one: ())
+    monkeypatch.setattr(draw, "_of_outputs", lambda *_: ())
+    monkeypatch.setattr(draw, "whiskers", lambda pairs, note: seen.update(whiskers=list(pairs)))
+    monkeypatch.setattr(draw, "_over_learners", lambda members: seen.update(over=[m.learner for m in members]) or ())
+    monkeypatch.setattr(draw, "save", lambda *_: [])
+    draw.draw_all(runs, tmp_path / "out")
+    assert seen == {"whiskers": ["icarl", "wa"], "over": ["wa", "icarl"]}

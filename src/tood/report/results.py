@@ -22,7 +22,7 @@ from tood.pipeline.store import Run, find_runs
 from tood.report.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
 from tood.report.render import to_markdown
-from tood.report.summary import collect, learner_label, paper_rows, with_options
+from tood.report.summary import collect, learner_label, on_its_own, paper_rows, with_options
 from tood.report.tables import MISMATCH_NOTE, build
 
 __all__ = ["Collected", "drift_relation", "read_collected", "write_results"]
@@ -207,7 +207,7 @@ def _drift_claims(own: Sequence[Collected]) -> Iterator[Claim]:
     """Feature drift goes along with accuracy forgetting but not with OOD forgetting (paper, Fig. cka, CIFAR-10)."""
     known = {row["finding"]: float(row["value"]) for row in paper_rows("findings.csv")}
     # BER and other networks aside: the former has its learner's features, the latter are no other learners.
-    points = [one.point for one in own if one.run.stream == "cifar10" and not {*"+("} & {*learner_label(one.run)}]
+    points = [one.point for one in own if one.run.stream == "cifar10" and on_its_own(learner_label(one.run))]
     for against, name, text in (
         ("d_avg", "D_avg", "cifar10: feature drift does not go along with OOD forgetting D_avg"),
         ("f_avg", "F_avg", "cifar10: feature drift goes along with accuracy forgetting"),

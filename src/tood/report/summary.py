@@ -76,6 +76,11 @@ def with_options(learner: str, options: Mapping[str, Any]) -> str:
     return f"{learner} ({named})" if named else learner
 
 
+def on_its_own(learner: str) -> bool:
+    """No variation of another: neither fine-tuned (BER) nor with options."""
+    return not {*"+("} & {*learner}
+
+
 def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summaries:
     """The summaries of a set of runs; those that differ in their seed alone become one.
 

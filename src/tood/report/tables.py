@@ -20,6 +20,7 @@ from tood.report.summary import (
     Summary,
     best_keys,
     collect,
+    on_its_own,
     paper,
     ranks,
 )
@@ -208,7 +209,7 @@ def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...])
 
 def _ranks(summaries: Mapping[Key, Summary]) -> Table:
     """How each detector ranks by Avg AUROC over all streams and learners; BER and other settings of one aside."""
-    plain = {key: value for key, value in summaries.items() if not {*"+("} & {*key.learner}}
+    plain = {key: value for key, value in summaries.items() if on_its_own(key.learner)}
     summaries = plain or summaries
     found = ranks(summaries)
     settings = {(key.stream, key.learner) for key in summaries}
@@ -239,15 +240,15 @@ def _tood_on_top(summaries: Mapping[Key, Summary]) -> int:
 
 def _learners(cells: Mapping[Key, Cell], stream: str) -> list[str]:
     names = {key.learner for key in cells if key.stream == stream}
-    return sorted(names, key=lambda name: (_place(name.split("+")[0], LEARNERS), name))
+    return sorted(names, key=lambda name: (place(name.split("+")[0], LEARNERS), name))
 
 
 def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:
     names = {key.detector for key in cells if key.stream == stream} - {"-"}
-    return sorted(names, key=lambda name: (_place(name.split(" ")[0], detectors.names()), name))
+    return sorted(names, key=lambda name: (place(name.split(" ")[0], detectors.names()), name))
 
 
-def _place(name: str, order: Sequence[str]) -> int:
+def place(name: str, order: Sequence[str]) -> int:
     """Where a name stands in ``order``; after all others where it does not."""
     return order.index(name) if name in order else len(order)
 

@@ -21,11 +21,13 @@ from tood.report.figures.style import Groups, label, save, spread
 from tood.report.figures.trajectories import confidence_gap, fixed_threshold, task_trajectory
 from tood.report.gather import Measured, StepScores, by_group, score_steps
 from tood.report.gather import fixed_threshold as threshold_shares
+from tood.report.summary import on_its_own
+from tood.report.tables import LEARNERS, place
 
 __all__ = ["draw_all"]
 
 HEAT_MAPS = 6  # detectors
-WHISKERS = 8  # learners
+WHISKERS = 6  # learners
 
 
 def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
@@ -56,15 +58,16 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
     paths: list[Path] = []
     for stream, members in streams.items():
         first = {one.learner: one for one in reversed(members)}
-        chosen = [one for one in members if first[one.learner] is one]
+        chosen = sorted(first.values(), key=lambda one: (place(one.learner, LEARNERS), one.learner))
         for name, figure in _of_stream(members, chosen):
             paths += save(figure, Path(out_dir) / _file_name(stream) / name)
     return paths
 
 
 def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
-    """The figures of each learner's run, then those over learners."""
+    """The figures of each learner's run, then those over learners, variations of one aside."""
     pairs: dict[str, tuple[Sequence[Groups], Sequence[Groups]]] = {}
+    compared = [one for one in chosen if on_its_own(one.learner)] or chosen
     for one in chosen:
         for name, figure in _of_figures(one):
             yield f"{_file_name(one.learner)}/{name}", figure
@@ -74,14 +77,15 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
         groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
         for name, figure in _of_outputs(one, scored, groups):
             yield f"{_file_name(one.learner)}/{name}", figure
-        if one.tood and len(pairs) < WHISKERS:
+        if one.tood and len(pairs) < WHISKERS and one in compared:
             pairs[one.learner] = (groups["energy"], groups[one.tood])
     if pairs:
         counts = _counts(next(iter(pairs.values()))[0][0])
         note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
         yield "whiskers", whiskers(pairs, note=note)
-    if len(chosen) > 1:
-        yield from _over_learners(measured)
+    if len(compared) > 1:
+        names = {one.learner for one in compared}
+        yield from _over_learners([one for one in measured if one.learner in names])
 
 
 def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
