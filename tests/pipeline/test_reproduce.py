@@ -1,14 +1,18 @@
 """tood reproduce: the runs behind each table, shared between tables, and what is kept of them."""
 
 import json
+import shutil
 
 import pytest
 from click.testing import CliRunner
 
 from tood import ToodError, learners, models, streams
 from tood.commands.reproduce import STORED, TRAINED, command
+from tood.pipeline import measure
+from tood.pipeline.config import RunConfig
 from tood.pipeline.metrics_file import load_metrics, trajectory
 from tood.pipeline.reproduce import PRESETS, SEEDS, cells, command_of, notes
+from tood.pipeline.scoring import Scorer
 from tood.pipeline.store import Run, find_runs
 
 FIVE = {"icarl", "bic", "der", "wa", "lwf"}
@@ -111,3 +115,21 @@ def test_of_figures_drawn_twice_the_one_over_most_runs_is_kept(tmp_path):
         collect_figures(tmp_path / "runs", tmp_path / "kept", commit)
     assert (tmp_path / "kept" / "figures" / "cifar10" / "drift.png").read_text() == "drift"
     assert (tmp_path / "kept" / "ablations.md").read_text().endswith("at commit `abc`.\n")
+
+
+def test_ablations_are_of_finished_runs(gap_run, tmp_path):
+    for name in ("whole", "going"):
+        shutil.copytree(gap_run, tmp_path / name)
+    measure(Run(tmp_path / "whole"), [Scorer("energy")])
+    (tmp_path / "going" / "metrics.parquet").unlink(missing_ok=True)
+    asked = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tood.commands.ablate.command.callback", lambda paths, **_: asked.extend(paths))
+        CliRunner().invoke(command, ["ablations", "--out", str(tmp_path)], catch_exceptions=False)
+    assert [path.name for path in asked] == ["whole"]
+
+
+def test_options_are_what_sets_a_run_apart():
+    assert RunConfig().options() == {} == RunConfig(stream="cifar10", learner="wa", seed=3, preset="paper").options()
+    changed = RunConfig(order=0, network="vit", calibration="memory", settings={"epochs": 3})
+    assert changed.options() == {"order": 0, "network": "vit", "calibration": "memory", "epochs": 3}
