@@ -207,7 +207,9 @@ def evidence(results: Results) -> dict[str, Any]:
     for method in (*NEW, AUTO):
         for stream, runs in sorted(by_stream.items()):
             gains = [found[method].average - max(found[m].average for m in (ENERGY, *TOODS)) for found in runs]
+            near = [found[method].near - max(found[m].near for m in (ENERGY, *TOODS)) for found in runs]
             figures = {"above": sum(g > 0 for g in gains), "of": len(gains), "gain": round(float(np.mean(gains)), 2)}
+            figures["near"] = round(float(np.mean(near)), 2)
             measured.setdefault(str(method), {})[stream] = figures
     command = "python benchmarks/past_tood.py --evidence src/tood/pipeline/supported.json RUNS"
     settings = {str(method): detectors.create(method.detector).get_params() for method in (*NEW, AUTO)}

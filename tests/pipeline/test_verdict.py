@@ -73,7 +73,8 @@ def test_what_is_said_for_a_detector_are_the_figures_of_the_file():
     for name, streams in known["detectors"].items():
         for stream, found in streams.items():
             assert 0 <= found["above"] <= found["of"]
-            words = f"{found['above']} of {found['of']} runs on {stream} ({found['gain']:+.1f} points on average)"
+            words = f"{found['above']} of {found['of']} runs on {stream} ({found['gain']:+.1f} points on average, "
+            words += f"{found['near']:+.1f} on near-OOD)"
             assert words in supported_by(name)
     assert supported_by("msp") == ""
 

@@ -147,7 +147,8 @@ def recommend(energy: float, repairs: Sequence[Repair]) -> Repair | None:
 def supported_by(detector: str) -> str:
     """What the runs in docs/results say for a detector, in words; empty where they say nothing."""
     parts = [
-        f"{found['above']} of {found['of']} runs on {stream} ({found['gain']:+.1f} points on average)"
+        f"{found['above']} of {found['of']} runs on {stream} "
+        f"({found['gain']:+.1f} points on average, {found['near']:+.1f} on near-OOD)"
         for stream, found in _supported()["detectors"].get(detector, {}).items()
     ]
     if not parts:
