@@ -210,6 +210,19 @@ def test_joint_with_hardly_any_samples_is_finite(counts, variant, recentre):
     assert np.isfinite(detector.score(zero)).all()
 
 
+def test_joint_says_that_distances_have_no_spread_only_where_it_matters(recwarn):
+    fit, test = make([10] * 6)
+    features = fit.features.copy()
+    features[np.isin(fit.labels, PARTITION[1])] = features[0]
+    same = Outputs(fit.logits, features, fit.labels)
+    plain = detectors.create("tood_joint", variant="robust_anchor").fit(same, partition=PARTITION)
+    assert not [warning for warning in recwarn if "spread" in str(warning.message)]
+    joint = detectors.create("tood_joint", variant="robust_anchor", recentre_distances=True)
+    with pytest.warns(UserWarning, match="the distances of task 1 have no spread"):
+        joint.fit(same, partition=PARTITION)
+    assert np.isfinite(plain.score(test)).all() and np.isfinite(joint.score(test)).all()
+
+
 @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "ledoit", None])
 def test_shrinkage_out_of_range(shrinkage):
     with pytest.raises(ToodError, match="shrinkage"):

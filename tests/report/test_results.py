@@ -146,12 +146,30 @@ def kept(tmp_path_factory, build):
 def test_the_pages_say_what_is_there_and_what_is_missing(kept):
     index, tables = (path.read_text() for path in write_results(kept, kept.parent))
     assert "| `tood reproduce table1 --preset cpu` | 3 of 30 |" in index
-    assert "cifar10 der (seed 1, 2)" in index and "cifar10 icarl (seed 2)" in index
-    assert "| 0 of 3 | imagenet1k bic (seed 0); imagenet1k wa (seed 0); imagenet1k der (seed 0) |" in index
+    assert "cifar10, seed 0, 1, 2: bic, wa, lwf; " in index
+    assert "cifar10, seed 1, 2: der; " in index and "cifar10, seed 2: icarl" in index
+    assert "| 0 of 3 | imagenet1k, seed 0: bic, wa, der |" in index
     assert "commit `0123abc`" in index and "commit `0123abc`" in tables
     assert "`tood reproduce table1 --preset cpu`" in tables
     row = next(line for line in tables.splitlines() if line.startswith("| energy |"))
     assert "(65.9, " in row and "(61.2, " in row  # the paper's iCaRL and DER
+
+
+def test_each_ood_set_has_its_column_with_means_over_seeds(kept, tmp_path):
+    from tood.pipeline.metrics_file import load_metrics, trajectory
+
+    tables = [load_metrics(kept / "cifar10" / f"cifar10-icarl-cpu-s{seed}") for seed in (0, 1)]
+    index = write_results(kept, tmp_path)[0].read_text()
+    head, _, _, icarl = index.split("### Each OOD set")[1].splitlines()[2:6]
+    names = head.split(" | ")[1:]
+    assert names and icarl.startswith("| iCaRL | ")
+    for name, cell in zip(names, icarl.split(" | ")[1:], strict=True):
+        name = name.removesuffix(" |")
+        energy, *rest = (
+            np.mean([100 * trajectory(table, detector, ood_set=name).average() for table in tables])
+            for detector in ("energy", *VARIANTS)
+        )
+        assert cell.removesuffix(" |") == f"{energy:.1f} ({rest[0] - energy:+.1f}, {rest[1] - energy:+.1f})"
 
 
 def test_the_pages_follow_from_the_files_alone(kept, tmp_path):
@@ -199,7 +217,7 @@ def test_runs_with_options_stand_apart(kept, tmp_path):
     assert claims_of[0] == claims_of[1]
     tables = (tmp_path / "b" / "tables.md").read_text()
     assert all(f"{name} AUROC" in tables for name in ("lwf (alpha=3.0, ce=new)", "der (calibration=memory)", "der+ber"))
-    assert "cifar10 lwf (alpha=3.0, ce=new) (seed 0); cifar10 er (epochs=3) (seed 0)" in after  # not a run of that name
+    assert "cifar10, seed 0: lwf (alpha=3.0, ce=new), er (epochs=3), " in after  # not a run of that name
 
 
 def test_a_relation_that_is_not_seen_among_few_is_left_open():

@@ -76,10 +76,7 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
             after = {"split": split, "statistics": rule}
             yield name, "", differences(rows.get("partition", ()), after, {"split": "1"}, "detector")
     buffer = rows.get("buffer", ())
-    # With every stored sample both selections are the same set.
-    second = {run: sorted({row["B"] for row in buffer if row["run"] == run})[-2:][0] for run in _runs(buffer)}
-    largest = [row for row in buffer if row["B"] == second[row["run"]]]
-    yield "herding", "", differences(largest, {"selection": "herding"}, {"selection": "random"})
+    yield "herding", "", differences(_below_all(buffer), {"selection": "herding"}, {"selection": "random"})
     yield "stable from B", "", [b for b in _settled(buffer) if b is not None]
     margins = _as_in_the_paper([row for row in rows.get("margin", ()) if row["detector"] == PRIMARY])
     for learner in dict.fromkeys(row["learner"] for row in margins):
@@ -231,6 +228,16 @@ def _named(rows: Rows) -> str:
 
 def _runs(rows: Iterable[Row]) -> list[str]:
     return list(dict.fromkeys(row["run"] for row in rows))
+
+
+def _below_all(buffer: Sequence[Row]) -> list[Row]:
+    """Of each run the rows of its second largest B: with every stored sample both selections are the same set."""
+    found = []
+    for run in _runs(buffer):
+        own = [row for row in buffer if row["run"] == run]
+        *below, _ = sorted({row["B"] for row in own})
+        found += [row for row in own if below and row["B"] == below[-1]]
+    return found
 
 
 def _as_in_the_paper(rows: Sequence[Row]) -> Sequence[Row]:
