@@ -23,6 +23,7 @@ def test_every_command_has_help_with_an_example():
     assert {"completion", "list", "toy"} <= set(names)
     for name in names:
         assert "Example" in cli.get_command(None, name).help, name
+        assert "\\b" not in cli.get_command(None, name).help, name  # click's own mark, not two characters
 
 
 def test_wrong_usage_exits_with_2_and_suggests():

@@ -33,8 +33,8 @@ def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
             parts[rng.integers(3)].partial_fit(logits[rows], labels[rows])
         calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator())
     same(*calibrators)
-    same(calibrators[0], once, names=("count", "median", "mad"))
-    for name in ("mean", "std", "rest_mean", "rest_std"):  # summed in another order
+    same(calibrators[0], once)
+    for name in ("rest_mean", "rest_std"):  # summed in another order
         np.testing.assert_allclose(calibrators[0].statistics_[name], once.statistics_[name], rtol=1e-13)
     np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
 
@@ -59,7 +59,7 @@ def test_a_task_is_added_without_the_old_samples():
     live.partial_fit(new, new_labels)
     wide = np.concatenate([np.concatenate([old, np.zeros((len(old), 2))], axis=1), new])
     once = TOOD(PARTITION.grow([7, 6])).fit(wide, np.concatenate([old_labels, new_labels]))
-    same(live.calibrator(), once, names=("count", "median", "mad"))
+    same(live.calibrator(), once)
 
 
 @pytest.mark.parametrize("task", [0, 1, 2])
@@ -69,7 +69,7 @@ def test_a_task_is_dropped_without_the_samples_of_the_others(task):
     kept = live.drop_task(task)
     rows = np.isin(labels, kept)
     once = TOOD(live.partition).fit(logits[rows][:, kept], np.searchsorted(kept, labels[rows]))
-    same(live.calibrator(), once, names=("count", "median", "mad"))
+    same(live.calibrator(), once)
     for name in ("rest_mean", "rest_std"):
         np.testing.assert_allclose(live.calibrator().statistics_[name], once.statistics_[name], rtol=1e-12)
     assert sorted(kept.tolist()) == sorted(set(range(6)) - set(PARTITION.tasks[task]))
@@ -81,7 +81,7 @@ def test_a_task_is_forgotten_and_seen_anew():
     task = PARTITION.column_tasks[labels]
     live = LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1).partial_fit(moved[task == 1], labels[task == 1])
     mixed = np.where((task == 1)[:, None], moved, logits)
-    same(live.calibrator(), TOOD(PARTITION).fit(mixed, labels), names=("count", "median", "mad"))
+    same(live.calibrator(), TOOD(PARTITION).fit(mixed, labels))
 
 
 def test_a_channel_no_other_task_was_seen_in_is_not_moved():

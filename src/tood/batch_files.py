@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tood.batch import PathLike, Scored, score_file
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import write_atomically
+from tood.files import write_text
 
 __all__ = ["Engine", "find_files", "score_files"]
 
@@ -182,7 +182,7 @@ class _Record:
     def add(self, target: Path, source: Path, rows: int) -> None:
         """Note that ``target`` is whole."""
         self.entries[target.name] = self._entry(target, source, rows)
-        write_atomically(self.path, lambda temporary: temporary.write_text(json.dumps(self.entries, indent=1)))
+        write_text(self.path, json.dumps(self.entries, indent=1))
 
     def _entry(self, target: Path, source: Path, rows: int) -> dict[str, Any]:
         stamps = {

@@ -167,7 +167,7 @@ class TOOD:
 
     def assign(self, logits: ArrayT) -> ArrayT:
         """``[n]``: the task whose normalised energy is largest."""
-        return cast(ArrayT, self.normalized_energies(logits).argmax(1))
+        return self._score(logits, assign=True)[1]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write settings, partition and statistics to one safetensors file, atomically."""

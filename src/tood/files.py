@@ -3,21 +3,49 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import io
 import json
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.errors import ToodError
 
-__all__ = ["read_tensors", "write_atomically", "write_tensors"]
+__all__ = [
+    "DAMAGE",
+    "npy_header",
+    "read_npz",
+    "read_tensors",
+    "write_atomically",
+    "write_file",
+    "write_npz",
+    "write_tensors",
+    "write_text",
+]
 
 FORMAT = 1  # of every safetensors file written here
+# What NumPy, zipfile and Pillow raise when they are given other bytes than they expect.
+DAMAGE = (
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -65,6 +93,22 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def write_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file whole or not at all; a full disk or a read-only folder is one line that names the file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, write)
+    except OSError as error:
+        raise ToodError(
+            f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
+        ) from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 as :func:`write_file` does."""
+    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_tensors(
     path: str | os.PathLike[str],
     kind: str,
@@ -99,3 +143,37 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     if metadata.pop("format", FORMAT + 1) > FORMAT:
         raise ToodError(f"{name}: written in a newer format than {FORMAT}: upgrade tood to read it")
     return tensors, metadata
+
+
+def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write plain arrays, uncompressed. The bytes depend on the arrays alone: NumPy dates every entry 1980."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            np.savez(file, **arrays)  # type: ignore[arg-type]
+
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise ToodError(f"{path}: {name}: expected numbers, found dtype {array.dtype}")
+    write_file(path, write)
+
+
+def read_npz(path: Path) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise ToodError(f"{path}: no such file") from error
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except DAMAGE as error:
+        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
+    return arrays, hashlib.sha256(data).hexdigest()
+
+
+def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether in Fortran order, and dtype, from the start of an ``.npy`` file, which is left at its data."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(file)

@@ -145,11 +145,7 @@ class LiveTOOD:
     def calibrator(
         self, variant: Variant = "robust_anchor", margin: float = 0.5, reference: Reference = "latest"
     ) -> TOOD:
-        """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere.
-
-        Count, median and MAD agree to the last bit, mean and std but for the order of summation (they are summed in
-        sorted order here).
-        """
+        """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere."""
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")

@@ -11,7 +11,6 @@ import contextlib
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,6 +19,7 @@ import numpy as np
 
 from tood.arrays import FloatArray
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.files import DAMAGE, npy_header
 
 __all__ = ["LogitsFile"]
 
@@ -73,7 +73,7 @@ class LogitsFile:
             yield
         except ToodError:
             raise
-        except (ValueError, EOFError, KeyError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        except DAMAGE as error:
             raise ToodError(f"{self.path}: truncated, or not a {self._layout} file of logits ({error})") from error
 
     # Arrays
@@ -93,9 +93,7 @@ class LogitsFile:
 
     def _read_header(self) -> _Header:
         with self._open() as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, by_column, dtype = read(file)
+            shape, by_column, dtype = npy_header(file)
             size = file.tell()
         if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu" or (by_column and 1 not in shape):
             order = " in Fortran order" if by_column else ""

@@ -86,6 +86,6 @@ def test_errors_are_one_line(folder):
     np.savez("bare.npz", logits=np.zeros((3, 6)))
     result = tood("calibrate", "--logits", "bare.npz", "--tasks", "tasks.json", "--out", "x.safetensors")
     assert result.returncode == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("tood: bare.npz: cannot be read as an .npz file with logits and labels")
+    assert result.stderr.startswith("tood: bare.npz: expected the arrays logits and labels, found logits")
     result = tood("calibrate", *GIVEN, "--holdout", "0.5", "--folds", "3")
     assert result.returncode == 2 and "one of --holdout, --conformal and --folds" in result.stderr

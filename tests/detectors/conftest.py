@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -88,17 +86,3 @@ def problem():
 @pytest.fixture(scope="session")
 def build():
     return make_problem
-
-
-@pytest.fixture(scope="session")
-def peers():
-    """``benchmarks/peers.py``, which declares the operators torchvision misses before pytorch-ood is imported."""
-    path = Path(__file__).parents[2] / "benchmarks" / "peers.py"
-    spec = importlib.util.spec_from_file_location("peers", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    try:
-        module.import_pytorch_ood()
-    except ImportError as error:
-        pytest.skip(f"pytorch-ood is not installed: {error}")
-    return module

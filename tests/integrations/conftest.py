@@ -6,7 +6,6 @@ import importlib
 import importlib.util
 import sys
 import types
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,16 +60,8 @@ def world():
 
 
 @pytest.fixture(scope="session")
-def pytorch_ood():
-    """The adapter to the real pytorch-ood, imported after the operators that torchvision misses are declared."""
-    path = Path(__file__).parents[2] / "benchmarks" / "peers.py"
-    spec = importlib.util.spec_from_file_location("peers_of_integrations", path)
-    peers = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(peers)
-    try:
-        peers.import_pytorch_ood()
-    except ImportError as error:
-        pytest.skip(f"pytorch-ood is not installed: {error}")
+def pytorch_ood(peers):
+    """The adapter to the real pytorch-ood."""
     return importlib.import_module("tood.integrations.pytorch_ood")
 
 

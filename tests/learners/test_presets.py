@@ -9,7 +9,7 @@ import yaml
 from tood import learners, models, streams
 from tood.errors import UnknownNameError
 
-PLAIN = [name for name in learners.names() if name != "ber"]
+PLAIN = sorted(learners.LEARNERS)
 
 
 def tables(name):
@@ -80,6 +80,12 @@ def test_released_is_the_table():
     assert (lwf["epochs"], lwf["batch_size"], lwf["schedule"], lwf["weight_decay"]) == (100, 64, "none", 5e-4)
     assert learners.preset("released", "cifar10", "wa")["milestones"] == [80, 120, 150]
     assert learners.preset("released", "cifar100", "bic")["memory"] == 2000
+
+
+def test_ber_has_the_settings_of_icarl_with_it():
+    for name in ("cpu", "released"):
+        assert learners.preset(name, "cifar10", "ber") == learners.preset(name, "cifar10", "icarl+ber")
+    assert learners.preset("released", "cifar10", "ber")["epochs"] == 70
 
 
 def test_own_stream_gets_the_general_table():

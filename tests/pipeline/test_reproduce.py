@@ -11,7 +11,7 @@ from tood.commands.reproduce import STORED, TRAINED, command
 from tood.pipeline import measure
 from tood.pipeline.config import RunConfig
 from tood.pipeline.metrics_file import load_metrics, trajectory
-from tood.pipeline.reproduce import PRESETS, SEEDS, cells, command_of, notes
+from tood.pipeline.reproduce import PRESETS, TARGETS, cells, command_of, notes
 from tood.pipeline.scoring import Scorer
 from tood.pipeline.store import Run, find_runs
 
@@ -40,7 +40,7 @@ def test_nothing_is_trained_twice():
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("target", SEEDS)
+@pytest.mark.parametrize("target", TARGETS)
 def test_every_run_is_one_that_can_be_made(target, preset):
     for cell in cells(target, "runs", preset):
         config = cell.config
@@ -77,7 +77,7 @@ def test_dry_run_lists_every_cell_and_makes_nothing(build, tmp_path):
 
 
 def test_targets_are_those_of_the_package():
-    assert set(TRAINED) == set(SEEDS) and set(STORED) == {"figures", "ablations", "toy"}
+    assert set(TRAINED) == set(TARGETS) and set(STORED) == {"figures", "ablations", "toy"}
 
 
 def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, tmp_path):

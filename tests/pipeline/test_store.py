@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from tood import ToodError
+from tood.files import read_npz, write_npz
 from tood.pipeline import Run, Step, find_runs, write_manifest, write_step
-from tood.pipeline.store import is_locked, read_npz, write_npz
+from tood.pipeline.store import is_locked
 
 HOLD = """
 import sys, time

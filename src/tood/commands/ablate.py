@@ -38,7 +38,7 @@ def command(
       tood ablate runs/digits-icarl-cpu-s0
       tood ablate runs --only margin,buffer --out ablations
       tood ablate runs --only source --json
-    """  # noqa: D301
+    """
     from tood.errors import ToodError
     from tood.pipeline.store import find_runs
     from tood.report.ablations import draw_ablations, gather_ablations, summarize, write_ablations

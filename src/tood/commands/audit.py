@@ -29,7 +29,7 @@ def command(path: Path, detectors: str | None, calibration: str | None, as_json:
       tood audit runs/digits-icarl-cpu-s0
       tood audit my-run --detectors energy,tood_robust_anchor --json
       tood audit my-run --calibration memory --out report
-    """  # noqa: D301
+    """
     from tood.pipeline import Run, audit
 
     names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
@@ -75,16 +75,16 @@ def _mapping(found: Audit, tables: list[Table]) -> dict[str, object]:
 
 
 def _write(found: Audit, tables: list[Table], out: Path) -> None:
+    from tood.files import write_text
     from tood.pipeline.metrics_file import save_metrics
-    from tood.pipeline.store import write_file
     from tood.report.render import write_tables
 
     write_tables(tables, out)
     save_metrics(found.table, out / "metrics.parquet")
     verdict = json.dumps(found.verdict.to_dict(), indent=2) + "\n"
     lines = [*found.verdict.sentences(), "", *(f"Note: {note}." for note in found.notes)]
-    write_file(out / "verdict.json", lambda temporary: temporary.write_text(verdict, encoding="utf-8"))
-    write_file(out / "verdict.md", lambda temporary: temporary.write_text("\n".join(lines) + "\n", encoding="utf-8"))
+    write_text(out / "verdict.json", verdict)
+    write_text(out / "verdict.md", "\n".join(lines) + "\n")
 
 
 class _Progress:

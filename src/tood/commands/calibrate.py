@@ -106,17 +106,13 @@ def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArra
 
 
 def _read(path: Path) -> tuple[FloatArray, IntArray]:
-    import zipfile
-
-    import numpy as np
-
     from tood.errors import ToodError
+    from tood.files import read_npz
 
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            logits, labels = file["logits"], file["labels"]
-    except (ValueError, EOFError, OSError, KeyError, TypeError, zipfile.BadZipFile) as error:
-        raise ToodError(f"{path}: cannot be read as an .npz file with logits and labels ({error})") from error
+    found, _ = read_npz(path)
+    if not {"logits", "labels"} <= found.keys():
+        raise ToodError(f"{path}: expected the arrays logits and labels, found {', '.join(found) or 'none'}")
+    logits, labels = found["logits"], found["labels"]
     if logits.ndim != 2 or labels.shape != logits.shape[:1]:
         raise ToodError(f"{path}: expected logits [n, C] and labels [n], found {logits.shape} and {labels.shape}")
     return logits, labels

@@ -20,7 +20,7 @@ LEARNERS = ("finetune", "lwf", "icarl", "der", "bic", "wa")
 @click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="How many seeds.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes at a time.")
 def command(out: Path, seeds: int, workers: int) -> None:
-    r"""Train six learners on handwritten digits, score every step with every detector, and show what was lost.
+    """Train six learners on handwritten digits, score every step with every detector, and show what was lost.
 
     Nothing is downloaded: the images come with scikit-learn. Interrupted, it goes on where it was.
 

@@ -47,7 +47,7 @@ def _names(kind: str) -> list[str] | None:
     try:
         names: list[str] = importlib.import_module(f"tood.{KINDS[kind]}").names()
     except ImportError as error:
-        click.echo(f'{kind}: not available ({error}); pip install "tood[train]"', err=True)
+        click.echo(f"{kind}: {error}", err=True)
         return None
     return names
 

@@ -55,7 +55,7 @@ def command(
       tood report runs --tables
       tood report runs --tables --against paper --format md
       tood report runs/cifar10-icarl-cpu-s0 runs/cifar10-icarl-cpu-s1 --json
-    """  # noqa: D301
+    """
     from tood.pipeline import find_runs, load_metrics
     from tood.report.tables import tables_of
 

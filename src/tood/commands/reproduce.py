@@ -11,7 +11,7 @@ import click
 
 if TYPE_CHECKING:
     from tood.pipeline.store import Run
-    from tood.pipeline.sweep import Cell
+    from tood.pipeline.sweep import Cell, Engine
 
 __all__ = ["command"]
 
@@ -43,7 +43,7 @@ def command(
     out: Path,
     workers: int,
     seeds: int | None,
-    engine: str,
+    engine: Engine,
     dry_run: bool,
     collect: Path | None,
     commit: str | None,
@@ -61,7 +61,7 @@ def command(
       tood reproduce drift --out runs
       tood reproduce ablations --out runs
       tood reproduce table1 --out runs --collect docs/results/metrics
-    """  # noqa: D301
+    """
     from tood.pipeline.reproduce import cells, notes
 
     members = cells(target, out, preset, seeds) if target in TRAINED else []
@@ -87,7 +87,7 @@ def command(
             sys.exit(1)
 
 
-def _train(members: list[Cell], workers: int, engine: str) -> int:
+def _train(members: list[Cell], workers: int, engine: Engine) -> int:
     """Bring every run to its end; how many failed."""
     from tood.pipeline.sweep import run_cells
 

@@ -32,7 +32,7 @@ import click
 def command(
     file: Path | None, pairs: tuple[str, ...], out: Path | None, dry_run: bool, as_json: bool, **options: Any
 ) -> None:
-    r"""Train a learner on a stream, evaluate every step with every detector, and measure.
+    """Train a learner on a stream, evaluate every step with every detector, and measure.
 
     Settings come from FILE (YAML) where given, then from the options. A run may be killed at any time; the same
     command goes on where it was.

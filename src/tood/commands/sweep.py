@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from tood.pipeline.sweep import Engine
 
 
 @click.command()
@@ -16,8 +20,8 @@ import click
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
-def command(file: Path, out: Path, workers: int, engine: str, status: bool, as_json: bool) -> None:
-    r"""Run every cell of a grid of streams, learners, seeds and options.
+def command(file: Path, out: Path, workers: int, engine: Engine, status: bool, as_json: bool) -> None:
+    """Run every cell of a grid of streams, learners, seeds and options.
 
     A sweep may be interrupted at any time and goes on where it was when started again. A cell that fails is reported
     at the end; the others finish.

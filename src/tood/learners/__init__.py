@@ -56,7 +56,7 @@ def names() -> list[str]:
 
 def settings_of(name: str) -> dict[str, Any]:
     """The settings of a learner and their defaults."""
-    base, ber = _split(name)
+    base, ber = split_name(name)
     own = {f.name: f.default for f in fields(settings_class(LEARNERS[base]))}
     return own | ({f"ber_{f.name}": f.default for f in fields(BERSettings)} if ber else {})
 
@@ -94,7 +94,7 @@ def create(
     Traceback (most recent call last):
     tood.errors.UnknownNameError: unknown setting 'epoch'; did you mean 'epochs'?
     """
-    base, with_ber = _split(name)
+    base, with_ber = split_name(name)
     if not isinstance(seed, int) or seed < 0:
         raise ToodError(f"seed: expected a whole number of 0 or more, found {seed!r}")
     kind = LEARNERS[base]
@@ -108,7 +108,7 @@ def create(
     return learner
 
 
-def _split(name: str) -> tuple[str, bool]:
+def split_name(name: str) -> tuple[str, bool]:
     """The learner's own name, and whether BER's head is wanted too."""
     base = "icarl" if name == "ber" else name.removesuffix(WITH_BER)
     if base not in LEARNERS:

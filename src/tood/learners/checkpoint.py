@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file a task, replaced atomically as the task goes on.
 
-A state is a tree of dictionaries whose leaves are tensors or arrays; its file holds the leaves under dotted names and,
-as JSON, the configuration that made them. Nothing is ever unpickled.
+A state is a tree of dictionaries whose leaves are tensors or arrays; its file holds the leaves under names joined by
+slashes and, as JSON, the configuration that made them. Nothing is ever unpickled.
 """
 
 from __future__ import annotations

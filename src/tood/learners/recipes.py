@@ -40,11 +40,11 @@ def preset(name: str, stream: str, learner: str) -> dict[str, Any]:
     >>> preset("paper", "cifar10", "lwf")["epochs"]
     170
     """
-    from tood.learners import settings_of
+    from tood.learners import settings_of, split_name
 
     tables = _read(name)
     known = settings_of(learner)
-    family, base = stream.split("-")[0], learner.removesuffix("+ber")
+    family, (base, _) = stream.split("-")[0], split_name(learner)
     found: dict[str, Any] = {}
     for table in ("all", family, base, f"{family}/{base}"):
         found |= tables.get(table) or {}

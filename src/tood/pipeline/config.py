@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tood.errors import ToodError, UnknownNameError
-from tood.pipeline.store import write_file
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.files import write_text
 
 __all__ = ["RunConfig", "parse_settings", "read_yaml", "write_yaml"]
 
@@ -147,8 +147,7 @@ class RunConfig:
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """The mapping in a YAML file."""
-    import yaml
-
+    yaml = _yaml()
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -162,10 +161,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     """Write a mapping as YAML, atomically."""
-    import yaml
-
-    text = yaml.safe_dump(dict(content), sort_keys=False)
-    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, _yaml().safe_dump(dict(content), sort_keys=False))
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -174,8 +170,7 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
     >>> parse_settings(("epochs=3", "loss=ce"))
     {'epochs': 3, 'loss': 'ce'}
     """
-    import yaml
-
+    yaml = _yaml()
     settings = {}
     for pair in pairs:
         name, sign, value = pair.partition("=")
@@ -186,3 +181,11 @@ def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
         except yaml.YAMLError as error:
             raise ToodError(f"--set {pair!r}: the value cannot be read ({str(error).splitlines()[0]})") from error
     return settings
+
+
+def _yaml() -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        raise MissingDependencyError("PyYAML", "train", "a YAML file or setting") from error
+    return yaml

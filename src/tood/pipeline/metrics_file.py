@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.files import write_file
 from tood.metrics import Trajectory
-from tood.pipeline.store import PathLike, write_file
+from tood.pipeline.store import PathLike
 
 if TYPE_CHECKING:
     import pyarrow as pa

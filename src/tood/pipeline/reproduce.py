@@ -11,11 +11,11 @@ from tood.errors import UnknownNameError
 from tood.pipeline.config import RunConfig
 from tood.pipeline.sweep import Cell, read_sweep
 
-__all__ = ["PRESETS", "SEEDS", "cells", "command_of", "notes"]
+__all__ = ["PRESETS", "TARGETS", "cells", "command_of", "notes"]
 
 PRESETS = ("cpu", "paper", "released")
-# The targets that train.
-SEEDS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "tinyimagenet": 1, "variations": 1}
+# The targets that train, and how many seeds each has.
+TARGETS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "tinyimagenet": 1, "variations": 1}
 FROM_SCRATCH = (
     "vit, preset cpu: the own small ViT, from scratch, stands in for the pretrained ViT-B/16, which needs its weights "
     "and a GPU (--preset paper); its figures do not compare with the paper's"
@@ -28,7 +28,7 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
     Parameters
     ----------
     target:
-        A name in :data:`SEEDS`; the grid is the sweep file of that name in ``tood/pipeline/sweeps``.
+        A name in :data:`TARGETS`; the grid is the sweep file of that name in ``tood/pipeline/sweeps``.
     out:
         The parent of the run directories. A run that another target has already made there is not made again.
     preset:
@@ -41,13 +41,13 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
     >>> [cell.config.name for cell in cells("imagenet", "runs", "paper")]
     ['imagenet1k-bic-paper-s0', 'imagenet1k-wa-paper-s0', 'imagenet1k-der-paper-s0']
     """
-    if target not in SEEDS:
-        raise UnknownNameError("target", target, SEEDS)
+    if target not in TARGETS:
+        raise UnknownNameError("target", target, TARGETS)
     if preset not in PRESETS:
         raise UnknownNameError("preset", preset, PRESETS)
     return [
         Cell(dataclasses.replace(config, preset=preset, seed=seed), Path(out))
-        for seed in range(seeds or SEEDS[target])
+        for seed in range(seeds or TARGETS[target])
         for config in _grid(target, preset)
     ]
 
@@ -69,7 +69,7 @@ def notes(target: str, preset: str) -> list[str]:
 def command_of(name: str, preset: str) -> str | None:
     """The command that makes the run called ``name``; None where no target has it."""
     if preset in PRESETS:
-        for target in SEEDS:
-            if any(cell.config.name == name for cell in cells(target, "runs", preset, seeds=max(SEEDS.values()))):
+        for target in TARGETS:
+            if any(cell.config.name == name for cell in cells(target, "runs", preset, seeds=max(TARGETS.values()))):
                 return f"tood reproduce {target} --preset {preset}"
     return None

@@ -23,8 +23,8 @@ from tood import detectors
 from tood.arrays import IntArray
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
+from tood.files import read_npz, write_npz
 from tood.pipeline.steps import Step
-from tood.pipeline.store import read_npz, write_npz
 
 __all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
 

@@ -12,27 +12,28 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 
 import tood
 from tood import learners, streams
 from tood.errors import ToodError
+from tood.files import write_text
 from tood.learners.progress import Report
 from tood.models import Network
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
-from tood.pipeline.extract import extract, predictions, step_rows, with_source
+from tood.pipeline.extract import BATCH, extract, forward, predictions, step_rows, with_source
 from tood.pipeline.measure import default_scorers, measure, measure_step
 from tood.pipeline.network_scores import score_with_network, scorers_for
 from tood.pipeline.scoring import Scorer
 from tood.pipeline.steps import Step, write_step
-from tood.pipeline.store import Run, lock, write_file, write_manifest
-
-if TYPE_CHECKING:
-    from tood.streams import Stream
+from tood.pipeline.store import Run, lock, write_manifest
+from tood.streams import Stream
 
 __all__ = ["plan", "run"]
 
@@ -54,9 +55,21 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
     progress:
         Called with a :class:`~tood.learners.Progress` while training.
     """
-    import torch
+    with _torch_threads(config.threads):
+        return _run(config, folder, say, progress)
 
-    torch.set_num_threads(config.threads)
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> Run:
     stream, learner = build(config)
     folder.mkdir(parents=True, exist_ok=True)
     base = folder.parent / config.without_ber().name / "checkpoints"
@@ -130,14 +143,13 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
         reserved_a_class=stream.reserve,
         fit=config.fit,
         **({"detectors": list(config.detectors)} if config.detectors else {}),
-        made_by={"tood": tood.__version__, "python": platform.python_version(), **_versions()},
+        made_by={
+            "tood": tood.__version__,
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "torch": torch.__version__,
+        },
     )
-
-
-def _versions() -> dict[str, str]:
-    import torch
-
-    return {"numpy": np.__version__, "torch": torch.__version__}
 
 
 def _extract(
@@ -162,7 +174,7 @@ def _extract(
         network.save(folder / "model.safetensors")
         sets = with_source(extract(network, stream, step, rows), config.calibration)
         write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
-        write_file(key_file, lambda temporary: temporary.write_text(key))
+        write_text(key_file, key)
     for scorer in asked:
         score_with_network(Step(found, step), scorer, network, stream, rows)
 
@@ -190,12 +202,13 @@ def _clock(seconds: float) -> str:
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     """What a run would do, with time and disk estimated from a few batches on this machine. Nothing is written."""
     stream, learner = build(config)
-    train_speed, forward_speed = _speeds(stream, learner)
+    with _torch_threads(config.threads):
+        train_speed, forward_speed = _speeds(stream, learner)
     epochs = learner.settings.epochs
     memory = getattr(learner.settings, "memory", 0)
     trained = sum(epochs * (len(stream.train_rows(task)) + (memory if task else 0)) for task in range(len(stream)))
     ood = sum(len(s.source) for s in stream.ood)
-    forwarded = stored = 0
+    forwarded = 0
     for step in range(len(stream)):
         test = sum(len(stream.test_rows(task)) for task in range(step + 1))
         forwarded += len(stream.train_rows(step)) + memory + test + ood
@@ -217,10 +230,6 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
 
 def _speeds(stream: Stream, learner: learners.Learner) -> tuple[float, float]:
     """Images a second in training and in evaluation, from the second of two batches each."""
-    import torch
-
-    from tood.pipeline.extract import BATCH, forward
-
     network = learner.network
     network.grow(len(stream.order))
     rows = stream.train_rows(0)[: learner.settings.batch_size]

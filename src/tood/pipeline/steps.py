@@ -15,7 +15,8 @@ from tood.arrays import FloatArray, IntArray, floats, indices
 from tood.detectors import Head, Outputs
 from tood.detectors.outputs import finite
 from tood.errors import ToodError
-from tood.pipeline.store import Arrays, PathLike, Run, read_npz, write_npz
+from tood.files import read_npz, write_npz
+from tood.pipeline.store import Arrays, PathLike, Run
 
 __all__ = ["Step", "write_step"]
 

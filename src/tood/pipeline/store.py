@@ -6,22 +6,17 @@ The format is described in docs/how-to/run-directory.md. Nothing here needs torc
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import json
 import os
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from tood.errors import ToodError
-from tood.files import write_atomically
+from tood.files import write_text
 from tood.partition import Partition
 
 __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
@@ -141,7 +136,7 @@ def write_manifest(
         raise ToodError(f"manifest: expected what JSON can hold ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
-        write_file(folder / "manifest.json", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+        write_text(folder / "manifest.json", text)
     return Run(folder)
 
 
@@ -235,41 +230,3 @@ def is_locked(folder: Path) -> bool:
     except BlockingIOError:
         return True
     return False
-
-
-def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all; a full disk or a read-only folder is one line that names the file."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write)
-    except OSError as error:
-        raise ToodError(
-            f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
-        ) from error
-
-
-def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write plain arrays, uncompressed. The bytes depend on the arrays alone: NumPy dates every entry 1980."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise ToodError(f"{path}: {name}: expected numbers, found dtype {array.dtype}")
-    write_file(path, write)
-
-
-def read_npz(path: Path) -> tuple[Arrays, str]:
-    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ToodError(f"{path}: no such file") from error
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (ValueError, EOFError, OSError, KeyError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
-    return arrays, hashlib.sha256(data).hexdigest()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
@@ -21,6 +21,7 @@ from tood.pipeline.store import is_locked
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
+Engine: TypeAlias = Literal["local", "ray"]
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -64,7 +65,7 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     """The cells of a sweep file.
 
     The file has ``base`` (settings of every cell), ``grid`` (lists of values, every combination is a cell) and
-    ``also`` (further cells, one mapping each); see docs/how-to/sweep.md.
+    ``also`` (further cells, one mapping each); see docs/how-to/run.md.
     """
     content = read_yaml(path)
     for key in content:
@@ -87,9 +88,11 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
 
 
 def run_cells(
-    cells: list[Cell], workers: int = 2, engine: str = "local", say: Callable[[str], object] = print
+    cells: list[Cell], workers: int = 2, engine: Engine = "local", say: Callable[[str], object] = print
 ) -> dict[str, str]:
     """Run every cell that is not done; return the error of each that failed, by name. The others finish."""
+    if engine not in get_args(Engine):
+        raise UnknownNameError("engine", engine, get_args(Engine))
     waiting = [cell for cell in cells if cell.status() != "done"]
     failed: dict[str, str] = {}
     finished = len(cells) - len(waiting)

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tood.files import write_atomically
+from tood.files import write_text
 from tood.pipeline.ablations import ablate
 from tood.pipeline.store import Run
 from tood.report.appearance import label
@@ -170,7 +170,7 @@ def write_ablations(rows: Rows, summary: Table, folder: Path) -> list[Path]:
         contents[folder / f"{name}.csv"] = _csv(found)
         contents[folder / f"{name}.json"] = json.dumps(found, indent=1) + "\n"
     for path, text in contents.items():
-        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(path, text)
     return list(contents)
 
 

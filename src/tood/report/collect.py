@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tood.files import write_text
 from tood.pipeline.metrics_file import load_metrics, save_metrics
-from tood.pipeline.store import Run, write_file
+from tood.pipeline.store import Run
 from tood.report.gather import Measured
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
         shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
         point = {name: _plain(value) for name, value in Measured(run).point().items()}
         text = json.dumps({"commit": commit, "point": point}, indent=1) + "\n"
-        write_file(target / "collected.json", lambda temporary, text=text: temporary.write_text(text))  # type: ignore[misc]
+        write_text(target / "collected.json", text)
         copied.append(run.path.name)
     return copied
 
@@ -82,7 +83,7 @@ def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
         text = source.read_text(encoding="utf-8")
         if not (target.exists() and target.read_text(encoding="utf-8").startswith(text)):
             text += f"- Made by `tood reproduce ablations` at commit `{commit or 'unknown'}`.\n"
-            write_file(target, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+            write_text(target, text)
             copied.append(target)
     return list(dict.fromkeys(copied))
 

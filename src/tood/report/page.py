@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError
-from tood.pipeline.store import Run, write_file
+from tood.files import write_text
+from tood.pipeline.store import Run
 from tood.report.appearance import COLOURS, label
 from tood.report.gather import Measured
 from tood.report.page_content import content
@@ -45,7 +46,7 @@ def write_page(runs: Iterable[Run], path: Path) -> Path:
         raise ToodError("runs: expected at least one, found none")
     path = Path(path)
     text = render(content(measured), _title(measured))
-    write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    write_text(path, text)
     return path
 
 

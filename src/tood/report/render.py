@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tood.files import write_atomically
+from tood.files import write_text
 from tood.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     contents = {folder / "tables.csv": to_csv(tables), folder / "tables.md": "\n".join(map(to_markdown, tables))}
     contents |= {folder / f"{table.name}.tex": to_latex(table) for table in tables}
     for path, text in contents.items():
-        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(path, text)
     return list(contents)
 
 

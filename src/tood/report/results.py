@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tood.files import write_atomically
+from tood.files import write_text
 from tood.metrics import correlation
 from tood.pipeline.metrics_file import load_metrics, trajectory
-from tood.pipeline.reproduce import PRESETS, SEEDS, cells, command_of, notes
+from tood.pipeline.reproduce import PRESETS, TARGETS, cells, command_of, notes
 from tood.pipeline.store import Run, find_runs
 from tood.report.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
@@ -113,7 +113,7 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     contents = {out / "index.md": "\n".join(index), out / "tables.md": "\n".join(tables)}
     for path, text in contents.items():
-        write_atomically(path, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))  # type: ignore[misc]
+        write_text(path, text)
     return list(contents)
 
 
@@ -222,7 +222,7 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
     """Which runs are there, which are missing, and what made them."""
     names = {one.run.path.name for one in own}
     rows = []
-    for target in SEEDS if preset in PRESETS else ():
+    for target in TARGETS if preset in PRESETS else ():
         wanted = [cell.config for cell in cells(target, "runs", preset)]
         absent: dict[tuple[str, str], list[str]] = {}
         for config in wanted:
@@ -242,7 +242,7 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
         f"{len(own)} runs, measured and collected at commit {commits}. [Every table](tables.md), cell by cell.",
         "",
     )
-    for target in SEEDS:
+    for target in TARGETS:
         yield from (f"- {note}." for note in notes(target, preset))
     yield ""
 

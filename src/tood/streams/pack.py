@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tood.errors import ToodError
-from tood.files import write_atomically
+from tood.files import write_atomically, write_text
 from tood.streams.images import Pixels
 from tood.streams.packed import CHECKSUMS, checksums, sha256
 from tood.streams.sources import ArraySource, Source
@@ -62,7 +62,7 @@ def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) 
     write_atomically(path, write)
     digests = {**checksums(root), path.name: sha256(path)}
     text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
-    write_atomically(root / CHECKSUMS, lambda temporary: temporary.write_text(text))
+    write_text(root / CHECKSUMS, text)
     return path
 
 

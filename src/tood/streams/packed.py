@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,6 +23,7 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
+from tood.files import DAMAGE, npy_header
 from tood.streams.images import Pixels, decode, fit, pixels
 from tood.streams.sources import Samples
 
@@ -32,19 +31,6 @@ __all__ = ["CHECKSUMS", "PackedSource", "checksums", "sha256"]
 
 CHECKSUMS = "SHA256SUMS"
 LAYOUTS = ("sheets", "jpeg", "images")
-# What NumPy, zipfile and Pillow raise when they are given other bytes than they expect.
-DAMAGE = (
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zipfile.BadZipFile,
-    zlib.error,
-)
 
 _verified: set[tuple[str, int, int]] = set()
 _decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
@@ -163,9 +149,7 @@ def _native_shape(pack: Any, layout: str, path: Path) -> tuple[int, int, int]:
     """The shape of one image, without decoding more than one."""
     if layout == "images":
         with pack.zip.open("images.npy") as file:
-            version = np.lib.format.read_magic(file)
-            header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = header(file)
+            shape, _, dtype = npy_header(file)
         if len(shape) != 4 or dtype != np.uint8:
             raise ToodError(f"{path}: expected uint8 images [N, H, W, C], found shape {shape}, dtype {dtype}")
         return shape[1], shape[2], shape[3]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tood.errors import ToodError
-from tood.pipeline.store import write_file
+from tood.files import write_file
 from tood.report.appearance import COLOURS, label, spread
 
 __all__ = ["COLOURS", "label", "save", "spread"]
