@@ -166,6 +166,11 @@ def test_bad_input_is_named(files):
         with pytest.raises(ToodError, match=match):
             score_file(files / f"{calibrator}.safetensors", files / f"{source}.npy", files / "s.parquet", alpha=alpha)
         assert not (files / "s.parquet").exists()
+    for taken in ("cal.safetensors", "logits.npy"):
+        before = (files / taken).read_bytes()
+        with pytest.raises(ToodError, match=f"{taken}: is an input"):
+            score_file(files / "cal.safetensors", files / "logits.npy", files / taken)
+        assert (files / taken).read_bytes() == before
 
 
 @pytest.mark.slow

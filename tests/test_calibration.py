@@ -230,6 +230,31 @@ def test_any_number_and_size_of_tasks(shape):
     assert cal.normalized_energies(logits[:2]).shape == (2, len(shape))
 
 
+def test_numpy_numbers_as_settings_are_saved(tmp_path):
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(4), 5)
+    cal = TOOD([[0, 1], [2, 3]], margin=np.float32(0.5)).fit(rng.normal(size=(20, 4)), labels)
+    cal.save(tmp_path / "cal.safetensors")
+    assert TOOD.load(tmp_path / "cal.safetensors").margin == 0.5
+
+
+def test_a_score_that_overflows_is_an_error():
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(4), 5)
+    cal = TOOD([[0, 1], [2, 3]]).fit(rng.normal(size=(20, 4)).astype(np.float32), labels)
+    masked = np.zeros((2, 4), dtype=np.float32)
+    masked[1, 2:] = np.finfo(np.float32).min
+    with np.errstate(over="ignore"), pytest.raises(ToodError, match="the score of row 1 overflows float32"):
+        cal.score(masked)
+
+
+def test_a_file_of_another_kind_is_named(tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"w": torch.zeros(2, dtype=torch.bfloat16)}, tmp_path / "other.safetensors")
+    with pytest.raises(ToodError, match=r"other.safetensors: expected a tood-calibrator file, found another"):
+        TOOD.load(tmp_path / "other.safetensors")
+
+
 def test_a_channel_without_spread_is_floored_and_named():
     partition, cal_logits, labels, logits, _ = problem(tasks=2)
     rows = (partition.column_tasks[labels] == 0).nonzero()[0]

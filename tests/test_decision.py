@@ -256,12 +256,24 @@ def test_plain_energy_and_duck_typed_scores():
     for per_task in ("winning", "true"):
         with pytest.raises(ToodError, match="expected"):
             Conformal(Energy(), per_task=per_task).fit(logits, np.zeros(200, dtype=int))
-    with pytest.raises(ToodError, match="only a TOOD"):
+    with pytest.raises(ToodError, match="only TOOD and detectors can be saved, found Energy"):
         Conformal(Energy()).fit(logits).save("never")
 
 
-def test_a_detector_decides_too():
+def test_what_becomes_of_the_calibrator_later_changes_nothing():
+    draw = Mixture(8)
+    cal = TOOD([[0, 1], [2, 3], [4, 5]]).fit(*draw(200))
+    conformal, new = Conformal(cal).fit(draw(200)[0]), draw(50)[0]
+    before = conformal.decide(new).p_value
+    cal.set_params(margin=0.0)
+    np.testing.assert_array_equal(conformal.decide(new).p_value, before)
+    cal.fit(draw(200)[0] - 9, draw(200)[1])
+    np.testing.assert_array_equal(conformal.decide(new).p_value, before)
+
+
+def test_a_detector_decides_too(tmp_path):
     from tood import detectors
+    from tood.batch import load_scorer
 
     draw = Mixture(8)
     known, new = (detectors.Outputs(logits=draw(rows)[0]) for rows in (200, 50))
@@ -269,6 +281,18 @@ def test_a_detector_decides_too():
     decision = Conformal(msp).fit(known).decide(new, alpha=0.1)
     np.testing.assert_array_equal(decision.p_value, p_values(msp.score(known), msp.score(new)))
     np.testing.assert_array_equal(decision.accept, decision.p_value > 0.1)
+
+    (logits, labels), features = draw(200), np.random.default_rng(0).normal(size=(450, 5))
+    fit = detectors.Outputs(logits, features[:200], labels)
+    joint = detectors.create("tood_joint").fit(fit, partition=[[0, 1], [2, 3], [4, 5]])
+    known, new = (detectors.Outputs(o.logits, f) for o, f in ((known, features[200:400]), (new, features[400:])))
+    conformal = Conformal(joint).fit(known)
+    conformal.save(tmp_path / "decider.safetensors")
+    expected = p_values(joint.score(known), joint.score(new))
+    for found in (conformal, Conformal.load(tmp_path / "decider.safetensors")):
+        np.testing.assert_array_equal(found.decide(new).p_value, expected)
+    with pytest.raises(ToodError, match=r"decider.safetensors: expected a calibrator of logits, found TOODJoint"):
+        load_scorer(tmp_path / "decider.safetensors")
 
 
 def test_tensors_come_back_as_tensors():

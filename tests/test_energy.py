@@ -47,6 +47,14 @@ def test_a_channel_far_below_another_keeps_full_precision():
     assert task_energies(half, Partition([[0, 1], [2]])).tolist() == [[np.float32(-1000 + np.log(2)), 1000.0]]
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_alone_is_the_row_among_others(dtype):
+    logits = np.random.default_rng(3).normal(size=(40, 100)).astype(dtype) * 5
+    alone = np.concatenate([energy(logits[i : i + 1]) for i in range(40)])
+    np.testing.assert_array_equal(alone, energy(logits))
+    assert energy(logits[:0]).dtype == energy(logits).dtype
+
+
 def test_the_input_is_left_alone():
     logits = np.asfortranarray(np.random.default_rng(0).normal(size=(5, 4)))
     before = logits.copy()

@@ -95,6 +95,18 @@ def test_a_channel_no_other_task_was_seen_in_is_not_moved():
     assert only.channels().location[0] == 0 != only.channels().location[1]
 
 
+def test_auto_wants_other_tasks_in_the_newest_channel():
+    old, old_labels = sample(1)
+    new, new_labels = sample(2, columns=8)
+    mine = new_labels >= 6
+    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([6, 7]).partial_fit(new[mine], new_labels[mine])
+    assert live.calibrator("mean_shift").statistics_["count"].min() > 0
+    with pytest.raises(ToodError, match="that of task 3, in which no sample of another task has been seen"):
+        live.calibrator("auto")
+    live.partial_fit(new[~mine], new_labels[~mine])
+    assert live.calibrator("auto").channels().location[0] != 0
+
+
 def test_bounded_memory_states_its_error():
     live, exact = LiveTOOD(PARTITION, capacity=50), LiveTOOD(PARTITION)
     for seed in range(30):

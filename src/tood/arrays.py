@@ -16,11 +16,24 @@ from tood.errors import ToodError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Array", "ArrayT", "FloatArray", "IntArray", "back", "floats", "indices", "is_tensor"]
+__all__ = [
+    "Array",
+    "ArrayT",
+    "Float64Array",
+    "FloatArray",
+    "IntArray",
+    "as_array",
+    "back",
+    "floats",
+    "indices",
+    "is_tensor",
+    "label_columns",
+]
 
 Array: TypeAlias = Union["npt.NDArray[Any]", "torch.Tensor"]
 ArrayT = TypeVar("ArrayT", bound="npt.NDArray[Any] | torch.Tensor")
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
+Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -60,6 +73,21 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     if length is not None and len(array) != length:
         raise ToodError(f"{name}: expected {length} entries, one a row, found {len(array)}")
     return array.astype(np.int64)
+
+
+def as_array(x: Any) -> Any:
+    """``x`` if it is an array or a tensor, else a NumPy array of it."""
+    return x if hasattr(x, "shape") else np.asarray(x)
+
+
+def label_columns(labels: Any, columns: int, length: int) -> IntArray:
+    """Labels, once each is known to be a logit column."""
+    found = indices(labels, "labels", length=length)
+    outside = (found < 0) | (found >= columns)
+    if outside.any():
+        row = int(outside.argmax())
+        raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {found[row]} at row {row}")
+    return found
 
 
 def back(result: npt.NDArray[Any], like: ArrayT) -> ArrayT:

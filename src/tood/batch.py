@@ -25,7 +25,7 @@ from tood.calibration import TOOD
 from tood.decision import KIND as CONFORMAL
 from tood.decision import Conformal, score_and_assign
 from tood.errors import MissingDependencyError, ToodError
-from tood.files import write_atomically
+from tood.files import kind_of, write_atomically
 from tood.partition import Partition
 from tood.ranks import check_share
 from tood.rows import LogitsFile
@@ -73,6 +73,8 @@ def score_file(
         raise MissingDependencyError("pyarrow", "report", "writing scores") from error
     np.empty(1 << 24, dtype=np.uint8)  # once freed, glibc keeps up to twice its size: scratch is not faulted in anew
     job, target = _Job(calibrator, source, alpha), Path(target)
+    if target.resolve() in (Path(source).resolve(), Path(calibrator).resolve()):
+        raise ToodError(f"{target}: is an input, and the output would take its place")
     with _partial(target.with_name(target.name + ".partial"), job.key()) as (partial, begin):
         parts = job.complete_parts(os.fstat(partial.fileno()).st_size - begin)
         resumed = min(parts * PART, job.file.rows)
@@ -85,14 +87,12 @@ def score_file(
 
 def load_scorer(path: PathLike) -> TOOD | Conformal:
     """Whichever of the two kinds of file this is."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(os.fspath(path), framework="numpy") as file:
-            kind = json.loads((file.metadata() or {}).get("tood", "{}")).get("kind")
-    except (SafetensorError, OSError, ValueError):
-        kind = None  # the loader says what is wrong
-    return Conformal.load(path) if kind == CONFORMAL else TOOD.load(path)
+    if kind_of(path) != CONFORMAL:
+        return TOOD.load(path)
+    conformal = Conformal.load(path)
+    if not isinstance(conformal.cal, TOOD):
+        raise ToodError(f"{os.fspath(path)}: expected a calibrator of logits, found {type(conformal.cal).__name__}")
+    return conformal
 
 
 class _Job:

@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import ArrayT, FloatArray, IntArray, back, indices
+from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, label_columns
 from tood.energy import check_columns, energy_blocks, on_torch, task_energies, tensor_energies
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import read_tensors, write_tensors
+from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
 
 __all__ = ["TOOD", "Channels", "Reference", "Variant"]
@@ -95,12 +95,12 @@ class TOOD:
             ``[B]``, the logit column of each sample's class.
         """
         self._check_parameters()
-        logits = logits if hasattr(logits, "shape") else np.asarray(logits)
+        logits = as_array(logits)
         partition = check_columns(logits, Partition(self.tasks))
         tasks = task_of_labels(labels, partition, rows=len(logits))
         energies = all_energies(logits, partition)
         self.partition_ = partition
-        self.statistics_ = _statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
+        self.statistics_ = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
         self.statistics_ |= _rest(energies, tasks, self.statistics_)
         self._floor_spread()
         return self
@@ -137,9 +137,10 @@ class TOOD:
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
-            best = values.topk(min(2, len(partition)), dim=1)
-            lead = best.values[:, 0] + margin * (best.values[:, 0] - best.values[:, -1])
-            return cast(ArrayT, lead * channels.gain + channels.offset), cast(ArrayT, best.indices[:, 0])
+            best = values.topk(min(2, len(partition)), dim=1).values
+            lead = best[:, 0] + margin * (best[:, 0] - best[:, -1])
+            winners = values.argmax(dim=1)  # the first of several, which topk does not promise
+            return cast(ArrayT, lead * channels.gain + channels.offset), cast(ArrayT, winners)
         scores = np.empty(len(logits), dtype=_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
@@ -149,6 +150,8 @@ class TOOD:
             scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
             if assign:
                 tasks[rows] = winners
+        if not np.isfinite(scores).all():
+            raise ToodError(f"logits: the score of row {int(np.isfinite(scores).argmin())} overflows {scores.dtype}")
         return back(scores, like=logits), back(tasks, like=logits)
 
     def task_energies(self, logits: ArrayT) -> ArrayT:
@@ -180,7 +183,7 @@ class TOOD:
                 "columns": np.concatenate([np.asarray(task, dtype=np.int64) for task in partition]),
                 "sizes": np.array([len(task) for task in partition], dtype=np.int64),
             },
-            {"settings": json.dumps({k: v for k, v in self.get_params().items() if k != "tasks"})},
+            {"settings": json.dumps({k: v for k, v in self.get_params().items() if k != "tasks"}, default=plain)},
         )
 
     @classmethod
@@ -233,8 +236,7 @@ class TOOD:
     def _ready(self, logits: ArrayT) -> tuple[ArrayT, Partition, Channels]:
         partition = self._fitted()
         self._check_parameters()
-        if not hasattr(logits, "shape"):
-            logits = cast(ArrayT, np.asarray(logits))
+        logits = as_array(logits)
         return logits, check_columns(logits, partition), self.channels()
 
     def channels(self) -> Channels:
@@ -268,7 +270,7 @@ class TOOD:
 
     def _floor_spread(self) -> None:
         """Keep a channel without spread from dividing by zero, and say which one it is."""
-        floor = 1e-6 * np.maximum(1.0, np.abs(self.statistics_["median"]))
+        floor = least_spread(self.statistics_["median"])
         used = {"robust_anchor": "mad", "temperature": "std"}.get(self.variant)
         for name in ("mad", "std"):
             flat = np.flatnonzero(self.statistics_[name] < floor)
@@ -284,16 +286,9 @@ class TOOD:
 
 def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
     """The task of each label, once every label is a column and every task has a sample."""
-    columns = indices(labels, "labels", length=rows)
     if rows == 0:
         raise ToodError("logits: expected at least one calibration sample a task, found none")
-    outside = (columns < 0) | (columns >= partition.columns)
-    if outside.any():
-        raise ToodError(
-            f"labels: expected logit columns 0 to {partition.columns - 1}, found {columns[outside.argmax()]} "
-            f"at row {outside.argmax()}"
-        )
-    tasks = partition.column_tasks[columns]
+    tasks = partition.column_tasks[label_columns(labels, partition.columns, rows)]
     empty = np.flatnonzero(np.bincount(tasks, minlength=len(partition)) == 0)
     if len(empty):
         raise ToodError(f"labels: no calibration sample for task {', '.join(map(str, empty))}")
@@ -320,7 +315,7 @@ def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -
     """Mean and std of each channel over the samples of all other tasks; its own task's where there is no other."""
     if energies.shape[1] == 1:
         return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy()}
-    rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see _statistics
+    rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see task_statistics
     return {"rest_mean": np.array([r.mean() for r in rest]), "rest_std": np.array([r.std() for r in rest])}
 
 
@@ -335,7 +330,14 @@ def _shrunk_middles(s: Statistics) -> FloatArray:
     return location
 
 
-def _statistics(own: npt.NDArray[np.float64], tasks: IntArray, count: int) -> Statistics:
+def least_spread(median: FloatArray) -> FloatArray:
+    """What a MAD or deviation is raised to, so that a channel without spread divides nothing by zero."""
+    floor: FloatArray = 1e-6 * np.maximum(1.0, np.abs(median))
+    return floor
+
+
+def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:
+    """Count, mean, median, MAD and deviation, ``[count]`` each, of every task's values."""
     # Sorted within each task, so that the sums do not depend on the order of the samples to the last bit.
     groups = np.split(own[np.lexsort((own, tasks))], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
     median = np.array([np.median(group) for group in groups])

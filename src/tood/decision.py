@@ -18,10 +18,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, back, floats, indices
+from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
+from tood.calibration import KIND as CALIBRATOR
 from tood.calibration import TOOD, task_of_labels
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import read_tensors, write_tensors
+from tood.files import kind_of, plain, read_tensors, write_tensors
 from tood.partition import Partition
 from tood.ranks import Ranks, benjamini_hochberg, check_share, finite, p_values, pooled_p_values, threshold
 
@@ -110,6 +111,7 @@ class Conformal:
             ``[n]``, the logit column of each sample's class; needed for ``per_task="true"`` only.
         """
         self._check_parameters()
+        self.cal = copy.copy(self.cal)  # what becomes of the caller's own later must not break the promise
         self._folds = [(self.cal, self._ranks(self.cal, logits, labels))]
         return self._begin()
 
@@ -136,6 +138,7 @@ class Conformal:
         self._check_parameters()
         if self.per_task == "winning":
             raise ToodError("per_task: expected None or 'true' for cross-conformal, found 'winning'")
+        logits = as_array(logits)
         labels = indices(labels, "labels", length=len(logits))
         if not 2 <= folds <= len(labels):
             raise ToodError(f"folds: expected 2 to {len(labels)}, the number of samples, found {folds}")
@@ -177,8 +180,9 @@ class Conformal:
             groups = sorted(self._folds[0][1])
             within = [pooled_p_values([fold[group] for _, fold in self._folds], each, uniform) for group in groups]
             p = within[0] if len(within) == 1 else np.max(within, axis=0)
-        task = None if tasks is None else back(tasks, logits)
-        return Decision(back(p > alpha, logits), back(p, logits), back(scores, logits), task)
+        like = getattr(logits, "logits", logits)
+        task = None if tasks is None else back(tasks, like)
+        return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
 
     def thresholds(self, alpha: float = 0.05) -> npt.NDArray[np.float64]:
         """The score an input must reach to be accepted, ``-inf`` where too few samples allow no rejection.
@@ -196,17 +200,17 @@ class Conformal:
         return np.array(min(lowest.values()))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the calibrator (those of all folds) and the calibration scores to one safetensors file, atomically."""
+        """Write the calibrator or detector (of every fold) and the calibration scores to one safetensors file."""
         self._fitted()
         cals = [cal for cal, _ in self._folds]
-        if not all(isinstance(cal, TOOD) for cal in (self.cal, *cals)):
-            raise ToodError(f"cal: only a TOOD calibrator can be saved, found {type(self.cal).__name__}")
+        if not hasattr(self.cal, "save"):
+            raise ToodError(f"cal: only TOOD and detectors can be saved, found {type(self.cal).__name__}")
         settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed")}
         tensors = {f"calibrator.{k}": _file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
         for k, (_, groups) in enumerate(self._folds):
             tensors[f"scores.{k}"] = np.concatenate([ranks.values for ranks in groups.values()])
             tensors[f"groups.{k}"] = np.repeat([*groups], [len(ranks.values) for ranks in groups.values()])
-        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Conformal:
@@ -214,7 +218,7 @@ class Conformal:
         tensors, metadata = read_tensors(path, KIND)
         try:
             cals = [
-                _tood_from(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))
+                _from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))
             ]
             self = cls(cals[0], **json.loads(metadata["settings"]))
             self._check_parameters(warn=False)
@@ -312,14 +316,17 @@ def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
     return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
 
 
-def _file_of(cal: TOOD) -> npt.NDArray[np.uint8]:
+def _file_of(cal: Any) -> npt.NDArray[np.uint8]:
     """The bytes of the file that ``cal.save`` writes."""
     with tempfile.TemporaryDirectory() as folder:
         cal.save(Path(folder, "cal"))
         return np.frombuffer(Path(folder, "cal").read_bytes(), dtype=np.uint8)
 
 
-def _tood_from(file: npt.NDArray[np.uint8]) -> TOOD:
+def _from_file(file: npt.NDArray[np.uint8]) -> Any:
+    from tood.detectors import Detector
+
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "cal").write_bytes(file.tobytes())
-        return TOOD.load(Path(folder, "cal"))
+        path = Path(folder, "cal")
+        path.write_bytes(file.tobytes())
+        return TOOD.load(path) if kind_of(path) == CALIBRATOR else Detector.load(path)

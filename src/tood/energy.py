@@ -75,7 +75,9 @@ def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
         if out is None:
             out = np.empty((rows, len(partition)), dtype=values.dtype)
         out[block] = values.T
-    return back(np.empty((0, len(partition)), dtype=np.float32) if out is None else out, like=logits)
+    if out is None:
+        out = np.empty((0, len(partition)), dtype=floats(logits, "logits", ndim=2).dtype)
+    return back(out, like=logits)
 
 
 def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, FloatArray]]:
@@ -92,6 +94,8 @@ def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, Fl
 def _segment_logsumexp(block: FloatArray, partition: Partition) -> FloatArray:
     """``[rows, C]`` to ``[N, rows]``."""
     order, in_order, groups = partition.layout
+    if len(block) == 1:  # NumPy adds up a single column in another order: a row alone shall score as among others
+        return _segment_logsumexp(np.repeat(block, 2, axis=0), partition)[:, :1]
     turned = np.array(block.T, order="C")  # always a copy: it is overwritten below
     if not in_order:
         turned = turned.take(order, axis=0)

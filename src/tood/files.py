@@ -21,7 +21,9 @@ from tood.errors import ToodError
 
 __all__ = [
     "DAMAGE",
+    "kind_of",
     "npy_header",
+    "plain",
     "read_npz",
     "read_tensors",
     "write_atomically",
@@ -109,6 +111,11 @@ def write_text(path: Path, text: str) -> None:
     write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def plain(value: Any) -> Any:
+    """A NumPy number as Python's own: the ``default`` of :func:`json.dumps`."""
+    return value.item()
+
+
 def write_tensors(
     path: str | os.PathLike[str],
     kind: str,
@@ -124,6 +131,18 @@ def write_tensors(
     write_atomically(path, lambda temporary: temporary.write_bytes(payload))
 
 
+def kind_of(path: str | os.PathLike[str]) -> str | None:
+    """The kind of file that :func:`write_tensors` wrote; None where it did not, or the file cannot be read."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(os.fspath(path), framework="numpy") as file:
+            found = json.loads((file.metadata() or {}).get("tood", "{}"))
+    except (SafetensorError, OSError, ValueError):
+        return None
+    return found.get("kind") if isinstance(found, dict) else None
+
+
 def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
     """Read what :func:`write_tensors` wrote; another kind, a newer format or a damaged file is an error."""
     from safetensors import SafetensorError, safe_open
@@ -131,18 +150,19 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
-            metadata = json.loads((file.metadata() or {}).get("tood", "{}"))
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            metadata = dict(json.loads((file.metadata() or {}).get("tood", "{}")))
+            found = metadata.pop("kind", "another safetensors file")
+            if found != kind:
+                raise ToodError(f"{name}: expected a {kind} file, found {found}")
+            if metadata.pop("format", FORMAT + 1) > FORMAT:
+                raise ToodError(f"{name}: written in a newer format than {FORMAT}: upgrade tood to read it")
+            return {key: file.get_tensor(key) for key in file.keys()}, metadata  # noqa: SIM118
+    except ToodError:
+        raise
     except FileNotFoundError as error:
         raise ToodError(f"{name}: no such file") from error
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, TypeError, ValueError) as error:
         raise ToodError(f"{name}: cannot be read as safetensors ({error})") from error
-    found = metadata.pop("kind", "another safetensors file")
-    if found != kind:
-        raise ToodError(f"{name}: expected a {kind} file, found {found}")
-    if metadata.pop("format", FORMAT + 1) > FORMAT:
-        raise ToodError(f"{name}: written in a newer format than {FORMAT}: upgrade tood to read it")
-    return tensors, metadata
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -8,9 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from tood.arrays import IntArray, indices
+from tood.arrays import Float64Array, IntArray, as_array, label_columns
 from tood.calibration import TOOD, Reference, Variant, all_energies
 from tood.energy import check_columns
 from tood.errors import ToodError
@@ -21,7 +20,6 @@ from tood.sketch import Sketch
 __all__ = ["LiveTOOD"]
 
 KIND = "tood-live"
-Floats = npt.NDArray[np.float64]
 
 
 class LiveTOOD:
@@ -60,7 +58,7 @@ class LiveTOOD:
         self.capacity = capacity
         self.sketches = [Sketch(capacity) for _ in self.partition]
         # [3, N, N]: count, mean and squared deviations of the samples of task s in the channel of task t
-        self.pairs: Floats = np.zeros((3, len(self.partition), len(self.partition)))
+        self.pairs: Float64Array = np.zeros((3, len(self.partition), len(self.partition)))
 
     @property
     def rank_error(self) -> float:
@@ -82,15 +80,9 @@ class LiveTOOD:
         labels:
             ``[n]``, the logit column of each sample's class.
         """
-        logits = logits if hasattr(logits, "shape") else np.asarray(logits)
+        logits = as_array(logits)
         check_columns(logits, self.partition)
-        columns = indices(labels, "labels", length=len(logits))
-        outside = (columns < 0) | (columns >= self.partition.columns)
-        if outside.any():
-            raise ToodError(
-                f"labels: expected logit columns 0 to {self.partition.columns - 1}, found {columns[outside][0]}"
-            )
-        tasks = self.partition.column_tasks[columns]
+        tasks = self.partition.column_tasks[label_columns(labels, self.partition.columns, len(logits))]
         energies = all_energies(logits, self.partition)
         for t in np.unique(tasks):
             of = energies[tasks == t]
@@ -149,6 +141,12 @@ class LiveTOOD:
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
+        newest = len(self.partition) - 1
+        if variant == "auto" and newest and not self.pairs[0, :newest, newest].any():
+            raise ToodError(
+                f"variant: 'auto' lays the other channels beside that of task {newest}, in which no sample of another "
+                "task has been seen; partial_fit a few of them with the head as it is now"
+            )
         rows = [sketch.statistics() for sketch in self.sketches]
         statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         statistics |= self._rest(statistics)
@@ -177,7 +175,7 @@ class LiveTOOD:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
 
-    def _rest(self, own: dict[str, Any]) -> dict[str, Floats]:
+    def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
         """Mean and std of each channel over other tasks' samples; its own where none has been seen in it."""
         count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
@@ -192,7 +190,7 @@ class LiveTOOD:
             raise ToodError(f"task: expected 0 to {len(self.partition) - 1}, found {task}")
 
 
-def _joined(a: Floats, b: Floats) -> Floats:
+def _joined(a: Float64Array, b: Float64Array) -> Float64Array:
     """Count, mean and squared deviations of two sets of samples as one (Chan, Golub and LeVeque)."""
     total, gap = a[0] + b[0], b[1] - a[1]
     share = b[0] / np.maximum(total, 1)

@@ -7,15 +7,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, floats, indices
-from tood.calibration import NORMAL_CONSISTENCY, TOOD
+from tood.arrays import Float64Array, FloatArray, IntArray, as_array, floats, indices
+from tood.calibration import NORMAL_CONSISTENCY, TOOD, least_spread
 from tood.errors import NotFittedError, ToodError
 from tood.ranks import check_share, finite
 
 __all__ = ["Drift", "DriftMonitor", "kolmogorov_smirnov"]
 
 FEWEST = 20  # samples of a task, below which it is not tested
-Floats = npt.NDArray[np.float64]
 
 
 def kolmogorov_smirnov(first: Any, second: Any) -> tuple[float, float]:
@@ -50,10 +49,10 @@ class Drift(NamedTuple):
     """What :meth:`DriftMonitor.report` says; arrays ``[N]``, NaN for tasks with too few samples to tell."""
 
     samples: IntArray  # incoming, in the window
-    distance: Floats  # Kolmogorov-Smirnov: the most by which the share accepted at any threshold can be off
-    p_value: Floats  # corrected for the number of tasks (Holm)
-    shift: Floats  # of the median, in calibrated σ (1.4826 MAD)
-    spread: Floats  # MAD over calibrated MAD
+    distance: Float64Array  # Kolmogorov-Smirnov: the most by which the share accepted at any threshold can be off
+    p_value: Float64Array  # corrected for the number of tasks (Holm)
+    shift: Float64Array  # of the median, in calibrated σ (1.4826 MAD)
+    spread: Float64Array  # MAD over calibrated MAD
     drifted: npt.NDArray[np.bool_]
 
     @property
@@ -145,9 +144,9 @@ class DriftMonitor:
         samples = np.array([len(new) for new in self._incoming], dtype=np.int64)
         return Drift(samples, distance, p_value, shift, spread, drifted)
 
-    def _energies(self, logits: Any) -> list[Floats]:
+    def _energies(self, logits: Any) -> list[Float64Array]:
         """By winning task, the energies in its channel of the inputs that reach the threshold."""
-        logits = logits if hasattr(logits, "shape") else np.asarray(logits)
+        logits = as_array(logits)
         energies = floats(self.cal.task_energies(logits), "logits", ndim=2).astype(np.float64)
         tasks = indices(self.cal.assign(logits), "tasks")
         own: FloatArray = energies[np.arange(len(tasks)), tasks]
@@ -161,22 +160,22 @@ class DriftMonitor:
             raise NotFittedError("this DriftMonitor is not fitted yet: call fit(logits) first")
 
 
-def _compare(known: Floats, new: Floats) -> tuple[float, float, float, float]:
+def _compare(known: Float64Array, new: Float64Array) -> tuple[float, float, float, float]:
     """Distance, p-value, shift and spread; NaN where there are too few."""
     if min(len(known), len(new)) < FEWEST:
         return np.nan, np.nan, np.nan, np.nan
     middle, mad = _median_and_mad(known)
     here, its = _median_and_mad(new)
-    mad = max(mad, 1e-6 * max(1.0, abs(middle)))  # as calibration floors a channel without spread
+    mad = max(mad, float(least_spread(np.array(middle))))
     return *kolmogorov_smirnov(known, new), (here - middle) / (NORMAL_CONSISTENCY * mad), its / mad
 
 
-def _median_and_mad(values: Floats) -> tuple[float, float]:
+def _median_and_mad(values: Float64Array) -> tuple[float, float]:
     middle = float(np.median(values))
     return middle, float(np.median(np.abs(values - middle)))
 
 
-def _holm(p_values: Floats) -> Floats:
+def _holm(p_values: Float64Array) -> Float64Array:
     """Holm's correction over the p-values that are not NaN: any false rejection at all has probability alpha."""
     out = p_values.copy()
     tested = np.flatnonzero(~np.isnan(p_values))

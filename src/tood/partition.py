@@ -79,9 +79,9 @@ class Partition:
         >>> Partition.from_sizes([2, 3]).tasks
         ((0, 1), (2, 3, 4))
         """
-        sizes = [operator.index(size) for size in sizes]
-        if any(size < 1 for size in sizes):
-            raise ToodError(f"sizes: expected at least one column a task, found {sizes}")
+        sizes = indices(list(sizes), "sizes")
+        if (sizes < 1).any():
+            raise ToodError(f"sizes: expected at least one column a task, found {sizes.tolist()}")
         ends = np.cumsum([0, *sizes])
         return cls(range(start, end) for start, end in pairwise(ends))
 
@@ -95,6 +95,9 @@ class Partition:
         owners = indices(class_tasks, "class_tasks")
         if len(owners) == 0 or owners.min() < 0:
             raise ToodError("class_tasks: expected a task number, 0 or more, for every column")
+        empty = np.setdiff1d(np.arange(min(owners.max(), len(owners)) + 1), owners)
+        if len(empty):
+            raise ToodError(f"class_tasks: task {empty[0]} has no columns")
         return cls(np.flatnonzero(owners == t) for t in range(int(owners.max()) + 1))
 
     @classmethod
@@ -141,9 +144,8 @@ class Partition:
         >>> Partition.from_sizes([2, 5]).split(3).tasks
         ((0,), (1,), (2, 5), (3, 6), (4,))
         """
-        factor = operator.index(factor)
-        if factor < 1:
-            raise ToodError(f"factor: expected 1 or more, found {factor}")
+        if not isinstance(factor, int | np.integer) or factor < 1:
+            raise ToodError(f"factor: expected a whole number, 1 or more, found {factor!r}")
         return Partition(task[i::factor] for task in self.tasks for i in range(min(factor, len(task))))
 
     def first(self, count: int) -> tuple[Partition, IntArray]:

@@ -16,6 +16,7 @@ from tood.errors import ToodError
 __all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
 
 CELLS = 64  # of the grid that finds ranks, for each known score
+MOST_CELLS = 1 << 22
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
@@ -119,7 +120,7 @@ class Ranks:
 
     def __init__(self, values: Any) -> None:
         self.values = np.sort(np.asarray(values, dtype=np.float64))
-        cells = 3 + CELLS * len(self.values)  # the first lies below all values, the last above
+        cells = 3 + min(CELLS * len(self.values), MOST_CELLS)  # the first lies below all values, the last above
         span = self.values[-1] - self.values[0] if len(self.values) else 0.0
         self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
         self._last = cells - 1

@@ -89,3 +89,7 @@ def test_errors_are_one_line(folder):
     assert result.stderr.startswith("tood: bare.npz: expected the arrays logits and labels, found logits")
     result = tood("calibrate", *GIVEN, "--holdout", "0.5", "--folds", "3")
     assert result.returncode == 2 and "one of --holdout, --conformal and --folds" in result.stderr
+    result = tood("calibrate", *GIVEN, "--ties", "randomized")
+    assert result.returncode == 2 and "--ties is about p-values" in result.stderr
+    result = tood("calibrate", "--logits", "bare.npz", "--tasks", "tasks.json", "--out", "bare.npz")
+    assert result.returncode == 2 and "bare.npz is an input" in result.stderr

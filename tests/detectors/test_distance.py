@@ -114,6 +114,23 @@ def test_tood_prototype_without_spread_says_which_task():
     assert np.isfinite(scores(detector, features)).all()
 
 
+def test_mds_with_one_sample_a_class_has_no_covariance():
+    features, labels = blobs(C, 0)[0], np.arange(C)
+    with pytest.warns(UserWarning, match="there is no covariance"):
+        detector = fitted("mds", features, labels)
+    np.testing.assert_array_equal(scores(detector, blobs(20, 1)[0]), 0)
+
+
+def test_vim_with_samples_that_span_no_more_than_its_subspace_is_energy():
+    weight, bias, features, test = vim_data()
+    with pytest.warns(UserWarning, match="there is no residual; this is plain energy"):
+        detector = detectors.create("vim", dim=D - 2).fit(
+            Outputs(features[:4] @ weight.T + bias, features[:4]), head=Head(weight, bias)
+        )
+    logits = test @ weight.T + bias
+    np.testing.assert_allclose(detector.score(Outputs(logits, test)), logsumexp(logits, axis=1), rtol=1e-12)
+
+
 def vim_data(seed=0, dims=D):
     rng = np.random.default_rng(seed)
     weight, bias = rng.normal(size=(C, dims)), rng.normal(size=C)

@@ -1,6 +1,7 @@
 """Each test runs with a stand-in of Avalanche's interface and, where avalanche-lib is installed, with the real one."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,6 +88,27 @@ def test_experiences_that_were_not_evaluated_leave_no_forgetting(world, sets, av
     newest = lambda step, stream: stream[step : step + 1]  # noqa: E731
     figures, _ = avalanche.train(avalanche.OODMetrics(SEEN, ood), new_model(world), train, test, newest)
     assert not any("D_avg" in name or "tood" in name for name in figures[-1])
+
+
+def test_experiences_evaluated_one_at_a_time_add_up(world, sets, avalanche):
+    train, test, _, ood = sets
+    together, apart = (avalanche.OODMetrics(SEEN, ood) for _ in range(2))
+    _, model = avalanche.train(together, new_model(world), train, test)
+    stream = SimpleNamespace(name="test")
+    strategy = SimpleNamespace(model=model, device=torch.device("cpu"), eval_mb_size=64, clock=None)
+    strategy.clock = SimpleNamespace(train_iterations=0)
+    strategy.experience = SimpleNamespace(current_experience=2, origin_stream=stream)
+    apart.before_training_exp(strategy)
+    logged = []
+    for dataset in test:
+        apart.before_eval(strategy)
+        strategy.mb_output, strategy.mb_y = model(dataset.tensors[0]).detach(), dataset.tensors[1]
+        apart.after_eval_iteration(strategy)
+        logged += apart.after_eval(strategy)
+    np.testing.assert_allclose(apart.auroc["test", "energy"][2], together.auroc["test", "energy"][2], atol=1e-12)
+    assert np.isfinite([value.value for value in logged]).all()
+    apart.before_training_exp(strategy)
+    assert apart.auroc["test", "energy"] == {}
 
 
 def test_a_memory_without_the_new_classes_costs_only_toods_figures(world, sets, avalanche):

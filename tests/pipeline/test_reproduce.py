@@ -66,14 +66,17 @@ def test_wrong_names_are_named():
         cells("table1", "runs", "papr")
 
 
-def test_dry_run_lists_every_cell_and_makes_nothing(build, tmp_path):
-    (tmp_path / "cifar10-er-cpu-s0").mkdir()
-    (tmp_path / "cifar10-er-cpu-s0" / "metrics.parquet").touch()
+def test_dry_run_lists_every_cell_and_makes_nothing(gap_run, tmp_path):
+    measure(Run(gap_run), [Scorer("energy")])
+    shutil.copytree(gap_run, tmp_path / "cifar10-er-cpu-s0")
+    (tmp_path / "cifar10-wa-cpu-s0").mkdir()
+    (tmp_path / "cifar10-wa-cpu-s0" / "metrics.parquet").touch()
+    before = sorted(tmp_path.rglob("*"))
     arguments = ["drift", "--out", str(tmp_path), "--dry-run", "--json"]
     states = json.loads(CliRunner().invoke(command, arguments).stdout)
     assert list(states) == names("drift")
     assert [name for name, state in states.items() if state == "done"] == ["cifar10-er-cpu-s0"]
-    assert len(list(tmp_path.rglob("*"))) == 2
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_targets_are_those_of_the_package():

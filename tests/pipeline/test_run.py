@@ -1,5 +1,6 @@
 """tood run, end to end, on digits: what it writes, and that nothing is lost whatever happens to it."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from tood.cli import cli
 from tood.models import Network
 from tood.pipeline import Run, Step, load_metrics
 from tood.pipeline.config import RunConfig, read_yaml
-from tood.pipeline.extract import draw_by_class, step_rows
+from tood.pipeline.extract import draw_by_class, fingerprint, step_rows
 from tood.pipeline.stages import build, plan, run
 
 SETTINGS = {"epochs": 3, "memory": 80}
@@ -99,6 +100,49 @@ def test_fit_data_choices():
     np.testing.assert_array_equal(by_choice["memory"], np.sort(memory))
 
 
+def test_joint_training_has_all_data_to_fit_on():
+    stream, learner = build(RunConfig(learner="joint", preset="smoke", settings={"epochs": 1}))
+    assert len(learner.memory_rows()) == 0
+    for task in range(2):
+        learner.learn(task)
+    rows = step_rows(RunConfig(learner="joint", preset="smoke"), stream, 1, learner.memory_rows())
+    np.testing.assert_array_equal(rows.fit, np.union1d(stream.train_rows(0), stream.train_rows(1)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"detectors": ("enrgy",)}, "did you mean 'energy'"),
+        ({"learner": "lwf", "calibration": "memory"}, "calibration: lwf keeps no memory"),
+        ({"learner": "lwf", "fit": "memory"}, "fit: lwf keeps no memory"),
+        ({"calibration": "reserved", "reserve": 0}, "calibration: 'reserved' needs reserved samples"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, changed, message):
+    with pytest.raises(ToodError, match=message):
+        run(RunConfig(**{"preset": "smoke", **changed}), tmp_path / "run")
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_other_images_are_other_outputs():
+    stream, _ = build(CONFIG)
+    before = fingerprint(stream)
+    fewer = dataclasses.replace(stream, ood=stream.ood[:-1])
+    moved = dataclasses.replace(stream, mean=tuple(value + 0.1 for value in stream.mean))
+    assert before == fingerprint(build(CONFIG)[0])
+    assert len({before, fingerprint(fewer), fingerprint(moved)}) == 3
+
+
+def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
+    plain = RunConfig(learner="er", preset="smoke", settings={"epochs": 1, "memory": 80})
+    run(plain, tmp_path / "er", say=str)
+    (tmp_path / "er").rename(tmp_path / dataclasses.replace(plain, settings={"epochs": 2, "memory": 80}).name)
+    lines = []
+    with_ber = dataclasses.replace(plain, learner="er+ber", settings={"epochs": 2, "memory": 80, "ber_epochs": 1})
+    run(with_ber, tmp_path / "ber", say=lines.append)
+    assert lines[0].startswith("not gone on from: ") and "settings" in lines[0] and len(lines) == 5
+
+
 def test_accuracy_is_the_nearest_class_mean_s(finished):
     folder, _ = finished
     step = Step(Run(folder), 3)
@@ -122,7 +166,6 @@ def test_nothing_is_done_twice(finished, monkeypatch):
 
 
 def test_another_calibration_source_needs_no_training(finished, tmp_path, monkeypatch):
-    import dataclasses
     import shutil
 
     folder, _ = finished
@@ -213,6 +256,8 @@ def test_config_round_trip_and_names(tmp_path, finished):
     assert RunConfig().name == "digits-icarl-cpu-s0"
     assert RunConfig(device="cpu", threads=4).name == "digits-icarl-cpu-s0"
     assert RunConfig(fit="all").name != RunConfig(fit="memory").name
+    assert RunConfig(network="vit", stream="cifar10").name == "cifar10-icarl-cpu-s0-21e1c0"  # as it always was
+    assert RunConfig(precision="32-true").name != RunConfig().name
     assert RunConfig(stream="cifar100", preset="paper").samples_a_class(100) == 7
     assert RunConfig(stream="cifar10", preset="paper").reserved_a_class(10) == 0
     assert RunConfig(stream="cifar10").reserved_a_class(10) == 20
@@ -222,7 +267,6 @@ def test_config_round_trip_and_names(tmp_path, finished):
 
 
 def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
-    import dataclasses
     import shutil
 
     from tood import detectors

@@ -1,14 +1,16 @@
 """tood sweep: a grid of runs, what is done with a cell that fails, and a node that dies."""
 
 import json
+import shutil
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from tood import ToodError
-from tood.pipeline import load_metrics
+from tood.pipeline import Run, audit, load_metrics
 from tood.pipeline.sweep import Cell, read_sweep, run_cells
 
 BASE = "base: {preset: smoke, learner: er, settings: {epochs: 2, memory: 80}, detectors: [energy, tood_mean_shift]}\n"
@@ -41,6 +43,19 @@ def test_bad_files_are_named(tmp_path, text, message):
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(ToodError, match=message):
         read_sweep(tmp_path / "s.yaml", tmp_path)
+
+
+def test_an_audit_of_an_unfinished_run_does_not_finish_it(gap_run):
+    run = Run(gap_run)
+    cell = Cell(SimpleNamespace(name=gap_run.name), gap_run.parent)
+    shutil.rmtree(run.folder(len(run.partition) - 1))
+    audit(run)
+    assert run.metrics_path.exists() and cell.status() == f"{len(run.partition) - 1} steps"
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(ToodError, match="unknown engine 'locl'; did you mean 'local'"):
+        run_cells([], engine="locl")
 
 
 def test_a_failing_cell_leaves_the_others_alone(tmp_path):

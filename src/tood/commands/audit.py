@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--detectors", help="Only these, separated by commas.  [default: every one that can be scored]")
 @click.option("--calibration", help="Another source of calibration samples, such as memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write verdict, tables and figures to this folder too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write verdict and metrics.parquet to this folder too.")
 def command(path: Path, detectors: str | None, calibration: str | None, as_json: bool, out: Path | None) -> None:
     """Judge the run directory PATH: how much OOD detection was forgotten, why, and what repairs it.
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+
 
 @click.command()
 @click.option("--logits", type=click.Path(path_type=Path), required=True, help="An .npz with logits [n, C] and labels.")
@@ -23,17 +25,33 @@ __all__ = ["command"]
     "--tasks", type=click.Path(path_type=Path), required=True, help="JSON: [[0, 1], [2, 3]], columns by task."
 )
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="The safetensors file to write.")
-@click.option("--variant", default="robust_anchor", show_default=True, help="How channels are normalised.")
+@click.option(
+    "--variant",
+    type=click.Choice(["robust_anchor", "mean_shift", "auto", "temperature", "none"]),
+    default="robust_anchor",
+    show_default=True,
+    help="How channels are normalised.",
+)
 @click.option("--margin", default=0.5, show_default=True, help="Weight of the lead over the second channel.")
-@click.option("--reference", default="latest", show_default=True, help="Whose units the score has.")
-@click.option("--holdout", type=float, help="Keep this share of the samples for p-values, such as 0.5.")
+@click.option(
+    "--reference",
+    type=click.Choice(["latest", "oldest", "widest", "mean"]),
+    default="latest",
+    show_default=True,
+    help="Whose units the score has.",
+)
+@click.option("--holdout", type=SHARE, help="Keep this share of the samples for p-values, such as 0.5.")
 @click.option("--conformal", type=click.Path(path_type=Path), help="Another .npz whose samples are for p-values.")
 @click.option("--folds", type=int, help="Use every sample for both, in so many folds (at most 2 alpha is rejected).")
 @click.option(
     "--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha for each task.  [default: overall]"
 )
-@click.option("--ties", default="conservative", show_default=True, help="Equal scores: conservative or randomized.")
-@click.option("--source", default="held_out", show_default=True, help="held_out, reserved, memory or train.")
+@click.option("--ties", type=click.Choice(["conservative", "randomized"]), help="[default: conservative]")
+@click.option(
+    "--source",
+    type=click.Choice(["held_out", "reserved", "memory", "train"]),
+    help="Where the samples for p-values come from.  [default: held_out]",
+)
 @click.option("--seed", default=0, show_default=True, help="Of the split and of random ties.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(logits: Path, tasks: Path, out: Path, as_json: bool, **settings: Any) -> None:
@@ -44,6 +62,8 @@ def command(logits: Path, tasks: Path, out: Path, as_json: bool, **settings: Any
 
     Example: tood calibrate --logits cal.npz --tasks tasks.json --out cal.safetensors --holdout 0.5
     """
+    if out.resolve() in {path.resolve() for path in (logits, tasks, settings["conformal"]) if path}:
+        raise click.UsageError(f"{out} is an input, and the output would take its place")
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)
         warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
@@ -80,8 +100,13 @@ def _fit(
     from tood.calibration import TOOD
     from tood.decision import Conformal
 
-    if sum(choice is not None for choice in (holdout, conformal, folds)) > 1:
-        raise click.UsageError("give one of --holdout, --conformal and --folds")
+    choices = sum(choice is not None for choice in (holdout, conformal, folds))
+    seed = settings.pop("seed")
+    settings = {name: value for name, value in settings.items() if value is not None}
+    if choices > 1 or (settings and not choices):
+        why = f": --{next(iter(settings)).replace('_', '-')} is about p-values" if settings and not choices else ""
+        raise click.UsageError(f"give one of --holdout, --conformal and --folds{why}")
+    settings["seed"] = seed
     logits, labels = _read(file)
     cal = TOOD(tasks, variant=variant, margin=margin, reference=reference)
     if folds is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ import click
 @click.option("--detectors", help="Names, separated by commas.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
+@click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that can.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Of torch on the CPU.  [default: 1]")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk, and stop.")
@@ -61,6 +63,8 @@ def command(
         return
     with training_progress(quiet=as_json) as (progress, say):
         result = run(config, folder, say, progress)
+    if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
+        return
     if as_json:
         from tood.pipeline.metrics_file import load_metrics
         from tood.report.summary import run_figures

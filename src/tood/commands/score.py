@@ -35,7 +35,11 @@ __all__ = ["command"]
     required=True,
     help="The Parquet file to write; with several inputs the folder, a file NAME.parquet for each.",
 )
-@click.option("--alpha", type=float, help="Also decide: reject at most this share of in-distribution rows.")
+@click.option(
+    "--alpha",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    help="Also decide: reject at most this share of in-distribution rows.",
+)
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),

@@ -15,7 +15,7 @@ import numpy as np
 from tood.arrays import FloatArray, back
 from tood.detectors.outputs import FitData, Head, Outputs, Rows, head_arrays, read_rows
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import read_tensors, write_tensors
+from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
 
 __all__ = ["Detector", "Parameter"]
@@ -180,7 +180,7 @@ class Detector:
         numbers = {name: value for name, value in state.items() if name not in arrays}
         described = {"settings": self.get_params(), "numbers": numbers}
         write_tensors(
-            path, KIND, arrays, {"name": self.name, **{k: json.dumps(v, default=_plain) for k, v in described.items()}}
+            path, KIND, arrays, {"name": self.name, **{k: json.dumps(v, default=plain) for k, v in described.items()}}
         )
 
     @staticmethod
@@ -269,8 +269,3 @@ class Detector:
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy number as Python's own, for JSON."""
-    return value.item()

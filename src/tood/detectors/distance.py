@@ -9,31 +9,34 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from tood.arrays import FloatArray
+from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.rowwise import logsumexp, norms
-from tood.detectors.statistics import Doubles, Moments
+from tood.detectors.statistics import Moments
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
+
+
+ROUNDING = 1e-5  # of a length in float32: less is none
 
 
 class Means(NamedTuple):
     """Points to measure from, ready for ``‖y - m‖² = ‖y‖² - 2 y·m + ‖m‖²``."""
 
-    centre: Doubles  # [D], subtracted first: it cancels, and saves digits
-    whitening: Doubles | None  # [D, r]; none is the identity
-    doubled: Doubles  # [r, K], 2 m
-    squares: Doubles  # [K], ‖m‖²
+    centre: Float64Array  # [D], subtracted first: it cancels, and saves digits
+    whitening: Float64Array | None  # [D, r]; none is the identity
+    doubled: Float64Array  # [r, K], 2 m
+    squares: Float64Array  # [K], ‖m‖²
 
     @classmethod
-    def of(cls, means: Doubles, whitening: Doubles | None = None) -> Means:
+    def of(cls, means: Float64Array, whitening: Float64Array | None = None) -> Means:
         """From means ``[K, D]`` and, where distances are not Euclidean, the whitening matrix."""
         centre = means.mean(axis=0)
         points = means - centre if whitening is None else (means - centre) @ whitening
         return cls(centre, whitening, np.ascontiguousarray(2 * points.T), np.einsum("kd,kd->k", points, points))
 
-    def squared(self, features: FloatArray) -> tuple[Doubles, Doubles]:
+    def squared(self, features: FloatArray) -> tuple[Float64Array, Float64Array]:
         """``[n]`` and ``[n, K]``: what to add up for squared distances, ‖y‖² and ‖m‖² - 2 y·m."""
         y = features - self.centre
         if self.whitening is not None:
@@ -43,11 +46,14 @@ class Means(NamedTuple):
         return np.einsum("nd,nd->n", y, y), other
 
 
-def whiten(covariance: Doubles) -> Doubles:
-    """``A`` with ``A Aᵀ`` the pseudo-inverse: eigenvalues below D·eps of the largest count as zero, as in SciPy."""
+def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
+    """``A`` with ``A Aᵀ`` the pseudo-inverse: eigenvalues below D·eps of the largest count as zero, as in SciPy.
+
+    So do those below that part of ``scale``, the size of what the covariance was computed from by subtraction.
+    """
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > max(values[-1], 0) * len(values) * np.finfo(np.float64).eps
-    result: Doubles = vectors[:, kept] / np.sqrt(values[kept])
+    kept = values > max(values[-1], scale, 0) * len(values) * np.finfo(np.float64).eps
+    result: Float64Array = vectors[:, kept] / np.sqrt(values[kept])
     return result
 
 
@@ -65,15 +71,17 @@ class MDS(Detector):
         "NeurIPS 2018"
     )
 
-    means_: Doubles  # [K, D], of the classes seen
-    whitening_: Doubles  # [D, r]
+    means_: Float64Array  # [K, D], of the classes seen
+    whitening_: Float64Array  # [D, r]
 
     def _fit(self, data: FitData) -> None:
         self._learn(Moments.of(data))
 
     def _learn(self, moments: Moments) -> None:
         self.means_ = moments.class_means[moments.seen]
-        self.whitening_ = whiten(moments.within_covariance())
+        self.whitening_ = whiten(moments.within_covariance(), float(np.trace(moments.second_moment(moments.mean))))
+        if self.whitening_.shape[1] == 0:
+            self._warn("no class has two samples that differ, so there is no covariance; every score is 0")
 
     def _prepare(self, dtype: np.dtype[Any]) -> Means:
         return Means.of(self.means_, self.whitening_)
@@ -95,8 +103,8 @@ class RMDS(MDS):
         "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021 (arXiv 2106.09022)"
     )
 
-    mean_: Doubles  # [D]
-    background_: Doubles  # [D, r], the whitening about the common mean
+    mean_: Float64Array  # [D]
+    background_: Float64Array  # [D, r], the whitening about the common mean
 
     def _learn(self, moments: Moments) -> None:
         super()._learn(moments)
@@ -129,8 +137,8 @@ class ViM(Detector):
     refit = frozenset({"dim"})
     passes = 2
 
-    origin_: Doubles  # [D]
-    residual_: Doubles  # [D, D - dim]
+    origin_: Float64Array  # [D]
+    residual_: Float64Array  # [D, D - dim]
     alpha_: float
 
     def __init__(self, dim: int = 256) -> None:
@@ -148,13 +156,16 @@ class ViM(Detector):
             self._warn(f"dim {self.dim} leaves no residual in {dimensions} dimensions; {dim} is used")
         # Weights are known to float32 at best: what is smaller than that counts as zero, or u would be any size.
         self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
-        vectors = np.linalg.eigh(moments.second_moment(about=self.origin_))[1]  # eigenvalues ascend
+        moment = moments.second_moment(about=self.origin_)
+        vectors = np.linalg.eigh(moment)[1]  # eigenvalues ascend
         self.residual_ = np.ascontiguousarray(vectors[:, : dimensions - dim])
         logit, norm, prepared = 0.0, 0.0, self._prepare(data.dtype)
         for rows in data:
             logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
             norm += float(residual_norms(rows.features, *prepared).sum(dtype=np.float64))
-        self.alpha_ = logit / norm if norm > 0 else 0.0
+        self.alpha_ = logit / norm if norm > ROUNDING * moments.total * np.sqrt(np.trace(moment)) else 0.0
+        if self.alpha_ == 0:
+            self._warn(f"the fit samples lie within {dim} dimensions, so there is no residual; this is plain energy")
         del self.weight_, self.bias_  # not needed for scoring
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:

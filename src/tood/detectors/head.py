@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tood.arrays import FloatArray
+from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.rowwise import norms, own_columns, ratio, softmax
-from tood.detectors.statistics import Doubles, class_sums, mean_feature
+from tood.detectors.statistics import class_sums, mean_feature
 
 LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
 
@@ -34,7 +34,7 @@ class FDBD(Detector):
     reference = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
     grid: ClassVar[Grid] = {"normalizer": ("distance", "norm")}
 
-    mean_: Doubles  # [D]
+    mean_: Float64Array  # [D]
 
     def __init__(self, normalizer: str = "distance") -> None:
         self.normalizer = normalizer
@@ -80,7 +80,7 @@ class NCI(Detector):
     reference = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
     grid: ClassVar[Grid] = {"alpha": (1e-4, 1e-3, 1e-2, 1e-1)}
 
-    mean_: Doubles  # [D]
+    mean_: Float64Array  # [D]
 
     def __init__(self, alpha: float = 1e-4) -> None:
         self.alpha = alpha
@@ -121,7 +121,7 @@ class SHE(Detector):
     )
     grid: ClassVar[Grid] = {"metric": ("inner_product", "euclidean", "cosine")}
 
-    patterns_: Doubles  # [C, D]
+    patterns_: Float64Array  # [C, D]
 
     def __init__(self, metric: str = "inner_product") -> None:
         self.metric = metric

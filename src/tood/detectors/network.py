@@ -109,7 +109,7 @@ class ODIN(_Networked):
                 with torch.no_grad():
                     step = gradient.ge(0).to(x.dtype).mul_(-2).add_(1)  # minus the sign of the gradient
                     moved = self.network(step.mul_(self.epsilon / self._std(x)).add_(x)) / self.temperature
-                    scores.append(moved.double().softmax(dim=1).amax(dim=1).cpu().numpy())
+                    scores.append(moved.cpu().double().softmax(dim=1).amax(dim=1).numpy())
         return np.concatenate(scores)
 
     def _std(self, x: torch.Tensor) -> torch.Tensor:
@@ -189,7 +189,7 @@ class AdaScale(_Networked):
 
     def _check(self) -> None:
         self._one_of("variant", ("a", "l"))
-        if len(self.percentiles) != 2 or not 0 <= self.percentiles[0] <= self.percentiles[1] <= 100:
+        if np.shape(self.percentiles) != (2,) or not 0 <= self.percentiles[0] <= self.percentiles[1] <= 100:
             raise ToodError(f"percentiles: expected a low and a high one, 0 to 100, found {self.percentiles!r}")
         for name, high in (("k1", 100.0), ("k2", 100.0), ("weight", 1e9), ("share", 1.0)):
             self._number(name, 0, high)
@@ -222,6 +222,8 @@ class AdaScale(_Networked):
         import torch
 
         self._check_network()
+        if not hasattr(self.network, "features"):
+            raise ToodError("network: expected a method features; tood.models.Network.wrap(module) gives it one")
         features, reactions = [], []
         with _undisturbed(self.network):
             weight = bias = None

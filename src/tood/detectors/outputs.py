@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.arrays import FloatArray, IntArray, floats, label_columns
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -144,11 +144,7 @@ def read_rows(
             raise ToodError(f"{name}: expected {count} rows, one a row of logits, found {len(part)}")
     known = None
     if labels and outputs.labels is not None:
-        known = indices(outputs.labels, "labels", length=count)
-        outside = (known < 0) | (known >= columns)
-        if outside.any():
-            row = int(outside.argmax())
-            raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {known[row]} at row {row}")
+        known = label_columns(outputs.labels, columns, count)
     elif labels and "labels" in needs:
         _given(None, "labels")
     return Rows(logits, features, known, inputs)

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray
-from tood.calibration import NORMAL_CONSISTENCY
+from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.calibration import least_spread, task_statistics
 from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.rowwise import with_lead
-from tood.detectors.statistics import Doubles, Moments
+from tood.detectors.statistics import Moments
 from tood.errors import ToodError
 
 TOOD_PAPER = (
@@ -21,10 +21,10 @@ TOOD_PAPER = (
 )
 
 
-def nearest(features: FloatArray, means: Means) -> Doubles:
+def nearest(features: FloatArray, means: Means) -> Float64Array:
     """``[n]``: the distance of each feature to the nearest mean."""
     own, other = means.squared(features)
-    result: Doubles = np.sqrt(np.maximum(own + other.min(axis=1), 0))
+    result: Float64Array = np.sqrt(np.maximum(own + other.min(axis=1), 0))
     return result
 
 
@@ -38,7 +38,7 @@ class Prototype(Detector):
     needs = FEATURES_AND_LABELS
     reference = TOOD_PAPER
 
-    means_: Doubles  # [K, D], of the classes seen
+    means_: Float64Array  # [K, D], of the classes seen
 
     def _fit(self, data: FitData) -> None:
         moments = Moments.of(data, scatter=False)
@@ -70,10 +70,10 @@ class TOODPrototype(Detector):
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5)}
     passes = 2
 
-    means_: Doubles  # [K, D], of the classes seen, task by task
+    means_: Float64Array  # [K, D], of the classes seen, task by task
     starts_: IntArray  # [N], the first of each task seen
-    median_: Doubles  # [N]
-    mad_: Doubles  # [N]
+    median_: Float64Array  # [N]
+    mad_: Float64Array  # [N]
 
     def __init__(self, margin: float = 0.0) -> None:
         self.margin = margin
@@ -92,22 +92,17 @@ class TOODPrototype(Detector):
         order = order[moments.seen[order]]
         tasks, self.starts_ = np.unique(task_of[order], return_index=True)
         self.means_ = moments.class_means[order]
-        own: list[list[Doubles]] = [[] for _ in tasks]
+        own: list[Float64Array] = []
+        places: list[IntArray] = []
         for rows in data:
             place = np.searchsorted(tasks, task_of[rows.classes])
             for t, means in enumerate(np.split(self.means_, self.starts_[1:])):
-                own[t].append(-nearest(rows.features[place == t], Means.of(means)))
-        groups = [np.concatenate(values) for values in own]
-        self.median_ = np.array([np.median(group) for group in groups])
-        deviations = (np.median(np.abs(group - m)) for group, m in zip(groups, self.median_, strict=True))
-        self.mad_ = NORMAL_CONSISTENCY * np.array(list(deviations))
-        self._floor(tasks)
-
-    def _floor(self, tasks: IntArray) -> None:
-        """Keep a task whose samples are all at one distance from dividing by zero, and say which one it is."""
-        floor = 1e-6 * np.maximum(1.0, np.abs(self.median_))
-        flat = self.mad_ < floor
-        self.mad_ = np.where(flat, floor, self.mad_)
+                own.append(-nearest(rows.features[place == t], Means.of(means)))
+                places.append(np.full(len(own[-1]), t))
+        found = task_statistics(np.concatenate(own), np.concatenate(places), len(tasks))
+        self.median_, floor = found["median"], least_spread(found["median"])
+        flat = found["mad"] < floor
+        self.mad_ = np.where(flat, floor, found["mad"])
         if flat.any():
             self._warn(f"the distances of task {', '.join(map(str, tasks[flat]))} have no spread; it is floored")
 

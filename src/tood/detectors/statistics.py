@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.detectors.outputs import FitData
-
-Doubles = npt.NDArray[np.float64]
 
 PIECE = 1 << 17  # numbers counted at a time, so that what is made of them stays in the cache
 
 
-def class_sums(values: FloatArray, classes: IntArray, count: int) -> Doubles:
+def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Array:
     """``[count, D]``: the sum of the rows ``[n, D]`` of each class."""
     sums = np.zeros((count, values.shape[1]))
     ordered = values if count == 1 else values[np.argsort(classes, kind="stable")]
@@ -26,7 +24,7 @@ def class_sums(values: FloatArray, classes: IntArray, count: int) -> Doubles:
     return sums
 
 
-def mean_feature(data: FitData) -> Doubles:
+def mean_feature(data: FitData) -> Float64Array:
     """``[D]``: the mean of all fit features."""
     total, count = np.zeros(()), 0
     for rows in data:
@@ -42,7 +40,7 @@ class Moments:
     the digits of the spread.
     """
 
-    def __init__(self, origin: Doubles, classes: int, scatter: bool) -> None:
+    def __init__(self, origin: Float64Array, classes: int, scatter: bool) -> None:
         self.origin = origin
         self.counts = np.zeros(classes)
         self._sums = np.zeros((classes, len(origin)))
@@ -79,28 +77,28 @@ class Moments:
         return self.counts > 0
 
     @property
-    def mean(self) -> Doubles:
+    def mean(self) -> Float64Array:
         """``[D]``: the mean of all rows."""
-        result: Doubles = self.origin + self._sums.sum(axis=0) / self.total
+        result: Float64Array = self.origin + self._sums.sum(axis=0) / self.total
         return result
 
     @property
-    def class_means(self) -> Doubles:
+    def class_means(self) -> Float64Array:
         """``[C, D]``: the mean of each class; the origin for a class without rows."""
-        result: Doubles = self.origin + self._sums / np.maximum(self.counts, 1)[:, None]
+        result: Float64Array = self.origin + self._sums / np.maximum(self.counts, 1)[:, None]
         return result
 
-    def second_moment(self, about: Doubles) -> Doubles:
+    def second_moment(self, about: Float64Array) -> Float64Array:
         """``[D, D]``: the mean of ``(z - about)(z - about)ᵀ`` over all rows."""
         shift, mean = about - self.origin, self._sums.sum(axis=0) / self.total
         cross = np.outer(mean, shift)
-        result: Doubles = self._scatter / self.total - cross - cross.T + np.outer(shift, shift)
+        result: Float64Array = self._scatter / self.total - cross - cross.T + np.outer(shift, shift)
         return result
 
-    def within_covariance(self) -> Doubles:
+    def within_covariance(self) -> Float64Array:
         """``[D, D]``: the covariance about the class means, divided by the number of rows."""
         scaled = self._sums / np.sqrt(np.maximum(self.counts, 1))[:, None]
-        result: Doubles = (self._scatter - scaled.T @ scaled) / self.total
+        result: Float64Array = (self._scatter - scaled.T @ scaled) / self.total
         return result
 
 

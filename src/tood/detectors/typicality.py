@@ -11,15 +11,15 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray
-from tood.calibration import OWN, TOOD, Reference, Variant, _statistics
+from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.calibration import OWN, TOOD, Reference, Variant, least_spread, task_statistics
 from tood.detectors.base import Detector, Grid
 from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER, nearest
 from tood.detectors.rowwise import own_columns, unit, with_lead
-from tood.detectors.statistics import Doubles, Moments
+from tood.detectors.statistics import Moments
 from tood.energy import task_energies
 from tood.errors import ToodError
 
@@ -29,7 +29,7 @@ MAHALANOBIS = "Lee et al., A Simple Unified Framework for Detecting Out-of-Distr
 OAS = "Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE Transactions on Signal Processing 2010"
 
 
-def oas_shrinkage(covariance: Doubles, samples: float) -> float:
+def oas_shrinkage(covariance: Float64Array, samples: float) -> float:
     """The weight of the identity in the oracle approximating shrinkage, 0 to 1.
 
     Chen et al. 2010, Eq. 23, without its terms in 2 / D, as scikit-learn has it; they matter below ten dimensions.
@@ -50,8 +50,8 @@ def oas_shrinkage(covariance: Doubles, samples: float) -> float:
 class Classes(NamedTuple):
     """Class means and the covariance about them."""
 
-    means: Doubles  # [K, D]
-    covariance: Doubles  # [D, D], the scatter divided by its degrees of freedom
+    means: Float64Array  # [K, D]
+    covariance: Float64Array  # [D, D], the scatter divided by its degrees of freedom
     degrees: float  # samples minus classes
 
     @classmethod
@@ -60,7 +60,7 @@ class Classes(NamedTuple):
         degrees = moments.total - len(order)
         return cls(moments.class_means[order], moments.within_covariance() * (moments.total / max(degrees, 1)), degrees)
 
-    def shrunk(self, shrinkage: Shrinkage) -> tuple[Doubles, float]:
+    def shrunk(self, shrinkage: Shrinkage) -> tuple[Float64Array, float]:
         """The whitening matrix ``[D, r]``, and the weight of the scatter itself in the covariance it inverts."""
         mean = float(np.trace(self.covariance)) / len(self.covariance)
         if mean <= np.finfo(np.float64).eps * float(np.mean(self.means**2)):  # one sample a class: Euclidean distances
@@ -71,7 +71,9 @@ class Classes(NamedTuple):
         return whiten(covariance), (1 - share) / max(self.degrees, 1)
 
 
-def held_out(y: Doubles, points: Doubles, classes: IntArray, counts: Doubles, weight: float) -> Doubles:
+def held_out(
+    y: Float64Array, points: Float64Array, classes: IntArray, counts: Float64Array, weight: float
+) -> Float64Array:
     """``[n, K]``: squared distances of fit samples to class means, each as if that sample had not been fitted on.
 
     A sample is part of its class mean and of the scatter, so it lies nearer than a new one would; with ten samples a
@@ -97,7 +99,7 @@ def held_out(y: Doubles, points: Doubles, classes: IntArray, counts: Doubles, we
     left = np.maximum(1 - weight * k * q, np.finfo(np.float64).eps)
     square = np.einsum("nd,nd->n", y, y)[:, None] - 2 * y @ points.T + np.einsum("kd,kd->k", points, points)
     along = np.einsum("nd,nd->n", y, own)[:, None] - own @ points.T  # (y - point) · own
-    result: Doubles = square + (weight * k / left)[:, None] * along**2
+    result: Float64Array = square + (weight * k / left)[:, None] * along**2
     result[np.arange(len(y)), classes] = np.where(n > 1, k**2 * q / left, np.inf)
     return result
 
@@ -109,8 +111,8 @@ class _Directions(Detector):
     normalize: bool
     shrinkage: Shrinkage
 
-    means_: Doubles  # [K, D]
-    covariance_: Doubles  # [D, D]
+    means_: Float64Array  # [K, D]
+    covariance_: Float64Array  # [D, D]
     degrees_: float
 
     def _check(self) -> None:
@@ -121,8 +123,8 @@ class _Directions(Detector):
         else:
             self._number("shrinkage", 0, 1)
 
-    def _directions(self, rows: Rows) -> Doubles:
-        features: Doubles = rows.features.astype(np.float64, copy=False)
+    def _directions(self, rows: Rows) -> Float64Array:
+        features: Float64Array = rows.features.astype(np.float64, copy=False)
         if self.normalize:
             features = np.asarray(unit(features), dtype=np.float64)
         return features
@@ -221,7 +223,7 @@ class TOODJoint(_Directions, _Calibrated):
     units: Reference = "latest"
 
     starts_: IntArray  # [N], the first class of each task among the means
-    distances_: Doubles  # [5, N]: count, mean, median, mad, std of minus half the squared distances
+    distances_: Float64Array  # [5, N]: count, mean, median, mad, std of minus half the squared distances
 
     def __init__(
         self,
@@ -267,12 +269,12 @@ class TOODJoint(_Directions, _Calibrated):
             tasks.append(of)
         self._learn_distances(np.concatenate(own), np.concatenate(tasks))
 
-    def _learn_distances(self, own: Doubles, tasks: IntArray) -> None:
+    def _learn_distances(self, own: Float64Array, tasks: IntArray) -> None:
         """Statistics of each task's own distances; the typical one stands in for samples that have none."""
         known = np.isfinite(own)
         own = np.where(known, own, np.median(own[known]) if known.any() else 0.0)
-        statistics = _statistics(own, tasks, len(self.starts_))
-        floor = 1e-6 * np.maximum(1.0, np.abs(statistics["median"]))
+        statistics = task_statistics(own, tasks, len(self.starts_))
+        floor = least_spread(statistics["median"])
         flat = np.flatnonzero(statistics["mad"] < floor)
         if len(flat) and self.variant == "robust_anchor" and self.recentre_distances:
             self._warn(f"the distances of task {', '.join(map(str, flat))} have no spread; it is floored")
@@ -301,8 +303,8 @@ class TOODJoint(_Directions, _Calibrated):
         return with_lead(values, float(self.margin))
 
 
-def _normalised(values: Doubles, calibrator: TOOD) -> Doubles:
+def _normalised(values: Float64Array, calibrator: TOOD) -> Float64Array:
     """``[n, N]``: (value - location) / scale of each task."""
     location, scale, _, _ = calibrator.channels()
-    result: Doubles = (values - location) / scale
+    result: Float64Array = (values - location) / scale
     return result

@@ -89,6 +89,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def before_training_exp(self, strategy: Any) -> None:
         """A step begins: its classes count as seen."""
         self._step = int(strategy.experience.current_experience)
+        for rows in self.auroc.values():
+            rows.pop(self._step, None)
         if self._step >= len(self.tasks):
             raise ToodError(
                 f"tasks: expected the classes of experience {self._step} too, found {len(self.tasks)} tasks"
@@ -117,6 +119,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def _figures(self, strategy: Any, stream: str) -> Iterator[tuple[str, float]]:
         step = self._step or 0
         logits, labels = self._seen(*(np.concatenate(part) for part in zip(*self._batches, strict=True)))
+        if len(labels) == 0:  # nothing but classes that are still to come
+            return
         tasks = self._partition().column_tasks[labels]
         for i in np.unique(tasks):
             mine = tasks == i
@@ -130,7 +134,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
                     yield f"AUROC_{detector}/{{}}/{name}/Exp{i:03d}", values[i, d]
             yield f"Avg_AUROC_{detector}/{{}}", float(np.nanmean(values))
             rows = self.auroc.setdefault((stream, detector), {})
-            rows[step] = values
+            # Experiences may be evaluated one at a time.
+            rows[step] = np.where(np.isnan(values), rows.get(step, np.nan), values)
             cube = np.full((step + 1, step + 1, len(oods)), np.nan)
             for t in range(step + 1):
                 cube[t, : t + 1] = rows.get(t, np.nan)

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from tood.arrays import IntArray
+from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Channels
-from tood.detectors.statistics import Doubles
 from tood.detectors.typicality import TOODJoint, Typicality
 from tood.errors import ToodError
 from tood.partition import Partition
@@ -28,14 +27,14 @@ class Nearest(NamedTuple):
     """
 
     normalize: bool  # divide features by their length first
-    origin: Doubles  # [D], a float32 number each, so that no graph rounds it
-    whitening: Doubles  # [D, r]
-    points: Doubles  # [K, r], class means seen from the origin, whitened
-    squares: Doubles  # [K], ‖m‖²
+    origin: Float64Array  # [D], a float32 number each, so that no graph rounds it
+    whitening: Float64Array  # [D, r]
+    points: Float64Array  # [K, r], class means seen from the origin, whitened
+    squares: Float64Array  # [K], ‖m‖²
     members: IntArray  # [G, m], which points are in each group, the first again where it has fewer than m
 
     @classmethod
-    def of(cls, detector: Typicality | TOODJoint, whitening: Doubles, starts: IntArray) -> Nearest:
+    def of(cls, detector: Typicality | TOODJoint, whitening: Float64Array, starts: IntArray) -> Nearest:
         """Of a fitted detector, whose means come group by group, each group from its place in ``starts``."""
         means = detector.means_
         origin = means.mean(axis=0).astype(np.float32).astype(np.float64)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tood.errors import ToodError
 from tood.learners.settings import Settings, learning_rate
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tood.models import Head
 
 __all__ = ["BER", "BERSettings", "energy_losses"]
+
+RISE = 10.0  # how often the loss of the first batch is that of the last epoch when fine-tuning has failed
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,7 @@ class BER:
         rows = learner.stream.train_rows(task)
         memory = learner.memory_rows()
         memory = memory[learner.columns[memory] < learner.old]
+        losses: list[Tensor] = []
         for epoch in range(s.epochs):
             learner.draw_from(task, learner.settings.epochs + 2 + epoch, learner.fabric.global_rank)
             for group in optimizer.param_groups:
@@ -88,9 +92,22 @@ class BER:
                 with torch.no_grad():
                     inputs = features(torch.cat([*known, mixed]))
                 optimizer.zero_grad()
-                learner.fabric.backward(self._loss(model(inputs), columns))
+                loss = self._loss(model(inputs), columns)
+                learner.fabric.backward(loss)
                 optimizer.step()
+                losses.append(loss.detach())
+        self._check_fall(task, losses)
         return head
+
+    def _check_fall(self, task: int, losses: list[Tensor]) -> None:
+        """Long features make so large steps of a linear head that it diverges, which nothing else would tell."""
+        if losses:
+            last = torch.stack(losses[-(len(losses) // self.settings.epochs) :]).mean()
+            if not float(last) <= RISE * float(losses[0]):
+                raise ToodError(
+                    f"BER diverged after task {task}: its loss was {float(losses[0]):.3g} at first and "
+                    f"{float(last):.3g} in the last epoch; set ber_lr below {self.settings.lr:g}"
+                )
 
     def _mix(self, learner: Learner, inputs: Tensor) -> Tensor:
         """Pseudo-OOD samples: pairs of new images, mixed in one proportion drawn from Beta(1, 1) (NTER)."""

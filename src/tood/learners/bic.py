@@ -100,7 +100,7 @@ class BiC(ExemplarLearner):
     def correct(self) -> None:
         """Stage 2: everything frozen, two numbers fitted to logits that are computed once."""
         rows = self.held_out.rows
-        logits = self.outputs(rows)[1].double().cpu().numpy()
+        logits = self.outputs(rows)[1].cpu().double().numpy()
         scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
         self.network.head.correct(slice(self.old, None), scale, offset)
 

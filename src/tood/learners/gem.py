@@ -65,8 +65,8 @@ def project(gradient: Tensor, references: Tensor, margin: float) -> Tensor:
     products = references @ gradient
     if bool((products >= 0).all()):
         return gradient
-    gram = (references @ references.T).double().cpu().numpy()
-    weights = solve_dual(gram, products.double().cpu().numpy(), margin)
+    gram = (references @ references.T).cpu().double().numpy()
+    weights = solve_dual(gram, products.cpu().double().numpy(), margin)
     return gradient + torch.from_numpy(weights).to(references) @ references
 
 

@@ -51,6 +51,11 @@ class Joint(Learner):
         """All data seen."""
         return np.concatenate([self.stream.train_rows(i) for i in range(task + 1)])
 
+    def memory_rows(self) -> IntArray:
+        """The data of every earlier task."""
+        earlier = [self.stream.train_rows(i) for i in range(len(self.stream)) if sum(self.stream.sizes[:i]) < self.old]
+        return np.concatenate([np.empty(0, np.int64), *earlier])
+
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``-log softmax(z)_y``."""
         return cross_entropy(logits, batch.columns)

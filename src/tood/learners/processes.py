@@ -8,6 +8,7 @@ import ctypes
 import inspect
 import os
 import sys
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -48,7 +49,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         precision = "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported() else "32-true"
     world = int(os.environ.get("WORLD_SIZE", 1))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    strategy: Any = DDPStrategy(**_leave_buffers()) if world > 1 else "auto"
+    # The other processes wait while the first one evaluates a step.
+    strategy: Any = DDPStrategy(timeout=timedelta(days=7), **_leave_buffers()) if world > 1 else "auto"
     fabric = Fabric(
         accelerator=device,
         devices=local,

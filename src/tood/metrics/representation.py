@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from tood.arrays import Array, ArrayT, back, floats
+from tood.arrays import Array, ArrayT, Float64Array, back, floats
 from tood.calibration import own_energies, task_of_labels
 from tood.energy import check_columns
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
@@ -17,7 +16,6 @@ from tood.partition import Partition
 __all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "nearest_distance"]
 
 Since: TypeAlias = Literal["origin", "adjacent"]
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 FEATURES = 512  # features a block of CKA's cross products
 BLOCK = 1 << 22  # elements a block of distances: 32 MiB

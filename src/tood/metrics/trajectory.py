@@ -6,15 +6,13 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from tood.arrays import floats
+from tood.arrays import Float64Array, floats
 from tood.errors import ToodError, UnknownNameError
 
 __all__ = ["Definition", "Trajectory", "accuracy_forgetting", "average_incremental_accuracy", "mean_std"]
 
 Definition: TypeAlias = Literal["at_learning", "peak"]
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 
 class Trajectory:

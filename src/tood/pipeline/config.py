@@ -53,6 +53,8 @@ class RunConfig:
         Their names; empty means every one that does not need the network again.
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
+    precision:
+        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that can.
     threads:
         Of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine and much
         slower on a busy one.
@@ -73,6 +75,7 @@ class RunConfig:
     detectors: tuple[str, ...] = ()
     device: str = "auto"
     threads: int = 1
+    precision: str = "auto"
 
     def __post_init__(self) -> None:
         if self.learner == "ber":  # the learners' name for it
@@ -113,14 +116,17 @@ class RunConfig:
         plain = RunConfig(self.stream, self.learner, self.preset, self.seed, device=self.device, threads=self.threads)
         parts = [self.stream, self.learner, self.preset, f"s{self.seed}"]
         if plain != self:
-            text = json.dumps(self.to_mapping() | {"device": "", "threads": 0}, sort_keys=True)
+            values = self.to_mapping() | {"device": "", "threads": 0}
+            if self.precision == "auto":  # names are older than this setting
+                del values["precision"]
+            text = json.dumps(values, sort_keys=True)
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
         return "-".join(parts)
 
     def options(self) -> dict[str, Any]:
         """What sets the run apart from others of its stream, learner, preset and seed; the manifest has it."""
         plain = RunConfig()
-        names = ("order", "tasks", "network", "calibration", "calibration_size", "reserve", "fit")
+        names = ("order", "tasks", "network", "calibration", "calibration_size", "reserve", "fit", "precision")
         found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
         return found | dict(self.settings)
 

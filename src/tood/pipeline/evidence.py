@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tood import TOOD
-from tood.arrays import IntArray
+from tood.arrays import Float64Array, IntArray
 from tood.calibration import Variant, own_energies
 from tood.metrics import confidence_gap, evaluate_tasks, nearest_distance
 from tood.pipeline.steps import Step
@@ -18,7 +17,6 @@ from tood.pipeline.store import Run
 
 __all__ = ["Distances", "Gap", "distances", "energy_gap", "recentred_auroc", "within_task_loss"]
 
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 VARIANTS: tuple[Variant, ...] = ("mean_shift", "robust_anchor")
 MOST = 2000  # ID samples at the last step, and samples of each OOD set, that distances are taken from and to

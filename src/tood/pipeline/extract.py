@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from tood.streams import Source, Stream
 if TYPE_CHECKING:
     from tood.models import Network
 
-__all__ = ["StepRows", "extract", "forward", "step_rows"]
+__all__ = ["StepRows", "check_sources", "extract", "fingerprint", "forward", "step_rows"]
 
 BATCH = 256
 
@@ -39,6 +40,24 @@ class StepRows:
     def union(self) -> IntArray:
         """Every row once, ascending."""
         return np.unique(np.concatenate([self.fit, *self.calibration.values()]))
+
+
+def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None:
+    """Raise, before anything is trained, where calibration or fit ask for samples that there will not be."""
+    if config.calibration == "reserved" and not stream.reserve:
+        raise ToodError("calibration: 'reserved' needs reserved samples, and none are set aside; give reserve")
+    for name in ("calibration", "fit"):
+        if getattr(config, name) == "memory" and not keeps_memory:
+            raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")
+
+
+def fingerprint(stream: Stream) -> bytes:
+    """What tells the images of one stream from others: their number, a few of each set, how they are normalised."""
+    digest = hashlib.sha256(np.asarray([stream.mean, stream.std], dtype=np.float64).tobytes())
+    for source in (stream.train, stream.test, *(ood_set.source for ood_set in stream.ood)):
+        some = np.linspace(0, len(source) - 1, num=min(8, len(source)), dtype=np.int64)
+        digest.update(str(len(source)).encode() + np.ascontiguousarray(source.take(some)).tobytes())
+    return digest.digest()
 
 
 def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) -> StepRows:

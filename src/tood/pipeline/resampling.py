@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import Float64Array, FloatArray, IntArray
 
 __all__ = ["Interval", "Resampling"]
-
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 
 
 class Interval(NamedTuple):

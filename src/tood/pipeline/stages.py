@@ -27,7 +27,16 @@ from tood.files import write_text
 from tood.learners.progress import Report
 from tood.models import Network
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
-from tood.pipeline.extract import BATCH, extract, forward, predictions, step_rows, with_source
+from tood.pipeline.extract import (
+    BATCH,
+    check_sources,
+    extract,
+    fingerprint,
+    forward,
+    predictions,
+    step_rows,
+    with_source,
+)
 from tood.pipeline.measure import default_scorers, measure, measure_step
 from tood.pipeline.network_scores import score_with_network, scorers_for
 from tood.pipeline.scoring import Scorer
@@ -72,7 +81,9 @@ def _torch_threads(count: int) -> Iterator[None]:
 def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> Run:
     stream, learner = build(config)
     folder.mkdir(parents=True, exist_ok=True)
-    base = folder.parent / config.without_ber().name / "checkpoints"
+    asked = scorers_for(config.detectors, stream)
+    check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
+    base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
         for step in range(len(stream)):
             learner.learn(step, folder / "checkpoints", base_dir=base)
@@ -81,9 +92,8 @@ def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> 
         for left in folder.rglob(".*.tmp"):  # by a process that was killed while it wrote
             left.unlink()
         _check_config(config, folder)
-        found = _write_manifest(config, folder, stream)
+        found = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
-        asked = scorers_for(config.detectors, stream)
         for step in range(len(stream)):
             started = time.perf_counter()
             learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
@@ -108,6 +118,7 @@ def build(config: RunConfig) -> tuple[Stream, learners.Learner]:
         network=config.network or suggested,
         seed=config.seed,
         device=config.device,
+        precision=config.precision,
         **{**settings, **config.settings},
     )
     return stream, learner
@@ -117,15 +128,29 @@ def _check_config(config: RunConfig, folder: Path) -> None:
     """A run directory belongs to one configuration of training."""
     if not (folder / "config.yaml").exists():
         return
-    before, now = read_yaml(folder / "config.yaml"), config.to_mapping()
+    before, now = RunConfig().to_mapping() | read_yaml(folder / "config.yaml"), config.to_mapping()
     for name in now:
-        if name not in EVALUATION and before.get(name) != now[name]:
+        if name not in EVALUATION and before[name] != now[name]:
             raise ToodError(
-                f"{folder}: was made with {name} = {before.get(name)!r}, not {now[name]!r}; choose another --out"
+                f"{folder}: was made with {name} = {before[name]!r}, not {now[name]!r}; choose another --out"
             )
 
 
-def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
+def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:
+    """With BER: where the same learner without it may have left its checkpoints."""
+    plain = config.without_ber()
+    base = folder.parent / plain.name
+    if plain == config or base == folder or not base.is_dir():
+        return None
+    try:
+        _check_config(plain, base)
+    except ToodError as error:
+        say(f"not gone on from: {error}")
+        return None
+    return base / "checkpoints"
+
+
+def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: learners.Learner) -> Run:
     per_class = config.samples_a_class(len(stream.order))
     return write_manifest(
         folder,
@@ -148,6 +173,8 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream) -> Run:
             "python": platform.python_version(),
             "numpy": np.__version__,
             "torch": torch.__version__,
+            "device": learner.fabric.device.type,
+            "precision": str(learner.fabric._precision.precision),
         },
     )
 
@@ -167,7 +194,7 @@ def _extract(
         digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
     for array in (rows.fit, *(v for _, v in sorted(rows.calibration.items()))):
         digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode())
+    digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode() + fingerprint(stream))
     key, key_file = digest.hexdigest(), folder / "outputs.key"
     if not ((folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key):
         key_file.unlink(missing_ok=True)
@@ -206,7 +233,8 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
         train_speed, forward_speed = _speeds(stream, learner)
     epochs = learner.settings.epochs
     memory = getattr(learner.settings, "memory", 0)
-    trained = sum(epochs * (len(stream.train_rows(task)) + (memory if task else 0)) for task in range(len(stream)))
+    replayed = [memory if task else 0 for task in range(len(stream))]
+    trained = epochs * sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
     ood = sum(len(s.source) for s in stream.ood)
     forwarded = 0
     for step in range(len(stream)):

@@ -17,7 +17,8 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
-from tood.pipeline.store import is_locked
+from tood.pipeline.metrics_file import load_metrics
+from tood.pipeline.store import Run, is_locked
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
@@ -47,9 +48,19 @@ class Cell:
         """What the run printed."""
         return self.parent / ".logs" / f"{self.config.name}.log"
 
+    def _measured(self) -> bool:
+        """Are there figures of every step? An audit leaves some while a run is still short of its end."""
+        try:
+            steps = set(load_metrics(self.path)["step"].to_pylist())
+            return len(steps) == len(Run(self.path).partition)
+        except MissingDependencyError:
+            raise
+        except ToodError:  # none yet, or damaged
+            return False
+
     def status(self) -> str:
         """``done``, ``running``, ``failed: …``, ``2 steps`` (interrupted) or ``waiting``."""
-        if (self.path / "metrics.parquet").exists():
+        if self._measured():
             return "done"
         if is_locked(self.path):
             return "running"

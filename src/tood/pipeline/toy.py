@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Variant
 from tood.energy import energy
 from tood.errors import ToodError, UnknownNameError
@@ -40,8 +41,6 @@ from tood.partition import Partition
 __all__ = ["MARGINS", "METHODS", "REGIMES", "Settings", "ToyRun", "check_seeds", "run", "runs", "sample"]
 
 Float32Array: TypeAlias = npt.NDArray[np.float32]
-Float64Array: TypeAlias = npt.NDArray[np.float64]
-IntArray: TypeAlias = npt.NDArray[np.int64]
 
 MARGINS = tuple(k / 10 for k in range(11))  # λ, as in the paper's sweep
 METHODS: dict[str, tuple[Variant, float] | None] = {

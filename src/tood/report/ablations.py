@@ -138,7 +138,8 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
     columns = [Column(part, name, 0 if name == "runs" else 2) for part in parts for name in STATISTICS]
     columns.insert(len(STATISTICS), Column(next(iter(parts)), "paper", 2))
     said = (
-        "Changes of Avg AUROC in points: over energy; of TOOD on prototypes over prototypes; else against the default.",
+        "Changes of Avg AUROC in points: over energy; of TOOD on prototypes over prototypes; of margin 0.5 over 0; "
+        "else against the default.",
         AVERAGE_NOTE,
         *([FIVE] if len(parts) > 1 else []),
         TWO_VALUES,

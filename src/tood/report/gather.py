@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import IntArray
+from tood.arrays import Float64Array, IntArray
+from tood.decision import threshold
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap, linear_cka, nearest_distance
 from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
@@ -21,7 +22,6 @@ from tood.report.summary import learner_label
 
 __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps"]
 
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
 TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift")  # the paper's primary variant first
@@ -196,12 +196,10 @@ def fixed_threshold(
     The threshold; ``[T, T]``, the share of task i at or above it at step t; and for each OOD set ``[T]``, the share
     below it.
     """
-    first = np.sort(along[0].id)
-    # The largest score that so many reach; a product such as 0.95 × 20 may come out a hair above 19.
-    threshold = float(first[len(first) - int(np.ceil(recall * len(first) - 1e-9))])
+    limit = threshold(along[0].id, recall)
     accepted = np.full((len(along), len(along)), np.nan)
     for step, scored in enumerate(along):
         counts = np.bincount(scored.tasks, minlength=step + 1)
-        accepted[step, : step + 1] = np.bincount(scored.tasks, scored.id >= threshold, step + 1) / counts
-    caught = {name: np.array([np.mean(scored.ood[name] < threshold) for scored in along]) for name in along[0].ood}
-    return threshold, accepted, caught
+        accepted[step, : step + 1] = np.bincount(scored.tasks, scored.id >= limit, step + 1) / counts
+    caught = {name: np.array([np.mean(scored.ood[name] < limit) for scored in along]) for name in along[0].ood}
+    return limit, accepted, caught

@@ -36,7 +36,7 @@ def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tupl
         raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
     if isinstance(tasks, int):
         if tasks < 1 or len(ids) % tasks:
-            raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give their sizes")
+            raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give a divisor")
         tasks = [len(ids) // tasks] * tasks
     sizes = tuple(indices(tasks, "tasks").tolist())
     if sum(sizes) != len(ids):

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from tood.arrays import Float64Array
 from tood.report.figures.style import (
     COLOURS,
-    Float64Array,
     Groups,
     caption,
     grid,

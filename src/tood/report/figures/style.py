@@ -21,7 +21,6 @@ from tood.report.appearance import COLOURS, label, spread
 
 __all__ = ["COLOURS", "label", "save", "spread"]
 
-Float64Array: TypeAlias = npt.NDArray[np.float64]
 Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # the scores of "id", "near" and "far" samples at one step
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | Any"  # a list of rows, or a table with to_pylist (pyarrow)
 P = ParamSpec("P")
