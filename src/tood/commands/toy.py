@@ -50,25 +50,23 @@ def command(seeds: list[int], out: Path, figure: bool, as_json: bool) -> None:
 
     Example: tood toy --seeds 0,1,2 --out runs/toy
     """
-    from tood.files import write_atomically
+    from tood.files import write_text
     from tood.report.toy_tables import summarize, to_csv, to_json
 
     out.mkdir(parents=True, exist_ok=True)
     results = list(_progress(seeds))
-    write_atomically(out / "toy.csv", lambda path: path.write_text(to_csv(results), encoding="utf-8"))
-    write_atomically(out / "toy.json", lambda path: path.write_text(to_json(results), encoding="utf-8"))
+    write_text(out / "toy.csv", to_csv(results))
+    write_text(out / "toy.json", to_json(results))
     if as_json:
         click.echo(json.dumps(summarize(results), indent=2, ensure_ascii=False))
     else:
         _print(results)
     written = "toy.csv, toy.json"
     if figure:
+        from tood.report.figures import save
         from tood.report.toy_figure import toy_figure
 
-        drawn = toy_figure(results)
-        write_atomically(out / "toy.png", lambda path: drawn.savefig(path, format="png", dpi=200))
-        same = {"CreationDate": None}  # the same figures, the same bytes
-        write_atomically(out / "toy.pdf", lambda path: drawn.savefig(path, format="pdf", metadata=same))
+        save(toy_figure(results), out / "toy")
         written += ", toy.png, toy.pdf"
     click.echo(f"Written to {out}: {written}", err=as_json)
 

@@ -20,7 +20,7 @@ def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress]
     """Yield what to call with each :class:`~tood.learners.Progress`, and what prints a line beside it."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     if quiet:
         yield (lambda progress: None), (lambda line: None)
     elif console.is_terminal:

@@ -10,6 +10,7 @@ import numpy as np
 from tood.errors import MissingDependencyError
 from tood.metrics import Trajectory
 from tood.pipeline.toy import MARGINS, REGIMES, Settings, ToyRun, sample
+from tood.report.appearance import COLOURS
 from tood.report.toy_tables import FIRST, by_regime
 
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 __all__ = ["toy_figure"]
 
-# Okabe and Ito's colours, which colour-blind people can tell apart; lines also differ in dash and marker.
-ID, OOD, TOOD, PLAIN = "#0072B2", "#D55E00", "#009E73", "#444444"
+ID, OOD, TOOD, PLAIN = (
+    COLOURS[name] for name in ("id", "far", "tood", "energy")
+)  # lines differ in dash and marker too
+TEXT = "#404040"
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,
     "axes.titlesize": 9.5,
@@ -56,7 +59,7 @@ def toy_figure(results: Sequence[ToyRun], settings: Settings | None = None) -> F
         _gap(middle, by_regime(results)["separated"])
         _margins(right, by_regime(results))
         seeds = len({r.seed for r in results})
-        figure.supxlabel(_caption(seeds, s), fontsize=8, color=PLAIN)
+        figure.supxlabel(_caption(seeds, s), fontsize=8, color=TEXT)
     return figure
 
 
