@@ -171,6 +171,8 @@ def test_bad_input_is_named(files):
         with pytest.raises(ToodError, match=f"{taken}: is an input"):
             score_file(files / "cal.safetensors", files / "logits.npy", files / taken)
         assert (files / taken).read_bytes() == before
+    with pytest.raises(ToodError, match=r"s.csv: scores are written as Parquet"):
+        score_file(files / "cal.safetensors", files / "logits.npy", files / "s.csv")
 
 
 @pytest.mark.slow

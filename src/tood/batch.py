@@ -32,6 +32,7 @@ from tood.rows import LogitsFile
 
 __all__ = ["Scored", "load_scorer", "score_file"]
 
+OTHER_FORMATS = (".csv", ".json", ".npy", ".npz", ".safetensors", ".txt")
 PART = 1 << 18  # rows: what a row group of the output holds, and the most that a killed run does again
 Columns: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -75,6 +76,8 @@ def score_file(
     job, target = _Job(calibrator, source, alpha), Path(target)
     if target.resolve() in (Path(source).resolve(), Path(calibrator).resolve()):
         raise ToodError(f"{target}: is an input, and the output would take its place")
+    if target.suffix in OTHER_FORMATS:
+        raise ToodError(f"{target}: scores are written as Parquet; expected a name such as {target.stem}.parquet")
     with _partial(target.with_name(target.name + ".partial"), job.key()) as (partial, begin):
         parts = job.complete_parts(os.fstat(partial.fileno()).st_size - begin)
         resumed = min(parts * PART, job.file.rows)
