@@ -160,7 +160,7 @@ def test_each_ood_set_has_its_column_with_means_over_seeds(kept, tmp_path):
 
     tables = [load_metrics(kept / "cifar10" / f"cifar10-icarl-cpu-s{seed}") for seed in (0, 1)]
     index = write_results(kept, tmp_path)[0].read_text()
-    head, _, _, icarl = index.split("### Each OOD set")[1].splitlines()[2:6]
+    head, _, _, icarl = index.split("### By OOD set")[1].splitlines()[4:8]
     names = head.split(" | ")[1:]
     assert names and icarl.startswith("| iCaRL | ")
     for name, cell in zip(names, icarl.split(" | ")[1:], strict=True):

@@ -178,7 +178,8 @@ def _by_set(own: Sequence[Collected]) -> Iterator[str]:
         of_learner = found.setdefault(one.run.stream, {}).setdefault(label(learner_label(one.run)), {})
         for name in filter(None, one.table["ood_set"].unique().to_pylist()):
             of_learner.setdefault(name, []).append(_averages(one, name))
-    yield from ("### Each OOD set: AUROC of energy, and what TOOD changes (mean shift, robust anchor)", "")
+    yield from ("### By OOD set", "")
+    yield from ("AUROC of energy and, in brackets, what mean shift and robust anchor change.", "")
     for stream, learners in found.items():
         sets = sorted({name for of_learner in learners.values() for name in of_learner})
         rows = [(learner, *(_change(seeds.get(name, ())) for name in sets)) for learner, seeds in learners.items()]
