@@ -112,7 +112,7 @@ function settings() {
 function chooseRun() {
   state.run = +at("run").value;
   const { detectors, metrics, sets, steps } = run();
-  const usual = ["energy", "msp", "tood_robust_anchor", "tood_mean_shift", "mds", "vim", "knn", "accuracy"];
+  const usual = ["energy", "msp", "tood_robust_anchor", "tood_mean_shift", "tood_joint", "mds", "vim", "knn", "accuracy"];
   state.hidden ??= new Set(data.runs.flatMap((one) => one.detectors).filter((name) => !usual.includes(name)));
   const groups = [...new Set(Object.values(sets))];
   options(at("metric"), Object.keys(metrics[detectors[0]]).map((name) => [name, METRICS[name]]));
