@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["toy_figure"]
 
-ID, OOD, TOOD, PLAIN = (
-    COLOURS[name] for name in ("id", "far", "tood", "energy")
-)  # lines differ in dash and marker too
+# Lines differ in dash and marker too.
+ID, OOD, TOOD, PLAIN = (COLOURS[name] for name in ("id", "far", "tood", "energy"))
 TEXT = "#404040"
 STYLE: dict[Any, Any] = {
     "font.size": 8.5,

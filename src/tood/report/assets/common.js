@@ -30,10 +30,11 @@ function options(select, entries, chosen) {
 
 const LINES = ["#4477AA", "#EE6677", "#AA8822", "#2288BB", "#AA3377", "#7755CC", "#888888", "#CC6611"];
 const DASHES = [null, "6 3", "2 2", "8 2 2 2"];
+const TOOD_DASHES = { tood_mean_shift: "6 3", tood_joint: "12 3 2 3", tood_auto: "3 3", tood_prototype: "1 4" };
 const others = Object.keys(data.labels).filter((name) => data.runs.some((run) => run.detectors.includes(name)));
 function look(name) {
   if (name === "accuracy") return { stroke: "currentColor", dash: "1 3" };
-  if (name.startsWith("tood_")) return { stroke: data.colours.tood, dash: name === "tood_robust_anchor" ? null : "6 3" };
+  if (name.startsWith("tood_")) return { stroke: data.colours.tood, dash: TOOD_DASHES[name] ?? null };
   if (name === "energy") return { stroke: data.colours.energy, dash: null };
   const place = others.filter((other) => !other.startsWith("tood_") && other !== "energy").indexOf(name);
   return { stroke: LINES[place % LINES.length], dash: DASHES[Math.floor(place / LINES.length) % DASHES.length] };
