@@ -237,6 +237,18 @@ def test_numpy_numbers_as_settings_are_saved(tmp_path):
     assert TOOD.load(tmp_path / "cal.safetensors").margin == 0.5
 
 
+def test_the_winner_is_the_same_however_it_is_asked_for():
+    import torch
+
+    rng, labels = np.random.default_rng(0), np.repeat(np.arange(4), 50)
+    logits = (1000 + rng.normal(size=(200, 4))).astype(np.float32)
+    cal = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+    np.testing.assert_array_equal(cal.assign(logits), cal.score_and_assign(logits)[1])
+    plain = TOOD([[c] for c in range(4)], variant="none").fit(logits, labels)
+    tied = torch.zeros((3, 4), requires_grad=True)
+    assert plain.score_and_assign(tied)[1].tolist() == plain.assign(np.zeros((3, 4))).tolist() == [0, 0, 0]
+
+
 def test_a_score_that_overflows_is_an_error():
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(4), 5)
     cal = TOOD([[0, 1], [2, 3]]).fit(rng.normal(size=(20, 4)).astype(np.float32), labels)

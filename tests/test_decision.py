@@ -260,6 +260,17 @@ def test_plain_energy_and_duck_typed_scores():
         Conformal(Energy()).fit(logits).save("never")
 
 
+def test_ranks_among_more_scores_than_the_grid_has_room_for():
+    from tood.ranks import CELLS, MOST_CELLS, Ranks
+
+    rng = np.random.default_rng(0)
+    known, new = rng.normal(size=MOST_CELLS // CELLS + 1000), rng.normal(size=5000)
+    ranks = Ranks(known)
+    assert len(ranks._before) == MOST_CELLS + 3
+    for side in ("left", "right"):
+        np.testing.assert_array_equal(ranks.count(new, side), np.searchsorted(np.sort(known), new, side=side))
+
+
 def test_what_becomes_of_the_calibrator_later_changes_nothing():
     draw = Mixture(8)
     cal = TOOD([[0, 1], [2, 3], [4, 5]]).fit(*draw(200))

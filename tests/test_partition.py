@@ -103,6 +103,12 @@ def test_bad_json_is_named(text):
 def test_other_bad_arguments():
     with pytest.raises(ToodError, match="sizes"):
         Partition.from_sizes([2, 0])
+    with pytest.raises(ToodError, match="sizes: expected one axis of whole numbers"):
+        Partition.from_sizes([2.0])
+    with pytest.raises(ToodError, match="factor: expected a whole number"):
+        Partition.from_sizes([2]).split(1.5)
+    with pytest.raises(ToodError, match="task 1 has no columns"):
+        Partition.from_class_tasks([0, 0, 2_000_000])
     with pytest.raises(ToodError, match="class_tasks"):
         Partition.from_class_tasks([0, -1])
     with pytest.raises(ToodError, match="task 1 has no columns"):

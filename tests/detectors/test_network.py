@@ -172,6 +172,14 @@ def test_a_loaded_detector_asks_for_its_network(setup, tmp_path):
         detectors.create("odin").fit(network=lambda x: x).score(test)
 
 
+def test_adascale_says_what_it_wants_of_a_network_and_of_percentiles(setup):
+    _, head, fit, _ = setup
+    with pytest.raises(ToodError, match="network: expected a method features"):
+        detectors.create("adascale").fit(fit, head=head, network=torch.nn.Flatten())
+    with pytest.raises(ToodError, match="percentiles: expected a low and a high one"):
+        detectors.create("adascale", percentiles=3)
+
+
 def test_adascale_samples_the_fit_set_by_seed_not_by_order(setup):
     network, head, fit, _ = setup
     settings = {"samples": 15, "k1": 30, "k2": 20}

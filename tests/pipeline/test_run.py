@@ -249,6 +249,9 @@ def test_plan_counts_the_images_that_run_forwards(finished):
     trained = sum(len(stream.train_rows(task)) for task in range(4)) * 3 + 3 * 80 * 3
     assert found["training"].startswith(f"{trained:,} images")
     assert not Path("nowhere").exists()
+    joint = plan(RunConfig(learner="joint", preset="smoke", settings={"epochs": 1}), Path("nowhere"))
+    seen = sum(len(stream.train_rows(task)) for step in range(4) for task in range(step + 1))
+    assert joint["training"].startswith(f"{seen:,} images")
 
 
 def test_config_round_trip_and_names(tmp_path, finished):

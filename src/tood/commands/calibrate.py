@@ -46,7 +46,9 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 @click.option(
     "--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha for each task.  [default: overall]"
 )
-@click.option("--ties", type=click.Choice(["conservative", "randomized"]), help="[default: conservative]")
+@click.option(
+    "--ties", type=click.Choice(["conservative", "randomized"]), help="Equal scores.  [default: conservative]"
+)
 @click.option(
     "--source",
     type=click.Choice(["held_out", "reserved", "memory", "train"]),
@@ -101,12 +103,12 @@ def _fit(
     from tood.decision import Conformal
 
     choices = sum(choice is not None for choice in (holdout, conformal, folds))
-    seed = settings.pop("seed")
+    given = [name.replace("_", "-") for name in ("per_task", "ties", "source") if settings[name] is not None]
+    if choices > 1:
+        raise click.UsageError("give one of --holdout, --conformal and --folds")
+    if given and not choices:
+        raise click.UsageError(f"--{given[0]} is about p-values: give --holdout, --conformal or --folds too")
     settings = {name: value for name, value in settings.items() if value is not None}
-    if choices > 1 or (settings and not choices):
-        why = f": --{next(iter(settings)).replace('_', '-')} is about p-values" if settings and not choices else ""
-        raise click.UsageError(f"give one of --holdout, --conformal and --folds{why}")
-    settings["seed"] = seed
     logits, labels = _read(file)
     cal = TOOD(tasks, variant=variant, margin=margin, reference=reference)
     if folds is not None:
@@ -123,9 +125,6 @@ def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArra
     """Rows held out, drawn at random whatever their label so that they stay exchangeable, and the other rows."""
     import numpy as np
 
-    from tood.ranks import check_share
-
-    check_share("holdout", share)
     order = np.random.default_rng(seed).permutation(len(labels))
     return np.split(order, [round(share * len(labels))])  # type: ignore[return-value]
 
