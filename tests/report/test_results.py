@@ -44,7 +44,10 @@ def test_signs_by_hand():
     assert bic.paper == pytest.approx(3.4) and bic.ours == pytest.approx(0.2) and bic.agrees
     deviations = [paper()[Key("cifar10", "icarl", name, "avg_auroc")].std for name in ("energy", VARIANTS[1])]
     assert icarl.spread == max(deviations) == 1.5 and not icarl.told  # 0.5 is less than its seeds differ
-    assert bic.told
+    assert bic.told and (bic.own_spread, bic.seeds) == (0.0, 1)
+    key = Key("cifar10", "bic", VARIANTS[1], "avg_auroc")
+    several = next(s for s in signs(ours | {key: Summary(50.2, 0.7, 3)}, paper()) if s.learner == "bic")
+    assert (several.own_spread, several.seeds) == (0.7, 3)
 
 
 def test_orders_count_the_pairs_that_kendall_counts():
@@ -149,6 +152,13 @@ def test_the_pages_say_what_is_there_and_what_is_missing(kept):
     assert "cifar10, seed 0, 1, 2: bic, wa, lwf; " in index
     assert "cifar10, seed 1, 2: der; " in index and "cifar10, seed 2: icarl" in index
     assert "| 0 of 3 | imagenet1k, seed 0: bic, wa, der |" in index
+    assert "3 runs (seed 0, 1), measured" in index
+    of_icarl, of_der = (
+        next(line for line in index.splitlines() if f"| {name} | TOOD" in line) for name in ("iCaRL", "DER")
+    )
+    assert ", 2 seeds |" in of_icarl and "| one seed |" in of_der
+    words = [line.rsplit(" | ")[-1] for line in index.split("### Claims")[1].split("###")[0].splitlines()[6:-1]]
+    assert set(words) == {"not yet |"} and f"0 hold here, 0 do not, {len(words)} cannot be told yet." in index
     assert "commit `0123abc`" in index and "commit `0123abc`" in tables
     assert "`tood reproduce table1 --preset cpu`" in tables
     row = next(line for line in tables.splitlines() if line.startswith("| energy |"))

@@ -25,6 +25,8 @@ class Sign(NamedTuple):
     paper: float
     ours: float
     spread: float  # the larger of the deviations over seeds that the paper gives the two
+    own_spread: float  # the same of ours
+    seeds: int  # ours
 
     @property
     def agrees(self) -> bool:
@@ -89,8 +91,8 @@ def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:
             after, before = (Key(stream, learner, name, "avg_auroc") for name in (detector, "energy"))
             if all(key in figures for key in (after, before) for figures in (theirs, ours)):
                 gain, own = (figures[after].mean - figures[before].mean for figures in (theirs, ours))
-                spread = max(theirs[after].std, theirs[before].std)
-                found.append(Sign(stream, learner, detector, gain, own, spread))
+                spread, own_spread = (max(figures[after].std, figures[before].std) for figures in (theirs, ours))
+                found.append(Sign(stream, learner, detector, gain, own, spread, own_spread, ours[after].seeds))
     return found
 
 

@@ -123,6 +123,8 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield from _coverage(own, preset)
     found = [*claims(ours, theirs), *_drift_claims(own)]
     yield from ("### Claims of the paper", "")
+    held, failed, unsure = (sum(c.holds is word for c in found) for word in (True, False, None))
+    yield from (f"{held} hold here, {failed} do not, {unsure} cannot be told yet.", "")
     yield from _table(("claim", "paper", "here", "holds"), [(c.text, c.paper, c.ours, _word(c.holds)) for c in found])
     compared = signs(ours, theirs)
     yield from ("### TOOD minus energy, Avg AUROC in points", "")
@@ -134,12 +136,14 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
             f"{s.paper:+.1f}",
             f"{s.spread:.1f}" if s.spread else "",
             f"{s.ours:+.1f}",
+            f"{s.own_spread:.1f}, {s.seeds} seeds" if s.seeds > 1 else "one seed",
             _word(s.agrees) + " (within its deviation)" * (not s.told),
         )
         for s in compared
     ]
-    yield from _table(("stream", "learner", "variant", "paper", "its deviation", "here", "same sign"), rows)
-    yield from ("Its deviation: over seeds, of energy or of TOOD, the larger. A gain within it has no sure sign.", "")
+    head = ("stream", "learner", "variant", "paper", "its deviation", "here", "our deviation", "same sign")
+    yield from _table(head, rows)
+    yield from ("Deviation: over seeds, of energy or of TOOD, the larger. A gain within it has no sure sign.", "")
     orders = learner_orders(ours, theirs)
     yield from ("### Order of learners, best first", "")
     shown = [
@@ -223,8 +227,10 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield from ("### What was run", "")
     yield from _table(("command", "runs", "missing"), rows)
     commits = _quoted(dict.fromkeys(one.commit for one in own))
+    seeds = sorted({str(one.run.manifest.get("seed")) for one in own})
     yield from (
-        f"{len(own)} runs, measured and collected at commit {commits}. [Every table](tables.md), cell by cell.",
+        f"{len(own)} runs (seed {', '.join(seeds)}), measured and collected at commit {commits}.",
+        "[Every table](tables.md), cell by cell.",
         "",
     )
     for target in TARGETS:
