@@ -112,11 +112,16 @@ def test_of_figures_drawn_twice_the_one_over_most_runs_is_kept(tmp_path):
         folder = tmp_path / "runs" / "report" / target / "figures" / "cifar10"
         folder.mkdir(parents=True)
         (folder / "drift.png").write_text(target)
+        for learner in ("icarl", "bic"):
+            (folder / learner).mkdir()
+            for name in ("ridges", "heat-maps"):
+                (folder / learner / f"{name}.png").write_text(f"{learner} {name}")
     (tmp_path / "runs" / "ablations").mkdir()
     (tmp_path / "runs" / "ablations" / "summary.md").write_text("| finding |\n")
     for commit in ("abc", "def"):  # what has not changed keeps the commit that made it
         collect_figures(tmp_path / "runs", tmp_path / "kept", commit)
-    assert (tmp_path / "kept" / "figures" / "cifar10" / "drift.png").read_text() == "drift"
+    figures = {file.name: file.read_text() for file in (tmp_path / "kept" / "figures" / "cifar10").iterdir()}
+    assert figures == {"drift.png": "drift", "icarl-ridges.png": "icarl ridges"}  # of one run: what the paper shows
     assert (tmp_path / "kept" / "ablations.md").read_text().endswith("at commit `abc`.\n")
 
 

@@ -2,8 +2,8 @@
 
 FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % of OOD), enough for every table
                   manifest.json      so that each is a run directory that `tood report` reads
-                  collected.json     the commit, and the diagnostics that need the outputs (feature drift)
-FOLDER/figures/STREAM/*.png          figures over learners and of ablations
+                  collected.json     the commit, and the diagnostics that need the outputs (drift, energies, distances)
+FOLDER/figures/STREAM/*.png          figures over learners, of ablations, and of the run that the paper shows
 FOLDER/ablations.md                  the summary of the ablations
 """
 
@@ -15,22 +15,49 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tood.files import write_text
 from tood.pipeline.metrics_file import load_metrics, save_metrics
-from tood.pipeline.store import Run
+from tood.pipeline.store import Run, find_runs
 from tood.report.gather import Measured
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["collect_figures", "collect_runs", "current_commit"]
+__all__ = ["Collected", "collect_figures", "collect_runs", "current_commit", "read_collected"]
 
 KEPT = ("accuracy", "auroc", "fpr_at_ood_recall")
 MOST = 200_000  # bytes of a metrics.parquet that keeps every digit
+OF_ONE_RUN = [f"cifar10/icarl/{name}.png" for name in ("task0", "ridges", "tsne", "nearest")]  # as the paper shows
+
+
+class Collected(NamedTuple):
+    """A run as it was kept."""
+
+    run: Run
+    table: Any
+    commit: str  # of the code that collected it
+    point: dict[str, Any]  # what it is in figures over learners
+    along: dict[str, list[float]]  # diagnostics step by step; empty where a run kept no outputs
+
+    @property
+    def preset(self) -> str:
+        """Whose settings it was trained with."""
+        return str(self.run.manifest.get("preset") or "unknown")
+
+
+def read_collected(folder: Path) -> list[Collected]:
+    """Every run in a folder that :func:`collect_runs` filled."""
+    found = []
+    for run in find_runs([folder]):
+        file = run.path / "collected.json"
+        kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        commit, point, along = kept.get("commit") or "unknown", kept.get("point") or {}, kept.get("along") or {}
+        found.append(Collected(run, load_metrics(run.path), commit, point, along))
+    return found
 
 
 def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
@@ -61,20 +88,27 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
         ).stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
             save_metrics(_rounded(table), target / "metrics.parquet")
         shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
-        point = {name: _plain(value) for name, value in Measured(run).point().items()}
-        text = json.dumps({"commit": commit, "point": point}, indent=1) + "\n"
+        measured = Measured(run)
+        point = {name: _plain(value) for name, value in measured.point().items()}
+        text = json.dumps({"commit": commit, "point": point, "along": measured.along()}, indent=1) + "\n"
         write_text(target / "collected.json", text)
         copied.append(run.path.name)
     return copied
 
 
 def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
-    """Copy the figures over learners, those of ablations and the ablations' summary, where ``out`` has them."""
+    """Copy figures (over learners, of the run that the paper shows, of ablations) and the ablations' summary."""
     copied = []
     # Several targets may have drawn one figure: the one over most runs comes last and stays.
     drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
-    for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]:
-        target = folder / "figures" / source.parent.name / source.name
+    places = {
+        source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]
+    }
+    for source in (file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}")):
+        stream, learner = source.parts[-3:-1]
+        places[source] = Path(stream, f"{learner}-{source.name}")
+    for source, place in places.items():
+        target = folder / "figures" / place
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         copied.append(target)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray
 from tood.decision import threshold
+from tood.energy import energy
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap, linear_cka, nearest_distance
 from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
@@ -140,6 +141,28 @@ class Measured:
             ood = np.asarray(step.ood[ood_set].features)[:MOST_NEAREST]
             found.append(np.asarray(nearest_distance(ood, np.asarray(step.test.features))))
         return found
+
+    def along(self) -> dict[str, list[float]]:
+        """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones (median).
+
+        Empty where the outputs are gone, without ``"nearest"`` where a run has no features.
+        """
+        if not self.has_outputs:
+            return {}
+        found: dict[str, list[float]] = {"task0_energy": [], "ood_energy": []}
+        for step in self.steps_of():
+            own = energy(step.test.logits)[step.test_tasks() == 0]
+            found["task0_energy"].append(float(own.mean()))
+            found["ood_energy"].append(float(np.mean([energy(outputs.logits).mean() for outputs in step.ood.values()])))
+        if Step(self.run, 0).has("features"):
+            found["nearest"] = [float(np.median(values)) for values in self.nearest(self.crowding_set)]
+        return found
+
+    @property
+    def crowding_set(self) -> str:
+        """The OOD set whose distances figures show: SVHN as in the paper, else the last far one."""
+        far = [name for name, group in self.run.ood.items() if group == "far"]
+        return "svhn" if "svhn" in far else (far or list(self.run.ood))[-1]
 
     def _has(self, detector: str) -> bool:
         try:

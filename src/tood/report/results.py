@@ -7,25 +7,23 @@ hand but in ``metrics/why.md``, prose that stands at the end where there is such
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from tood.files import write_text
-from tood.metrics import correlation
-from tood.pipeline.metrics_file import load_metrics, trajectory
+from tood.pipeline.metrics_file import trajectory
 from tood.pipeline.reproduce import PRESETS, TARGETS, cells, command_of, notes
-from tood.pipeline.store import Run, find_runs
-from tood.report.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
+from tood.report.agreement import claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
+from tood.report.collect import Collected, read_collected
+from tood.report.mechanisms import mechanism_claims
 from tood.report.render import to_markdown
-from tood.report.summary import collect, learner_label, on_its_own, paper_rows, with_options
+from tood.report.summary import collect, learner_label, with_options
 from tood.report.tables import MISMATCH_NOTE, TOOD_VARIANTS, build
 
-__all__ = ["Collected", "drift_relation", "read_collected", "write_results"]
+__all__ = ["write_results"]
 
 ALWAYS = (
     MISMATCH_NOTE,
@@ -35,31 +33,20 @@ ALWAYS = (
     "`cpu`, `paper` and `released`, as in the authors' files; the paper calls it DER.",
 )
 
-ENOUGH = 8  # learners, below which not seeing a relation shows nothing
 
-
-class Collected(NamedTuple):
-    """A run as it was kept: its figures, the commit that made it, and a point for figures over learners."""
-
-    run: Run
-    table: Any
-    commit: str
-    point: dict[str, Any]
-
-    @property
-    def preset(self) -> str:
-        """Whose settings it was trained with."""
-        return str(self.run.manifest.get("preset") or "unknown")
-
-
-def read_collected(folder: Path) -> list[Collected]:
-    """Every run in a folder that :func:`tood.report.collect.collect_runs` filled."""
-    found = []
-    for run in find_runs([folder]):
-        file = run.path / "collected.json"
-        kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-        found.append(Collected(run, load_metrics(run.path), kept.get("commit") or "unknown", kept.get("point") or {}))
-    return found
+FIGURES = {
+    "icarl-task0": "iCaRL's first task along the stream (the paper's main panel)",
+    "whiskers": "the first task's scores and those of OOD, learner by learner (whisker)",
+    "drift": "feature drift against both kinds of forgetting (cka)",
+    "forgetting-accuracy": "OOD forgetting against accuracy",
+    "icarl-ridges": "iCaRL's score distributions step by step (ridge)",
+    "icarl-tsne": "iCaRL's features step by step (tsne_crowding)",
+    "icarl-nearest": "how near OOD comes to iCaRL's ID features (nn_distance)",
+    "buffer-size": "calibration size (buffer_ablation)",
+    "margin": "the margin's weight (ablation_lambda)",
+    "mechanism": "TOOD against temperature and the feature-space analogue (mechanism_dissociation)",
+    "balance": "accuracy on new and old tasks beside TOOD's gain",
+}
 
 
 def write_results(metrics: Path, out: Path) -> list[Path]:
@@ -101,27 +88,11 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
     return list(contents)
 
 
-def drift_relation(points: Iterable[Mapping[str, Any]], against: str) -> tuple[float, float, int] | None:
-    """Pearson's r and p of feature drift with ``"d_avg"`` or ``"f_avg"``, and the number of learners.
-
-    A learner is one point, the mean over its seeds. None with fewer than three learners.
-    """
-    by_learner: dict[str, list[tuple[float, float]]] = {}
-    for point in points:
-        if point.get("drift") is not None and point.get(against) is not None:
-            by_learner.setdefault(point["learner"], []).append((point["drift"], point[against]))
-    means = [[sum(column) / len(pairs) for column in zip(*pairs, strict=True)] for pairs in by_learner.values()]
-    x, y = ([mean[k] for mean in means] for k in (0, 1))
-    if len(means) < 3 or len(set(x)) == 1 or len(set(y)) == 1:
-        return None
-    return (*correlation(x, y), len(means))
-
-
 def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     """Everything the index says about the runs of one preset."""
     ours, theirs = collect((one.run, one.table) for one in own), reference()
     yield from _coverage(own, preset)
-    found = [*claims(ours, theirs), *_drift_claims(own)]
+    found = [*claims(ours, theirs), *mechanism_claims(own)]
     yield from ("### Claims of the paper", "")
     held, failed, unsure = (sum(c.holds is word for c in found) for word in (True, False, None))
     yield from (f"{held} hold here, {failed} do not, {unsure} cannot be told yet.", "")
@@ -238,27 +209,6 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield ""
 
 
-def _drift_claims(own: Sequence[Collected]) -> Iterator[Claim]:
-    """Feature drift goes along with accuracy forgetting but not with OOD forgetting (paper, Fig. cka, CIFAR-10)."""
-    known = {row["finding"]: float(row["value"]) for row in paper_rows("findings.csv")}
-    # BER and other networks aside: the former has its learner's features, the latter are no other learners.
-    points = [one.point for one in own if one.run.stream == "cifar10" and on_its_own(learner_label(one.run))]
-    for against, name, text in (
-        ("d_avg", "D_avg", "cifar10: feature drift does not go along with OOD forgetting D_avg"),
-        ("f_avg", "F_avg", "cifar10: feature drift goes along with accuracy forgetting"),
-    ):
-        found = drift_relation(points, against)
-        r, p = (known[f"drift and {name}: {letter}"] for letter in "rp")
-        theirs = f"r = {r:g}, p {'<' if against == 'f_avg' else '='} {p:g}"
-        if found is None:
-            yield Claim(text, theirs, "cannot be told", None)
-            continue
-        r, p, count = found
-        related = p < 0.05 and r > 0  # where it is not seen among few, it may be there all the same
-        holds = None if not related and count < ENOUGH else related == (against == "f_avg")
-        yield Claim(text, theirs, f"r = {r:.2f}, p = {p:.3f}, {count} learners", holds)
-
-
 def _tables(own: Sequence[Collected]) -> Iterator[str]:
     """Every table beside the paper's, each with the commands and commits behind it."""
     for table in build(collect((one.run, one.table) for one in own), reference()):
@@ -280,12 +230,15 @@ def _written(file: Path) -> list[str]:
 
 
 def _figures(metrics: Path, out: Path) -> Iterator[str]:
-    files = sorted((metrics / "figures").glob("*/*.png"))
+    order = list(FIGURES)
+    found = (metrics / "figures").glob("*/*.png")
+    files = sorted(found, key=lambda file: (file.parent.name, order.index(file.stem) if file.stem in order else -1))
     if files:
         yield from ("## Figures", "")
-        for file in files:
-            place = Path(os.path.relpath(file, out)).as_posix()
-            yield from (f"![{file.parent.name}: {file.stem}]({place})", "")
+    for file in files:
+        place = Path(os.path.relpath(file, out)).as_posix()
+        text = f"{file.parent.name}: {FIGURES.get(file.stem, file.stem)}"
+        yield from (f"![{text}]({place})", "", f"*{text}*", "")
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -149,10 +149,10 @@ def _heat_maps(one: Measured, of: str) -> Figure:
 
 
 def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
-    """t-SNE and nearest distances against the last far-OOD set, where the run has features."""
+    """t-SNE and nearest distances against one OOD set, where the run has features."""
     if not Step(one.run, 0).has("features"):
         return
-    name = next((name for name in reversed(one.run.ood) if one.run.ood[name] == "far"), next(iter(one.run.ood)))
+    name = one.crowding_set
     embeddings = {}
     for index in spread(one.steps, 5):
         step = Step(one.run, index)
