@@ -35,7 +35,7 @@ ALWAYS = (
 
 
 FIGURES = {
-    "icarl-task0": "iCaRL's first task along the stream (the paper's main panel)",
+    "icarl-task0": "iCaRL's first task along the stream (main_panel)",
     "whiskers": "the first task's scores and those of OOD, learner by learner (whisker)",
     "drift": "feature drift against both kinds of forgetting (cka)",
     "forgetting-accuracy": "OOD forgetting against accuracy",
@@ -235,6 +235,10 @@ def _figures(metrics: Path, out: Path) -> Iterator[str]:
     files = sorted(found, key=lambda file: (file.parent.name, order.index(file.stem) if file.stem in order else -1))
     if files:
         yield from ("## Figures", "")
+        yield from (
+            "Drawn by `tood reproduce figures` and `tood reproduce ablations`; the paper's name in brackets.",
+            "",
+        )
     for file in files:
         place = Path(os.path.relpath(file, out)).as_posix()
         text = f"{file.parent.name}: {FIGURES.get(file.stem, file.stem)}"
