@@ -70,7 +70,7 @@ def command(
     if dry_run:
         _list(target, members, out, as_json)
     elif collect is not None:
-        _collect(members, out, collect, commit)
+        _collect(target, members, out, collect, commit)
     elif target == "toy":
         from tood.commands.toy import command as toy
 
@@ -140,11 +140,16 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
     click.echo(f"{done} of {len(states)} done", err=True)
 
 
-def _collect(members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
+def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
     from tood.report.collect import collect_figures, collect_runs, current_commit
+    from tood.report.toy_results import collect_toy
 
-    runs = _finished(members, out)
     commit = current_commit() if commit is None else commit
+    if target == "toy":
+        names = [path.name for path in collect_toy(out, folder, commit)]
+        click.echo(f"{folder}: {', '.join(names) or 'nothing new'}")
+        return
+    runs = _finished(members, out)
     copied = collect_runs(runs, folder, commit)
     files = collect_figures(out, folder, commit)
     click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs were new; {len(files)} figures and summaries")

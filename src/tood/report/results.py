@@ -7,6 +7,7 @@ hand but in ``metrics/why.md``, prose that stands at the end where there is such
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from tood.report.mechanisms import mechanism_claims
 from tood.report.render import to_markdown
 from tood.report.summary import collect, learner_label, with_options
 from tood.report.tables import MISMATCH_NOTE, TOOD_VARIANTS, build
+from tood.report.toy_results import toy_claims
 
 __all__ = ["write_results"]
 
@@ -76,10 +78,7 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
         own = [one for one in collected if one.preset == preset]
         index += [f"## Preset `{preset}`", "", *_section(own, preset)]
         tables += [f"## Preset `{preset}`", "", *_tables(own)]
-    index += [
-        *_ablations(metrics),
-        *_figures(metrics, out),
-    ]
+    index += [*_ablations(metrics), *_toy(metrics, out), *_figures(metrics, out)]
     index += ["## Why figures differ", "", *_written(metrics / "why.md"), *(f"- {why}" for why in ALWAYS), ""]
     out.mkdir(parents=True, exist_ok=True)
     contents = {out / "index.md": "\n".join(index), out / "tables.md": "\n".join(tables)}
@@ -225,6 +224,19 @@ def _ablations(metrics: Path) -> Iterator[str]:
         yield from ("## Ablations", "", *text, "")
 
 
+def _toy(metrics: Path, out: Path) -> Iterator[str]:
+    if not (metrics / "toy.json").exists():
+        return
+    kept = json.loads((metrics / "toy.json").read_text(encoding="utf-8"))
+    rows = [(c.text, c.paper, c.ours, _word(c.holds)) for c in toy_claims(kept)]
+    yield from ("## Toy", "")
+    yield from _table(("claim", "paper", "here", "holds"), rows)
+    made = f"Means over {kept['seeds']} seeds, the first five steps; the paper has one seed."
+    yield from (f"{made} Made by `tood reproduce toy` at commit `{kept['commit']}`.", "")
+    if (metrics / "toy.png").exists():
+        yield from (f"![The toy's three panels]({_link(metrics / 'toy.png', out)})", "")
+
+
 def _written(file: Path) -> list[str]:
     return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
 
@@ -240,9 +252,12 @@ def _figures(metrics: Path, out: Path) -> Iterator[str]:
             "",
         )
     for file in files:
-        place = Path(os.path.relpath(file, out)).as_posix()
         text = f"{file.parent.name}: {FIGURES.get(file.stem, file.stem)}"
-        yield from (f"![{text}]({place})", "", f"*{text}*", "")
+        yield from (f"![{text}]({_link(file, out)})", "", f"*{text}*", "")
+
+
+def _link(file: Path, out: Path) -> str:
+    return Path(os.path.relpath(file, out)).as_posix()
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
