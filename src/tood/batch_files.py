@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tood.batch import PathLike, Scored, score_file
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.errors import ToodError, UnknownNameError
 from tood.files import write_text
+from tood.ray_tasks import ray_tasks
 
 __all__ = ["Engine", "find_files", "score_files"]
 
@@ -132,30 +133,13 @@ def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
 
 
 def _on_ray(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tuple[Path, Scored | str]]:
-    """A Ray task a file, in the order in which they end; a worker that dies has its file taken up again."""
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError("ray", "ray", "--engine ray") from error
-    mine = not ray.is_initialized()
-    if mine:
-        ray.init(log_to_driver=False, include_dashboard=False)
-    try:
-        remote = ray.remote(num_cpus=1, max_retries=3)(_attempt_with_warnings)
-        jobs = {remote.remote(calibrator, source, target, alpha): target for target, source in pairs.items()}
-        while jobs:
-            (job,), _ = ray.wait(list(jobs), num_returns=1)
-            target = jobs.pop(job)
-            try:
-                outcome, messages = ray.get(job)
-            except ray.exceptions.RayError as error:
-                outcome, messages = f"{pairs[target]}: {str(error).strip().splitlines()[-1]}", []
-            for message in messages:
-                warnings.warn(message, UserWarning, stacklevel=3)
-            yield target, outcome
-    finally:
-        if mine:
-            ray.shutdown()
+    """A Ray task a file, in the order in which they end."""
+    calls = {target: (calibrator, source, target, alpha) for target, source in pairs.items()}
+    for target, result, gave_up in ray_tasks(_attempt_with_warnings, calls, max_retries=3):
+        outcome, messages = (f"{pairs[target]}: {gave_up}", []) if gave_up else result
+        for message in messages:
+            warnings.warn(message, UserWarning, stacklevel=3)
+        yield target, outcome
 
 
 class _Record:

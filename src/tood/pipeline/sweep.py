@@ -19,6 +19,7 @@ from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.pipeline.config import RunConfig, read_yaml, write_yaml
 from tood.pipeline.metrics_file import load_metrics
 from tood.pipeline.store import Run, is_locked
+from tood.ray_tasks import ray_tasks
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
@@ -160,28 +161,19 @@ def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callab
 
 def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
     """Cells as Ray tasks: a worker or node that dies has its cells tried again elsewhere, from their checkpoints."""
+    by_path = {str(cell.path.resolve()): cell for cell in cells}
+    calls = {path: (cell.config.to_mapping(), path) for path, cell in by_path.items()}
+    options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": ONE_THREAD}}
+    for path, error, gave_up in ray_tasks(_run_one, calls, **options):
+        yield by_path[path], gave_up or error
+
+
+def _run_one(config: dict[str, Any], path: str) -> str:
+    """Bring one cell to its end; what went wrong, if something did."""
+    from tood.pipeline.stages import run
+
     try:
-        import ray
-    except ImportError as error:
-        raise MissingDependencyError("ray", "ray", "--engine ray") from error
-    if not ray.is_initialized():
-        ray.init(address=os.environ.get("RAY_ADDRESS", "auto"), log_to_driver=False)
-
-    def run_one(config: dict[str, Any], path: str) -> str:
-        from tood.pipeline.stages import run
-
-        try:
-            run(RunConfig.from_mapping(config), Path(path), say=lambda line: None)
-        except ToodError as error:
-            return str(error)
-        return ""
-
-    remote = ray.remote(num_cpus=1, max_retries=5, max_calls=1, runtime_env={"env_vars": ONE_THREAD})(run_one)
-    jobs = {remote.remote(cell.config.to_mapping(), str(cell.path.resolve())): cell for cell in cells}
-    while jobs:
-        (job,), _ = ray.wait(list(jobs), num_returns=1)
-        cell = jobs.pop(job)
-        try:
-            yield cell, ray.get(job)
-        except ray.exceptions.RayError as error:
-            yield cell, str(error).strip().splitlines()[-1]
+        run(RunConfig.from_mapping(config), Path(path), say=lambda line: None)
+    except ToodError as error:
+        return str(error)
+    return ""

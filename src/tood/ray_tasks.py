@@ -1,0 +1,56 @@
+"""Calls as tasks of Ray: on the cluster of ``RAY_ADDRESS``, on a Ray that runs already, or on this machine's cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from tood.errors import MissingDependencyError
+
+__all__ = ["ray_tasks"]
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+
+
+def ray_tasks(
+    function: Callable[..., Any], calls: Mapping[KeyT, tuple[Any, ...]], **options: Any
+) -> Iterator[tuple[KeyT, Any, str]]:
+    """Call a function once for each key, a Ray task with one core each, and yield the outcomes as they come.
+
+    A worker or node that dies has its task tried again elsewhere. A Ray that was started here is ended here.
+
+    Parameters
+    ----------
+    function:
+        What to call; Ray must be able to send it.
+    calls:
+        The arguments, by key.
+    options:
+        Of ``ray.remote``, such as ``max_retries``.
+
+    Yields
+    ------
+    ``(key, result, "")``, or ``(key, None, why)`` where Ray gave up.
+    """
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingDependencyError("ray", "ray", "--engine ray") from error
+    mine = not ray.is_initialized()
+    if mine:
+        ray.init(log_to_driver=False, include_dashboard=False)
+    try:
+        remote = ray.remote(num_cpus=1, **options)(function)
+        jobs = {remote.remote(*arguments): key for key, arguments in calls.items()}
+        while jobs:
+            (job,), _ = ray.wait(list(jobs), num_returns=1)
+            key = jobs.pop(job)
+            try:
+                result = ray.get(job)
+            except ray.exceptions.RayError as error:
+                yield key, None, str(error).strip().splitlines()[-1]
+            else:
+                yield key, result, ""
+    finally:
+        if mine:
+            ray.shutdown()
