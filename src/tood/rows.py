@@ -96,7 +96,7 @@ class LogitsFile:
             shape, by_column, dtype = npy_header(file)
             size = file.tell()
         if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu" or (by_column and 1 not in shape):
-            order = " in Fortran order" if by_column else ""
+            order = " in Fortran order; save np.ascontiguousarray of it" if by_column else ""
             raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}{order}")
         expected = size + shape[0] * shape[1] * dtype.itemsize
         if self._layout == ".npy" and self.path.stat().st_size < expected:
