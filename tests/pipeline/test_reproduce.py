@@ -103,6 +103,11 @@ def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, t
     again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
     assert "0 of 1 finished runs were new" in again.stdout
     assert json.loads((kept.path / "collected.json").read_text())["commit"] == "abc"
+    (kept.path / "collected.json").write_text(json.dumps({"commit": "abc", "point": point}))  # an older format
+    again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
+    assert "1 of 1 finished runs were new" in again.stdout
+    renewed = json.loads((kept.path / "collected.json").read_text())
+    assert renewed["commit"] == "later" and renewed["along"] == Measured(Run(gap_run)).along()
 
 
 def test_of_figures_drawn_twice_the_one_over_most_runs_is_kept(tmp_path):

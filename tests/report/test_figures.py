@@ -18,6 +18,7 @@ from tood.pipeline import Run, find_runs
 from tood.report import figures
 from tood.report.appearance import COLOURS, label, spread
 from tood.report.figures.distributions import density
+from tood.report.figures.style import LEARNERS, learner_styles
 from tood.report.gather import Measured, StepScores, by_group, fixed_threshold, score_steps
 
 
@@ -340,3 +341,13 @@ def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, m
     monkeypatch.setattr(draw, "save", lambda *_: [])
     draw.draw_all(runs, tmp_path / "out")
     assert seen == {"whiskers": ["icarl", "wa"], "over": ["wa", "icarl"]}
+
+
+def test_a_learner_looks_the_same_in_every_figure() -> None:
+    one = learner_styles(["wa", "icarl", "bic+ber"])
+    other = learner_styles(["bic", "icarl", "mine", "joint", "icarl (memory=500)"])
+    assert one["icarl"] == other["icarl"]
+    assert one["bic+ber"] == other["bic"] | {"linestyle": "--"} and one["bic+ber"]["color"] != one["wa"]["color"]
+    assert other["icarl (memory=500)"] == one["icarl"] | {"linestyle": "--"}
+    looks = [(look["color"], look["marker"]) for look in learner_styles([*LEARNERS, "mine"]).values()]
+    assert len(set(looks)) == len(looks)

@@ -52,8 +52,8 @@ def test_claims_hold_or_do_not(kept):
             for row in kept["summary"]
         ]
 
-    rising, flat = list(np.linspace(0.8, 0.9, len(MARGINS))), [0.5] * len(MARGINS)
-    as_said = {"separated": rising, "crowded": flat}
+    rising, flat = np.linspace(0.8, 0.9, len(MARGINS)).tolist(), [0.5] * len(MARGINS)
+    as_said = {"separated": rising, "crowded": [*flat[:-1], 0.499]}
     assert holds(gap=18.0, summary=summary(separated=0.05), margins=as_said) == [True] * 6
     otherwise = {"separated": flat, "crowded": rising}
     found = holds(gap=-1.0, summary=summary(crowded=0.05), margins=otherwise)

@@ -26,6 +26,7 @@ Rows: TypeAlias = dict[str, list[Row]]
 PRIMARY = "tood_robust_anchor"
 STATISTICS = ("mean", "lowest", "highest", "runs")
 SETTLED = 0.5  # points: B is enough where the mean stays this near to that with every stored sample
+ENOUGH = "settled by B = 100, share of runs"
 FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages; all: every run."
 TERMS = (
     "Task rule: statistics of a group from all samples of its real task, as the authors' code does. Herding: against "
@@ -77,7 +78,7 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
             yield name, "", differences(rows.get("partition", ()), after, {"split": "1"}, "detector")
     buffer = rows.get("buffer", ())
     yield "herding", "", differences(_below_all(buffer), {"selection": "herding"}, {"selection": "random"})
-    yield "stable from B", "", [b for b in _settled(buffer) if b is not None]
+    yield ENOUGH, "", [float(b is not None and b <= 100) for b in _settled(buffer)]
     margins = _as_in_the_paper([row for row in rows.get("margin", ()) if row["detector"] == PRIMARY])
     for learner in dict.fromkeys(row["learner"] for row in margins):
         own = [row for row in margins if row["learner"] == learner]
@@ -124,7 +125,7 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
     rows, notes:
         What :func:`gather_ablations` returned.
     """
-    known = {(row["finding"], row["learner"]): float(row["value"]) for row in paper_rows("findings.csv")}
+    known = {(row["finding"], row["learner"]): row["value"] for row in paper_rows("findings.csv")}
     five = {name: [row for row in found if row["learner"] in LEARNERS] for name, found in rows.items()}
     parts = {"": rows} if five == rows or not any(five.values()) else {"five": five, "all": rows}
     found = [{(name, learner): values for name, learner, values in findings(part)} for part in parts.values()]
@@ -133,7 +134,7 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
         theirs = known.get((name.split(":")[0], learner))
         cells = [cell for part in found for cell in _cells(part.get((name, learner), []))]
         if any(cells):  # the paper's figure, over its five learners, after the first part
-            cells.insert(len(STATISTICS), None if theirs is None else Cell(Summary(theirs, 0.0, 1)))
+            cells.insert(len(STATISTICS), None if theirs is None else Cell(Summary(float(theirs), 0.0, 1)))
             shown.append((f"{name}, {label(learner)}" if learner else label(name), tuple(cells)))
     columns = [Column(part, name, 0 if name == "runs" else 2) for part in parts for name in STATISTICS]
     columns.insert(len(STATISTICS), Column(next(iter(parts)), "paper", 2))
@@ -144,9 +145,9 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
         *([FIVE] if len(parts) > 1 else []),
         TWO_VALUES,
         TERMS,
-        f"Stable from B: the smallest B from which the mean over draws stays within {SETTLED} points of that with "
-        "every stored sample; the paper says between 50 and 100.",
-        *_unsettled(rows),
+        f"Settled: from that B on the mean over draws stays within {SETTLED} points of that with every stored sample; "
+        "the paper says from between 50 and 100 on.",
+        *_agreement(found[0], known),
         *_anchors(rows),
         *_intervals(rows),
         *(f"{note}." for note in notes),
@@ -189,6 +190,8 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
     for name, (file, draw, keep) in drawn.items():
         for stream in dict.fromkeys(row["stream"] for row in rows.get(name, ())):
             chosen = [row for row in rows[name] if row["stream"] == stream and keep(row)]
+            if name == "mechanism":  # bars are means: over the learners that the paper averages
+                chosen = [row for row in chosen if row["learner"] in LEARNERS] or chosen
             note = f"{stream}: {len({row['run'] for row in chosen})} runs"
             note += "; TOOD (robust anchor)." if name != "mechanism" else "; TOOD on prototypes against prototypes."
             options = {"default": max(row["B"] for row in chosen)} if name == "buffer" else {}
@@ -214,10 +217,17 @@ def _intervals(rows: Rows) -> Iterator[str]:
             )
 
 
-def _unsettled(rows: Rows) -> Iterator[str]:
-    found = _settled(rows.get("buffer", ()))
-    if None in found:
-        yield f"In {found.count(None)} of {len(found)} runs it does so with every stored sample only; not counted."
+def _agreement(found: Mapping[tuple[str, str], list[float]], known: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Of changes that the paper states, which have its sign here."""
+    signs: dict[bool, list[str]] = {True: [], False: []}
+    for (name, learner), values in found.items():
+        theirs = known.get((name, learner))
+        if values and theirs is not None and name != ENOUGH:
+            words = f"{name} ({label(learner)})" if learner else label(name)
+            signs[float(theirs) * float(np.mean(values)) > 0].append(words)
+    for same, names in signs.items():
+        if names:
+            yield f"{'The same sign as' if same else 'Another sign than'} the paper's: {', '.join(names)}."
 
 
 def _named(rows: Rows) -> str:

@@ -77,21 +77,18 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
         if not run.metrics_path.exists():
             continue
         target = Path(folder) / run.stream / run.path.name
-        table = _slim(load_metrics(run.path))
-        before = load_metrics(target) if (target / "metrics.parquet").exists() else None
-        if before is not None and _same(before, table) and (target / "collected.json").exists():
+        table, measured = _slim(load_metrics(run.path)), Measured(run)
+        point = {name: _plain(value) for name, value in measured.point().items()}
+        kept = {"point": point, "along": measured.along()}
+        if _unchanged(target, run, table, kept):
             continue
         target.mkdir(parents=True, exist_ok=True)
-        save_metrics(table, target / "metrics.parquet")
-        if (
-            target / "metrics.parquet"
-        ).stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
-            save_metrics(_rounded(table), target / "metrics.parquet")
+        file = target / "metrics.parquet"
+        save_metrics(table, file)
+        if file.stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
+            save_metrics(_rounded(table), file)
         shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
-        measured = Measured(run)
-        point = {name: _plain(value) for name, value in measured.point().items()}
-        text = json.dumps({"commit": commit, "point": point, "along": measured.along()}, indent=1) + "\n"
-        write_text(target / "collected.json", text)
+        write_text(target / "collected.json", json.dumps({"commit": commit, **kept}, indent=1) + "\n")
         copied.append(run.path.name)
     return copied
 
@@ -104,7 +101,8 @@ def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
     places = {
         source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]
     }
-    for source in (file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}")):
+    shown = (file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}"))
+    for source in sorted(shown, key=lambda file: (_place(file.parents[3].name), file)):
         stream, learner = source.parts[-3:-1]
         places[source] = Path(stream, f"{learner}-{source.name}")
     for source, place in places.items():
@@ -145,8 +143,19 @@ def _slim(table: pa.Table) -> pa.Table:
     return table.filter(keep).combine_chunks()
 
 
-def _same(before: pa.Table, table: pa.Table) -> bool:
-    return bool(before.equals(table) or before.equals(_rounded(table)))
+def _unchanged(target: Path, run: Run, table: pa.Table, kept: dict[str, Any]) -> bool:
+    """Is all that would be written there already, whichever commit wrote it?"""
+    files = [target / name for name in ("metrics.parquet", "manifest.json", "collected.json")]
+    if not all(file.exists() for file in files):
+        return False
+    before = load_metrics(target)
+    same = before.equals(table) or before.equals(_rounded(table))
+    written = json.loads(files[2].read_text(encoding="utf-8"))
+    return bool(
+        same
+        and files[1].read_bytes() == (run.path / "manifest.json").read_bytes()
+        and {name: written.get(name) for name in kept} == kept
+    )
 
 
 def _rounded(table: pa.Table) -> pa.Table:

@@ -14,6 +14,7 @@ from tood.decision import threshold
 from tood.energy import energy
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap, linear_cka, nearest_distance
+from tood.pipeline.evidence import distances
 from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
 from tood.pipeline.scoring import Scorer, scores
 from tood.pipeline.steps import Step
@@ -143,9 +144,10 @@ class Measured:
         return found
 
     def along(self) -> dict[str, list[float]]:
-        """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones (median).
+        """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones.
 
-        Empty where the outputs are gone, without ``"nearest"`` where a run has no features.
+        ``"nearest"`` is the median distance of one OOD set, ``"distance_ratio"`` that of all in units of ID samples'
+        own. Empty where the outputs are gone, without distances where a run has no features.
         """
         if not self.has_outputs:
             return {}
@@ -156,6 +158,9 @@ class Measured:
             found["ood_energy"].append(float(np.mean([energy(outputs.logits).mean() for outputs in step.ood.values()])))
         if Step(self.run, 0).has("features"):
             found["nearest"] = [float(np.median(values)) for values in self.nearest(self.crowding_set)]
+        relative = distances(self.run, self.steps)
+        if relative is not None:
+            found["distance_ratio"] = list(relative.ratio)
         return found
 
     @property

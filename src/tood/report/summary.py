@@ -33,6 +33,7 @@ HIGHER_IS_BETTER = {
     "near_auroc": True,
     "far_auroc": True,
     "avg_fpr95": False,
+    "old_auroc": True,
     "d_avg": False,
     "near_d_avg": False,
     "far_d_avg": False,
@@ -124,6 +125,8 @@ def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[st
         auroc = trajectory(table, **pick)
         found[name, "avg_auroc"] = auroc.balanced().average()
         found[name, "d_avg"] = auroc.balanced().average_forgetting()
+        if len(auroc) > 1:  # what old tasks have left at the last step
+            found[name, "old_auroc"] = float(auroc.balanced().mean()[-1, :-1].mean())
         for group in dict.fromkeys(auroc.groups or ()):
             found[name, f"{group}_auroc"] = auroc.group(group).average()
             found[name, f"{group}_d_avg"] = auroc.group(group).average_forgetting()

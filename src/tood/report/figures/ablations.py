@@ -8,13 +8,12 @@ from matplotlib.figure import Figure
 
 from tood.report.figures.style import (
     COLOURS,
-    CYCLE,
-    MARKERS,
     Rows,
     average_by,
     caption,
     grid,
     label,
+    learner_styles,
     rows_of,
     styled,
 )
@@ -117,13 +116,12 @@ def mechanism(table: Rows, note: str = "") -> Figure:
 
 def _lines(axes: Any, rows: list[dict[str, Any]], x: str, measure: str) -> None:
     """A line a learner, with a band of one deviation over seeds."""
-    for place, learner in enumerate(dict.fromkeys(row["learner"] for row in rows)):
+    for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in rows)).items():
         found = average_by([row for row in rows if row["learner"] == learner], x, measure)
         where = sorted(found)
         means, deviations, _ = (list(column) for column in zip(*(found[value] for value in where), strict=True))
-        colour = CYCLE[place % len(CYCLE)]
-        axes.plot(where, means, color=colour, marker=MARKERS[place % len(MARKERS)], label=label(learner))
+        axes.plot(where, means, **look, label=label(learner))
         if any(deviations):
             low = [m - d for m, d in zip(means, deviations, strict=True)]
             high = [m + d for m, d in zip(means, deviations, strict=True)]
-            axes.fill_between(where, low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.fill_between(where, low, high, color=look["color"], alpha=0.15, linewidth=0)

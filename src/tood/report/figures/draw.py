@@ -82,6 +82,7 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
     if pairs:
         counts = _counts(next(iter(pairs.values()))[0][0])
         note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        note += " Some of the steps, evenly spread." * (chosen[0].steps > 5)
         yield "whiskers", whiskers(pairs, note=note)
     if len(compared) > 1:
         names = {one.learner for one in compared}
@@ -91,14 +92,17 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
 def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
     points = [one.point() for one in measured]
     runs = f"{len(measured)} runs of {len({one.learner for one in measured})} learners on {measured[0].run.stream}"
-    note = f"{runs}, {measured[0].steps} tasks; points are means over seeds, bars one standard deviation. "
+    several = len({one.learner for one in measured}) < len(measured)
+    over = "; points are means over seeds, bars one standard deviation" if several else ""
+    note = f"{runs}, {measured[0].steps} tasks{over}. "
     forgotten = r"$D_{\mathrm{avg}}$: of energy, near- and far-OOD sets weighted alike. "
     if all(np.isfinite(point["drift"]) for point in points):
         drift = "Drift: between each task's own step and the last, mean over tasks."
         yield "drift", drift_and_forgetting(points, note + forgotten + drift)
-    yield "forgetting-accuracy", forgetting_and_accuracy(points, note + forgotten)
+    if measured[0].steps > 1:
+        yield "forgetting-accuracy", forgetting_and_accuracy(points, note + forgotten)
     if all(np.isfinite(point["gain"]) for point in points):
-        yield "balance", accuracy_balance(points, f"{runs}, {measured[0].steps} tasks; bars are means over seeds.")
+        yield "balance", accuracy_balance(points, f"{runs}, {measured[0].steps} tasks" + "; means over seeds" * several)
 
 
 def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:

@@ -11,13 +11,12 @@ from matplotlib.figure import Figure
 from tood.metrics import correlation
 from tood.report.figures.style import (
     COLOURS,
-    CYCLE,
-    MARKERS,
     Rows,
     average_by,
     caption,
     grid,
     label,
+    learner_styles,
     rows_of,
     styled,
 )
@@ -28,7 +27,7 @@ AXES = {
     "drift": "feature drift, 1 − CKA",
     "d_avg": r"OOD forgetting $D_{\mathrm{avg}}$ (points)",
     "f_avg": r"accuracy forgetting $\bar{F}$ (points)",
-    "accuracy": "average accuracy (%)",
+    "old_accuracy": "accuracy on old tasks, last step (%)",
 }
 
 
@@ -49,16 +48,16 @@ def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
 
 @styled
 def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
-    """OOD forgetting against accuracy forgetting and against accuracy: the abstract's claim of a weak relation.
+    """OOD forgetting against accuracy forgetting and accuracy on old tasks: the abstract's claim of a weak relation.
 
     Parameters
     ----------
     points:
-        A row a run: ``learner``, and ``d_avg``, ``f_avg`` and ``accuracy`` in percent.
+        A row a run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
     note:
         What to say below the panels.
     """
-    return _scatter(points, [("f_avg", "d_avg"), ("accuracy", "d_avg")], note)
+    return _scatter(points, [("f_avg", "d_avg"), ("old_accuracy", "d_avg")], note)
 
 
 @styled
@@ -107,14 +106,14 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
     for axes, (x, y) in zip(panels[0], pairs, strict=True):
         xs, ys = average_by(rows, "learner", x), average_by(rows, "learner", y)
         _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
-        for place, name in enumerate(xs):
+        for name, look in learner_styles(xs).items():
             axes.errorbar(
                 xs[name][0],
                 ys[name][0],
                 xerr=_bars([xs[name][1]]),
                 yerr=_bars([ys[name][1]]),
-                fmt=MARKERS[place % len(MARKERS)],
-                color=CYCLE[place % len(CYCLE)],
+                fmt=look["marker"],
+                color=look["color"],
                 markersize=5.5,
                 elinewidth=0.7,
                 label=label(name),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ WIDTH = 7.0  # inches: the text width of a two-column page
 # Learners: of Tol's muted scheme those that cannot be taken for one of the above.
 CYCLE = ("#332288", "#CC6677", "#999933", "#88CCEE", "#882255", "#000000", "#DDCC77", "#767676")
 MARKERS = "osD^vPX<>ph*"
+LEARNERS = ("icarl", "bic", "der", "wa", "lwf", "er", "ewc", "si", "agem", "gem", "finetune", "joint", "derpp")
 TASK_MAP = "viridis"  # old tasks dark, new tasks light
 VALUE_MAP = "cividis"
 
@@ -111,6 +113,18 @@ def step_axis(axes: Any, steps: int) -> None:
     margin = 0.3 if steps < 20 else 0.005 * steps
     axes.set(xlabel="step", xlim=(-margin, steps - 1 + margin))
     whole_ticks(axes.xaxis, steps)
+
+
+def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Colour, marker and line of each learner: the same in every figure, a variation's its learner's but dashed."""
+    places = {name: place for place, name in enumerate(LEARNERS)}
+    found = {}
+    for name in names:
+        base = re.split(r"[+ ]", name, maxsplit=1)[0]
+        place = places.setdefault(base, len(places))
+        colour, marker = CYCLE[place % len(CYCLE)], MARKERS[place % len(MARKERS)]
+        found[name] = {"color": colour, "marker": marker, "linestyle": "-" if name == base else "--"}
+    return found
 
 
 def task_colours(tasks: int) -> list[tuple[float, ...]]:

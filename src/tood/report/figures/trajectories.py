@@ -63,18 +63,17 @@ def task_trajectory(
     left.annotate("chance", (1, 50), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                   va="center", fontsize=6, color=COLOURS["muted"])  # fmt: skip
     left.set(ylabel=f"task {task} (%)")
-    lines = [("id", energy, "-", "ID"), ("near", energy, "--", "near-OOD")]
-    lines += [("far", energy, "--", "far-OOD"), ("tood", tood, "-", "ID, TOOD")]
-    for group, source, dashes, name in lines:
-        key = "id" if group == "tood" else group
-        if key in source[0]:
-            middle = [float(np.mean(np.asarray(scores[key]))) for scores in source]
-            right.plot(steps, middle, color=COLOURS[group], linestyle=dashes, label=name, **marker)
+    for source, dashes, suffix in ((energy, "-", ""), (tood, "--", ", TOOD")):
+        for group in ("id", "near", "far"):
+            if group in source[0]:
+                middle = [float(np.mean(np.asarray(scores[group]))) for scores in source]
+                colour = COLOURS["tood" if group == "id" and source is tood else group]
+                right.plot(steps, middle, color=colour, linestyle=dashes, label=label(group) + suffix, **marker)
     right.set(ylabel="mean energy or TOOD score")
-    for axes in (left, right):
+    for axes, columns in ((left, 3), (right, 2)):
         step_axis(axes, int(steps[-1]) + 1)
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0.2, handlelength=2, columnspacing=1
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=2, columnspacing=1
         )
     caption(figure, note)
     return figure
