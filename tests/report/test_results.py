@@ -240,6 +240,17 @@ def test_each_ood_set_has_its_column_with_means_over_seeds(kept, tmp_path):
         assert cell.removesuffix(" |") == f"{energy:.1f} ({rest[0] - energy:+.1f}, {rest[1] - energy:+.1f})"
 
 
+def test_old_tasks_at_the_last_step_are_means_over_seeds(kept, tmp_path):
+    index = write_results(kept, tmp_path)[0].read_text()
+    row = next(line for line in index.split("### Old tasks")[1].splitlines() if line.startswith("| cifar10 | iCaRL |"))
+    own = [Measured(Run(kept / "cifar10" / f"cifar10-icarl-cpu-s{seed}")) for seed in (0, 1)]
+    energy = 100 * np.mean([one.trajectory("energy").balanced().mean()[-1, :-1] for one in own])
+    channel = 100 * np.mean(
+        [one.along["own_channel"][:-1] for one in read_collected(kept) if one.run.learner == "icarl"]
+    )
+    assert row.startswith(f"| cifar10 | iCaRL | {channel:.1f} | {energy:.1f} | ") and row.endswith("|  |  |")
+
+
 def test_the_pages_follow_from_the_files_alone(kept, tmp_path):
     once = [path.read_bytes() for path in write_results(kept, tmp_path / "a")]
     assert once == [path.read_bytes() for path in write_results(kept, tmp_path / "a")]
@@ -300,7 +311,8 @@ def test_causes_are_told_by_the_kept_figures_alone(kept, tmp_path):
 
 
 def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build, tmp_path):
-    from tood import energy
+    from tood import energy, task_energies
+    from tood.metrics import auroc
     from tood.pipeline.steps import Step
 
     run = Run(build(tmp_path / "run", tasks=3, per_class=10, detectors=("energy", *VARIANTS)))
@@ -310,6 +322,12 @@ def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build,
     assert along["task0_energy"][2] == pytest.approx(own.mean())
     oods = [energy(np.asarray(outputs.logits)).mean() for outputs in step.ood.values()]
     assert along["ood_energy"][2] == pytest.approx(np.mean(oods))
+    energies = task_energies(np.asarray(step.test.logits), step.partition)[:, 1]
+    sets = {"near": [], "far": []}
+    for ood, outputs in step.ood.items():
+        unknown = task_energies(np.asarray(outputs.logits), step.partition)[:, 1]
+        sets[run.ood[ood]].append(auroc(energies[step.test_tasks() == 1], unknown))
+    assert along["own_channel"][1] == pytest.approx(np.mean([np.mean(sets["near"]), np.mean(sets["far"])]))
     name = Measured(run).crowding_set
     assert run.ood[name] == "far"
     known, unknown = (np.asarray(outputs.features) for outputs in (step.test, step.ood[name]))

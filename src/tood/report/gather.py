@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray
 from tood.decision import threshold
-from tood.energy import energy
+from tood.energy import energy, task_energies
 from tood.errors import ToodError
-from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap, linear_cka, nearest_distance
+from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, linear_cka, nearest_distance
 from tood.pipeline.evidence import distances
 from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
 from tood.pipeline.scoring import Scorer, scores
@@ -147,7 +147,8 @@ class Measured:
         """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones.
 
         ``"nearest"`` is the median distance of one OOD set, ``"distance_ratio"`` that of all in units of ID samples'
-        own. Empty where the outputs are gone, without distances where a run has no features.
+        own; ``"own_channel"``, of each task at the last step, the AUROC of its own energy alone. Empty where the
+        outputs are gone, without distances where a run has no features.
         """
         if not self.has_outputs:
             return {}
@@ -158,6 +159,8 @@ class Measured:
             found["ood_energy"].append(float(np.mean([energy(outputs.logits).mean() for outputs in step.ood.values()])))
         if Step(self.run, 0).has("features"):
             found["nearest"] = [float(np.median(values)) for values in self.nearest(self.crowding_set)]
+        if self.steps > 1:
+            found["own_channel"] = self._own_channels(Step(self.run, self.steps - 1))
         relative = distances(self.run, self.steps)
         if relative is not None:
             found["distance_ratio"] = list(relative.ratio)
@@ -168,6 +171,18 @@ class Measured:
         """The OOD set whose distances figures show: SVHN as in the paper, else the last far one."""
         far = [name for name, group in self.run.ood.items() if group == "far"]
         return "svhn" if "svhn" in far else (far or list(self.run.ood))[-1]
+
+    def _own_channels(self, step: Step) -> list[float]:
+        """The AUROC of each task by its own channel's energy alone, near and far weighted alike."""
+        known, tasks = task_energies(step.test.logits, step.partition), step.test_tasks()
+        cells = {}
+        for name, outputs in step.ood.items():
+            unknown = task_energies(outputs.logits, step.partition)
+            cells[name] = [auroc(known[tasks == task, task], unknown[:, task]) for task in range(len(step.partition))]
+        groups = dict.fromkeys(self.run.ood.values())
+        of_group = ([cells[name] for name in cells if self.run.ood[name] == group] for group in groups)
+        found: list[float] = np.mean([np.mean(sets, axis=0) for sets in of_group], axis=0).tolist()
+        return found
 
     def _has(self, detector: str) -> bool:
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tood.files import write_text
@@ -21,7 +21,7 @@ from tood.report.appearance import label
 from tood.report.collect import Collected, read_collected
 from tood.report.mechanisms import mechanism_claims
 from tood.report.render import to_markdown
-from tood.report.summary import collect, learner_label, with_options
+from tood.report.summary import Key, Summary, collect, learner_label, with_options
 from tood.report.tables import MISMATCH_NOTE, TOOD_VARIANTS, build
 from tood.report.toy_results import toy_claims
 
@@ -36,6 +36,7 @@ ALWAYS = (
 )
 
 
+OLD_TASKS = ("energy", *TOOD_VARIANTS, "tood_auto", "tood_joint")
 FIGURES = {
     "icarl-task0": "iCaRL's first task along the stream (main_panel)",
     "whiskers": "the first task's scores and those of OOD, learner by learner (whisker)",
@@ -147,6 +148,7 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield from ([f"- {line}" for line in wrong] or ["Nothing, among what has been measured so far."])
     yield ""
     yield from _by_set(own)
+    yield from _old_tasks(own, ours)
 
 
 def _by_set(own: Sequence[Collected]) -> Iterator[str]:
@@ -162,6 +164,27 @@ def _by_set(own: Sequence[Collected]) -> Iterator[str]:
         sets = sorted({name for of_learner in learners.values() for name in of_learner})
         rows = [(learner, *(_change(seeds.get(name, ())) for name in sets)) for learner, seeds in learners.items()]
         yield from _table((f"learner, {stream}", *sets), rows)
+
+
+def _old_tasks(own: Sequence[Collected], ours: Mapping[Key, Summary]) -> Iterator[str]:
+    """What is left of old tasks at the last step in their own channels, and what scores make of it."""
+    channels: dict[tuple[str, str], list[float]] = {}
+    for one in own:
+        if "own_channel" in one.along:
+            *old, _ = one.along["own_channel"]
+            channels.setdefault((one.run.stream, learner_label(one.run)), []).append(100 * sum(old) / len(old))
+    rows = []
+    for (stream, learner), values in channels.items():
+        keys = (Key(stream, learner, detector, "old_auroc") for detector in OLD_TASKS)
+        figures = (f"{ours[key].mean:.1f}" if key in ours else "" for key in keys)
+        rows.append((stream, label(learner), f"{sum(values) / len(values):.1f}", *figures))
+    yield from ("### Old tasks at the last step", "")
+    yield from (
+        "AUROC of the tasks before the newest. Own channel: by the energy of a sample's own task alone, which a score "
+        "that is not told the task cannot use as it is; about 50 means that nothing is left to re-centre.",
+        "",
+    )
+    yield from _table(("stream", "learner", "own channel", *map(label, OLD_TASKS)), rows)
 
 
 def _averages(one: Collected, ood_set: str) -> tuple[float, ...]:
