@@ -63,7 +63,7 @@ def task_trajectory(
     left.annotate("chance", (1, 50), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                   va="center", fontsize=6, color=COLOURS["muted"])  # fmt: skip
     left.set(ylabel=f"task {task} (%)")
-    for source, dashes, suffix in ((energy, "-", ""), (tood, "--", ", TOOD")):
+    for source, dashes, suffix in ((energy, "--", ""), (tood, "-", ", TOOD")):
         for group in ("id", "near", "far"):
             if group in source[0]:
                 middle = [float(np.mean(np.asarray(scores[group]))) for scores in source]
@@ -73,7 +73,7 @@ def task_trajectory(
     for axes, columns in ((left, 3), (right, 2)):
         step_axis(axes, int(steps[-1]) + 1)
         axes.legend(
-            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=2, columnspacing=1
+            loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=3, columnspacing=1
         )
     caption(figure, note)
     return figure
