@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tood.pipeline import Run
-from tood.report.ablations import differences, findings
+from tood.report.ablations import differences, findings, over_seeds
 from tood.report.agreement import claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
 from tood.report.collect import Collected, collect_runs, read_collected
@@ -179,14 +179,14 @@ def test_differences_are_means_within():
     assert differences(rows, {"selection": "herding"}, {"selection": "random"}, "B", largest=True) == [3.0]
     full = {row_name: values for row_name, _, values in findings({"buffer": rows})}
     assert full["herding"] == [3.0]  # with all nine samples both selections are the same set
-    assert full["settled by B = 100, share of runs"] == [0.0, 0.0]  # not below all that is stored
+    assert full["settled by B = 100, share of settings"] == [0.0, 0.0]  # not below all that is stored
     longer = [
         {"run": "c", "stream": "cifar10", "B": size, "selection": "random", "avg_auroc": value}
         for size, value in ((5, 60.0), (20, 69.8), (50, 70.4), (200, 70.0))
     ]
     elsewhere = [{**row, "run": "d", "stream": "cifar100"} for row in longer]
     full = {row_name: values for row_name, _, values in findings({"buffer": longer + elsewhere})}
-    assert full["settled by B = 100, share of runs"] == [1.0]  # the paper's figure is of CIFAR-10
+    assert full["settled by B = 100, share of settings"] == [1.0]  # the paper's figure is of CIFAR-10
 
 
 @pytest.fixture(scope="module")
@@ -388,3 +388,25 @@ def test_an_interval_of_r_is_the_usual_one():
     found = stats.pearsonr(x, y)
     low, high = found.confidence_interval(0.95)
     assert _interval(found.statistic, 15) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_seeds_of_a_setting_count_once():
+    rows = [
+        {"run": f"{learner}-{seed}", "stream": "s", "learner": learner, "seed": seed, "margin": m, "avg_auroc": value}
+        for learner, seed, m, value in (
+            ("a", 0, 0.0, 1.0),
+            ("a", 1, 0.0, 3.0),
+            ("a", 0, 0.5, 5.0),
+            ("a", 1, 0.5, 9.0),
+            ("b", 0, 0.0, 1.0),
+            ("b", 0, 0.5, 0.0),
+        )
+    ]
+    settings = over_seeds({"margin": rows})["margin"]
+    assert [(row["run"], row["margin"], row["avg_auroc"]) for row in settings] == [
+        ("s a", 0.0, 2.0),
+        ("s a", 0.5, 7.0),
+        ("s b", 0.0, 1.0),
+        ("s b", 0.5, 0.0),
+    ]
+    assert differences(settings, {"margin": 0.5}, {"margin": 0.0}) == [5.0, -1.0]

@@ -19,15 +19,17 @@ from tood.report.appearance import label
 from tood.report.summary import Summary, learner_label, paper_rows
 from tood.report.tables import AVERAGE_NOTE, LEARNERS, Cell, Column, Table
 
-__all__ = ["draw_ablations", "findings", "gather_ablations", "summarize", "write_ablations"]
+__all__ = ["draw_ablations", "findings", "gather_ablations", "over_seeds", "summarize", "write_ablations"]
 
 Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, list[Row]]
 PRIMARY = "tood_robust_anchor"
-STATISTICS = ("mean", "lowest", "highest", "runs")
+STATISTICS = ("mean", "lowest", "highest", "settings")
 SETTLED = 0.5  # points: B is enough where the mean stays this near to that with every stored sample
-ENOUGH = "settled by B = 100, share of runs"
-FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages; all: every run."
+ENOUGH = "settled by B = 100, share of settings"
+FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages; all: every setting."
+SETTING = "A setting is a learner on a stream, the mean over its seeds."
+FIGURES = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "gain", "gain_low", "gain_high", "low", "high")
 TERMS = (
     "Task rule: statistics of a group from all samples of its real task, as the authors' code does. Herding: against "
     "random draws, among the stored samples, at the largest B below all of them. Anchor: the largest change."
@@ -98,6 +100,26 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
             )
 
 
+def over_seeds(rows: Rows) -> Rows:
+    """The rows of settings: those that differ in their run and seed alone become one, with the mean of each figure."""
+    found: Rows = {}
+    for name, of in rows.items():
+        groups: dict[tuple[Any, ...], list[Row]] = {}
+        for row in of:
+            case = {k: v for k, v in row.items() if k not in ("run", "seed", *FIGURES)}
+            groups.setdefault(tuple(case.items()), []).append(row)
+        found[name] = [
+            {"run": f"{seeds[0]['stream']} {seeds[0]['learner']}"}
+            | {
+                k: float(np.mean([row[k] for row in seeds])) if k in FIGURES else v
+                for k, v in seeds[0].items()
+                if k != "run"
+            }
+            for seeds in groups.values()
+        ]
+    return found
+
+
 def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", largest: bool = False) -> list[float]:
     """For each run, avg_auroc of the rows that match ``after`` minus that of those that match ``before``.
 
@@ -126,8 +148,9 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
         What :func:`gather_ablations` returned.
     """
     known = {(row["finding"], row["learner"]): row["value"] for row in paper_rows("findings.csv")}
-    five = {name: [row for row in found if row["learner"] in LEARNERS] for name, found in rows.items()}
-    parts = {"": rows} if five == rows or not any(five.values()) else {"five": five, "all": rows}
+    settings = over_seeds(rows)
+    five = {name: [row for row in found if row["learner"] in LEARNERS] for name, found in settings.items()}
+    parts = {"": settings} if five == settings or not any(five.values()) else {"five": five, "all": settings}
     found = [{(name, learner): values for name, learner, values in findings(part)} for part in parts.values()]
     shown = []
     for name, learner in found[-1]:
@@ -136,12 +159,13 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
         if any(cells):  # the paper's figure, over its five learners, after the first part
             cells.insert(len(STATISTICS), None if theirs is None else Cell(Summary(float(theirs), 0.0, 1)))
             shown.append((f"{name}, {label(learner)}" if learner else label(name), tuple(cells)))
-    columns = [Column(part, name, 0 if name == "runs" else 2) for part in parts for name in STATISTICS]
+    columns = [Column(part, name, 0 if name == "settings" else 2) for part in parts for name in STATISTICS]
     columns.insert(len(STATISTICS), Column(next(iter(parts)), "paper", 2))
     said = (
         "Changes of Avg AUROC in points: over energy; of TOOD on prototypes over prototypes; of margin 0.5 over 0; "
         "else against the default.",
         AVERAGE_NOTE,
+        SETTING,
         *([FIVE] if len(parts) > 1 else []),
         TWO_VALUES,
         TERMS,
