@@ -201,7 +201,11 @@ def write_ablations(rows: Rows, summary: Table, folder: Path) -> list[Path]:
 
 
 def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
-    """The figures of each stream, as PNG and PDF, in a folder a stream; returns the files."""
+    """The figures of each stream, as PNG and PDF, in a folder a stream; returns the files.
+
+    Where the paper's five learners are among the runs, they alone are drawn: more lines could not be told apart, and
+    bars are means. The tables have all.
+    """
     from tood.report.figures import buffer_size, margin, mechanism
     from tood.report.figures.style import save
 
@@ -214,9 +218,11 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
     for name, (file, draw, keep) in drawn.items():
         for stream in dict.fromkeys(row["stream"] for row in rows.get(name, ())):
             chosen = [row for row in rows[name] if row["stream"] == stream and keep(row)]
-            if name == "mechanism":  # bars are means: over the learners that the paper averages
-                chosen = [row for row in chosen if row["learner"] in LEARNERS] or chosen
-            note = f"{stream}: {len({row['run'] for row in chosen})} runs"
+            chosen = [row for row in chosen if row["learner"] in LEARNERS] or chosen
+            runs = len({row["run"] for row in chosen})
+            if name == "mechanism":
+                chosen = over_seeds({name: chosen})[name]
+            note = f"{stream}: {runs} run{'s' * (runs > 1)} of {len({row['learner'] for row in chosen})} learners"
             note += "; TOOD (robust anchor)." if name != "mechanism" else "; TOOD on prototypes against prototypes."
             options = {"default": max(row["B"] for row in chosen)} if name == "buffer" else {}
             paths += save(draw(chosen, note=note, **options), folder / stream / file)
