@@ -18,7 +18,7 @@ from tood.pipeline import Run, find_runs
 from tood.report import figures
 from tood.report.appearance import COLOURS, label, spread
 from tood.report.figures.distributions import density
-from tood.report.figures.style import LEARNERS, learner_styles
+from tood.report.figures.style import PLACES, learner_styles
 from tood.report.gather import Measured, StepScores, by_group, fixed_threshold, score_steps
 
 
@@ -349,5 +349,5 @@ def test_a_learner_looks_the_same_in_every_figure() -> None:
     assert one["icarl"] == other["icarl"]
     assert one["bic+ber"] == other["bic"] | {"linestyle": "--"} and one["bic+ber"]["color"] != one["wa"]["color"]
     assert other["icarl (memory=500)"] == one["icarl"] | {"linestyle": "--"}
-    looks = [(look["color"], look["marker"]) for look in learner_styles([*LEARNERS, "mine"]).values()]
+    looks = [(look["color"], look["marker"]) for look in learner_styles([*PLACES, "mine"]).values()]
     assert len(set(looks)) == len(looks)

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tood.pipeline import Run
-from tood.report.ablations import differences, findings, over_seeds
+from tood.report.ablations import differences, draw_ablations, findings, over_seeds, summarize
 from tood.report.agreement import claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
 from tood.report.collect import Collected, collect_runs, read_collected
@@ -378,6 +378,7 @@ def test_a_relation_is_told_only_where_its_interval_tells():
     for part, expected in (("goes along with accuracy forgetting", True), ("drift does not go along", False)):
         assert holds(rising, part) is expected
         assert holds(flat, part) is not expected
+        assert holds(-rising, part) is False  # a relation, and not the one that is meant
         assert holds(rising[[4, 0, 9, 2, 7]], part) is None  # five learners
         assert holds([*flat[:8], 99.0], part) is None  # one of them makes it
         assert holds(rising[:3], part) is None
@@ -410,3 +411,62 @@ def test_seeds_of_a_setting_count_once():
         ("s b", 0.5, 0.0),
     ]
     assert differences(settings, {"margin": 0.5}, {"margin": 0.0}) == [5.0, -1.0]
+
+
+def test_signs_of_ablations_stand_beside_the_papers():
+    rows = {
+        "mechanism": [
+            {
+                "run": f"cifar10-{learner}",
+                "stream": "cifar10",
+                "learner": learner,
+                "seed": 0,
+                "mechanism": name,
+                "gain": gain,
+            }
+            for learner in ("icarl", "bic")
+            for name, gain in (("temperature", -1.0), ("tood_mean_shift", -2.0))
+        ]
+    }
+    notes = summarize(rows).notes
+    assert "The same sign as the paper's: Temperature." in notes
+    assert "Another sign than the paper's: TOOD (mean shift)." in notes
+
+
+def test_figures_of_ablations_are_of_the_papers_learners(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "tood.report.figures.margin", lambda rows, note: drawn.append(({r["learner"] for r in rows}, note))
+    )
+    monkeypatch.setattr("tood.report.figures.style.save", lambda figure, path: [path])
+    row = {"stream": "cifar10", "seed": 0, "detector": VARIANTS[1], "margin": 0.0, "avg_auroc": 1.0, "d_avg": 1.0}
+    both = [{**row, "run": name, "learner": name} for name in ("icarl", "er")]
+    draw_ablations({"margin": both}, tmp_path)
+    draw_ablations({"margin": both[1:]}, tmp_path)
+    assert drawn == [
+        ({"icarl"}, "cifar10: 1 run of 1 learner; TOOD (robust anchor)."),
+        ({"er"}, "cifar10: 1 run of 1 learner; TOOD (robust anchor)."),
+    ]
+
+
+def test_what_was_written_by_hand_and_drawn_is_on_the_page(kept, tmp_path):
+    metrics = tmp_path / "metrics"
+    shutil.copytree(kept, metrics)
+    (metrics / "short.md").write_text("In short.\n")
+    (metrics / "why.md").write_text("- Because.\n")
+    (metrics / "figures" / "cifar10").mkdir(parents=True)
+    for name in ("margin", "drift", "icarl-task0"):
+        (metrics / "figures" / "cifar10" / f"{name}.png").write_bytes(b"")
+    index = write_results(metrics, tmp_path)[0].read_text()
+    parts = [
+        "In short.",
+        "## Preset",
+        "icarl-task0.png",
+        "(main_panel)*",
+        "drift.png",
+        "(cka)*",
+        "margin.png",
+        "- Because.",
+    ]
+    places = [index.index(part) for part in parts]
+    assert places == sorted(places)

@@ -222,7 +222,8 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
             runs = len({row["run"] for row in chosen})
             if name == "mechanism":
                 chosen = over_seeds({name: chosen})[name]
-            note = f"{stream}: {runs} run{'s' * (runs > 1)} of {len({row['learner'] for row in chosen})} learners"
+            learners = len({row["learner"] for row in chosen})
+            note = f"{stream}: {runs} run{'s' * (runs > 1)} of {learners} learner{'s' * (learners > 1)}"
             note += "; TOOD (robust anchor)." if name != "mechanism" else "; TOOD on prototypes against prototypes."
             options = {"default": max(row["B"] for row in chosen)} if name == "buffer" else {}
             paths += save(draw(chosen, note=note, **options), folder / stream / file)

@@ -194,14 +194,13 @@ def _forgetting(ours: Summaries) -> Iterator[Claim]:
         yield Claim(text, "said", f"{sum(positive)} of {len(positive)}", enough(positive, is_most(positive)))
     for detector in TOOD_VARIANTS:
         pairs = _settings(ours, ours, detector, "d_avg")
-        lower = [ours[after].mean < ours[before].mean for after, before in pairs]
+        lower = {after[:2]: ours[after].mean < ours[before].mean for after, before in pairs}
         last = _settings(ours, ours, detector, "old_auroc")
-        higher = [ours[after].mean > ours[before].mean for after, before in last]
-        better = sum(less and more for less, more in zip(lower, higher, strict=False))
+        better = sum(lower[after[:2]] and ours[after].mean > ours[before].mean for after, before in last)
         if lower:
             text = f"{label(detector)} has a lower D_avg than energy in most settings"
-            said = f"{sum(lower)} of {len(lower)}; in {better} of them old tasks end above energy's AUROC"
-            yield Claim(text, "most", said, enough(lower, is_most(lower)))
+            said = f"{sum(lower.values())} of {len(lower)}; in {better} of them old tasks end above energy's AUROC"
+            yield Claim(text, "most", said, enough(lower, is_most(lower.values())))
 
 
 def _fine_tuning(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:

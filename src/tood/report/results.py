@@ -17,7 +17,7 @@ from pathlib import Path
 from tood.files import write_text
 from tood.pipeline.metrics_file import trajectory
 from tood.pipeline.reproduce import PRESETS, TARGETS, cells, command_of, notes
-from tood.report.agreement import claims, learner_orders, reference, signs, tood_ranks
+from tood.report.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
 from tood.report.appearance import label
 from tood.report.collect import Collected, read_collected
 from tood.report.mechanisms import mechanism_claims
@@ -100,7 +100,7 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield from ("### Claims of the paper", "")
     held, failed, unsure = ([c.holds for c in found].count(word) for word in (True, False, None))
     yield from (f"{held} hold here, {failed} do not, {unsure} cannot be told.", "")
-    yield from _table(("claim", "paper", "here", "holds"), [(c.text, c.paper, c.ours, _word(c.holds)) for c in found])
+    yield from _claims(found)
     compared = signs(ours, theirs)
     yield from ("### TOOD minus energy, Avg AUROC in points", "")
     rows = [
@@ -259,9 +259,8 @@ def _toy(metrics: Path, out: Path) -> Iterator[str]:
     if not (metrics / "toy.json").exists():
         return
     kept = json.loads((metrics / "toy.json").read_text(encoding="utf-8"))
-    rows = [(c.text, c.paper, c.ours, _word(c.holds)) for c in toy_claims(kept)]
     yield from ("## Toy", "")
-    yield from _table(("claim", "paper", "here", "holds"), rows)
+    yield from _claims(toy_claims(kept))
     seeds = f"Means over {kept['seeds']} seeds, AUROC over the first five steps; the paper has one seed."
     head = "With overlapping classes the paper's head does not grow, ours does."
     yield from (f"{seeds} {head} Made by `tood reproduce toy` at commit `{kept['commit']}`.", "")
@@ -290,6 +289,10 @@ def _figures(metrics: Path, out: Path) -> Iterator[str]:
 
 def _link(file: Path, out: Path) -> str:
     return Path(os.path.relpath(file, out)).as_posix()
+
+
+def _claims(found: Iterable[Claim]) -> Iterator[str]:
+    yield from _table(("claim", "paper", "here", "holds"), [(c.text, c.paper, c.ours, _word(c.holds)) for c in found])
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -31,7 +31,7 @@ WIDTH = 7.0  # inches: the text width of a two-column page
 # Learners: of Tol's muted scheme those that cannot be taken for one of the above.
 CYCLE = ("#332288", "#CC6677", "#999933", "#88CCEE", "#882255", "#000000", "#DDCC77", "#767676")
 MARKERS = "osD^vPX<>ph*"
-LEARNERS = ("icarl", "bic", "der", "wa", "lwf", "er", "ewc", "si", "agem", "gem", "finetune", "joint", "derpp")
+PLACES = ("icarl", "bic", "der", "wa", "lwf", "er", "ewc", "si", "agem", "gem", "finetune", "joint", "derpp")
 TASK_MAP = "viridis"  # old tasks dark, new tasks light
 VALUE_MAP = "cividis"
 
@@ -117,7 +117,7 @@ def step_axis(axes: Any, steps: int) -> None:
 
 def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each learner: the same in every figure, a variation's its learner's but dashed."""
-    places = {name: place for place, name in enumerate(LEARNERS)}
+    places = {name: place for place, name in enumerate(PLACES)}
     found = {}
     for name in names:
         base = re.split(r"[+ ]", name, maxsplit=1)[0]
