@@ -102,6 +102,17 @@ def test_ber_raises_the_energy_score_of_known_samples(vectors):
     assert after > before + 3  # towards 27
 
 
+@pytest.mark.parametrize("pool", ["new", "all"])
+def test_the_pool_can_hold_the_memory_too(vectors, monkeypatch, pool):
+    learner = learners.create("icarl+ber", vectors, **SHORT, memory=12, ber_epochs=1, ber_lr=1e-3, ber_pool=pool)
+    learner.learn(0)
+    mixed, mix = [], BER._mix
+    monkeypatch.setattr(BER, "_mix", lambda ber, who, inputs: mixed.append(len(inputs)) or mix(ber, who, inputs))
+    learner.learn(1)
+    old = sum(learner.columns[learner.memory_rows()] < 2)
+    assert old == 6 and sum(mixed) == 48 + (old if pool == "all" else 0)
+
+
 def test_settings_of_ber_are_named(vectors):
     with pytest.raises(ToodError, match="unknown setting 'epoch'; did you mean 'epochs'"):
         learners.create("er+ber", vectors, ber_epoch=1)

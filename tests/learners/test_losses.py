@@ -66,6 +66,14 @@ def test_lwf(vectors, over):
     assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
 
 
+def test_lwf_weighs_cross_entropy_by_the_number_of_tasks(vectors):
+    learner, batch, logits = second_task("lwf", vectors, ce_weight="inverse_tasks", alpha=1.0, temperature=2.0)
+    z, y = logits.numpy(), batch.columns.numpy()
+    teacher = learner.teacher.eval()(batch.inputs).detach().numpy()
+    expected = ce(z[:, 2:], y - 2) / 2 + kd(z[:, :2], teacher, 2.0)
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_icarl_sigmoids(vectors):
     learner, batch, logits = second_task("icarl", vectors, memory=12)
     z, y = logits.numpy(), batch.columns.numpy()
@@ -162,6 +170,25 @@ def test_bic_teacher_is_corrected_and_student_is_not(vectors):
     assert (learner.network.head.scale == 1).all() and (learner.network.head.offset == 0).all()
 
 
+def test_bic_joins_each_batch_by_as_many_exemplars(vectors):
+    learner, batch, _ = second_task("bic", vectors, memory=60, batches="halves")
+    assert len(batch.rows) == 8 and len(batch.inputs) == 16
+    assert (batch.columns[:8] >= 2).all() and (batch.columns[8:] < 2).all()
+    assert set(learner.training_rows(1)) == set(vectors.train_rows(1)) - set(learner.held_out.rows)
+
+
+def test_corrections_are_reported(vectors):
+    bic = learners.create("bic", vectors, **SHORT, memory=60)
+    wa = learners.create("wa", vectors, **SHORT, memory=24)
+    for learner in (bic, wa):
+        learner.learn(0)
+        assert learner.facts == {}
+        learner.learn(1)
+    assert float(bic.facts["scale"]) == pytest.approx(float(bic.network.head.scale[3]), rel=1e-6)
+    assert float(bic.facts["offset"]) == pytest.approx(float(bic.network.head.offset[3]), rel=1e-6)
+    assert 0 < float(wa.facts["alignment"]) < 10
+
+
 def test_wa_makes_mean_lengths_equal(vectors):
     head = Head(16, 9)
     with torch.no_grad():
@@ -238,6 +265,28 @@ def test_der_stores_the_logits_at_insertion(vectors):
         assert not stored[widths[slot] :].any()
         candidates = [z for z in given[int(row)] if len(z) == widths[slot]]
         assert min(np.abs(stored[: widths[slot]] - z).max() for z in candidates) < 1e-5
+
+
+def test_der_after_the_task_as_the_authors_ran_it(vectors):
+    settings = {"memory": 12, "replay_size": 12, "alpha": 0.3, "beta": 0.5, "targets": "after_task"}
+    learner = learners.create("der", vectors, **{**SHORT, **settings})
+    learner.learn(0)
+    first = {int(row): z[:2] for row, z in zip(learner.memory.rows, learner.stored.clone(), strict=True)}
+    torch.testing.assert_close(learner.stored[:, :2], learner.outputs(learner.memory.rows)[1])  # evaluation mode
+    learner.learn(1)
+    rows = learner.memory.rows
+    assert (np.bincount(learner.columns[rows]) == 3).all()
+    for slot, row in enumerate(rows):
+        if learner.columns[row] < 2:  # what stays keeps its targets
+            torch.testing.assert_close(learner.stored[slot, :2], first[int(row)])
+            assert learner.widths[slot] == 2 and not learner.stored[slot, 2:].any()
+    learner._open(2)
+    batch = next(learner.batches(learner.training_rows(2)))
+    assert len(batch.rows) == 8 and len(batch.inputs) == 20
+    z = learner.network(batch.inputs).detach()
+    distance = (z[8:, :4] - learner.stored[learner._slots, :4]).square().mean()  # the columns of old tasks
+    new, old = ce(z[:8].numpy(), batch.columns[:8].numpy()), ce(z[8:].numpy(), batch.columns[8:].numpy())
+    assert learner.loss(batch, z).item() == pytest.approx(new + 0.3 * float(distance) + 0.5 * old, rel=1e-5)
 
 
 def test_joint_sees_everything_and_starts_anew(vectors):

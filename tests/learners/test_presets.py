@@ -30,7 +30,7 @@ def test_tables_name_only_what_exists(name):
         stream, _, learner = table.rpartition("/")
         assert stream in families | {""}
         if learner in PLAIN:
-            assert values.keys() <= learners.settings_of(learner).keys(), table
+            assert values.keys() <= learners.settings_of(f"{learner}+ber").keys(), table
         else:
             assert learner in families | {"all"} and values.keys() <= everything, table
 
@@ -62,24 +62,46 @@ def test_paper_is_the_text():
     assert learners.preset("paper", "imagenet1k", "wa")["network"] == "resnet18"
 
 
-def test_released_is_the_table():
-    icarl = learners.preset("released", "cifar10", "icarl")
-    assert (icarl["epochs"], icarl["milestones"], icarl["gamma"], icarl["batch_size"]) == (70, [49, 63], 0.2, 128)
-    assert (icarl["memory"], icarl["memory_unit"]) == (500, "class")
-    assert learners.preset("released", "cifar100", "icarl")["batch_size"] == 64
-    der = learners.preset("released", "cifar10", "der")
-    assert (der["epochs"], der["batch_size"], der["lr"], der["schedule"], der["weight_decay"]) == (
-        50,
-        32,
-        0.03,
-        "none",
-        3e-4,
-    )
-    assert (der["alpha"], der["beta"], der["momentum"], der["clip"]) == (0.1, 0.5, 0.9, 1.0)
-    lwf = learners.preset("released", "cifar10", "lwf")
-    assert (lwf["epochs"], lwf["batch_size"], lwf["schedule"], lwf["weight_decay"]) == (100, 64, "none", 5e-4)
-    assert learners.preset("released", "cifar10", "wa")["milestones"] == [80, 120, 150]
-    assert learners.preset("released", "cifar100", "bic")["memory"] == 2000
+NO_SCHEDULE = "none"
+# The authors' released files: epochs, batch size, learning rate, milestones, gamma, weight decay, memory.
+RELEASED = {
+    ("cifar10", "icarl"): (70, 128, 0.1, [49, 63], 0.2, 2e-4, 500),
+    ("cifar100", "icarl"): (70, 64, 0.1, [49, 63], 0.2, 2e-4, 2000),
+    ("cifar10", "der"): (50, 32, 0.03, NO_SCHEDULE, None, 3e-4, 500),
+    ("cifar100", "der"): (170, 128, 0.1, [80, 120], 0.2, 3e-4, 2000),
+    ("cifar10", "bic"): (170, 128, 0.1, [80, 120, 150], 0.1, 2e-4, 500),
+    ("cifar100", "bic"): (170, 128, 0.1, [60, 100, 140], 0.1, 2e-4, 2000),
+    ("cifar10", "wa"): (170, 128, 0.1, [80, 120, 150], 0.1, 2e-4, 500),
+    ("cifar10", "lwf"): (100, 64, 0.1, NO_SCHEDULE, None, 5e-4, None),
+    ("cifar100", "lwf"): (50, 64, 0.03, [22, 35, 45], 0.1, 5e-4, None),
+}
+
+
+@pytest.mark.parametrize(("stream", "learner"), RELEASED)
+def test_released_is_the_table(stream, learner):
+    found = learners.preset("released", stream, learner)
+    epochs, batch_size, lr, milestones, gamma, weight_decay, memory = RELEASED[stream, learner]
+    assert (found["epochs"], found["batch_size"], found["lr"]) == (epochs, batch_size, lr)
+    if milestones == NO_SCHEDULE:
+        assert found["schedule"] == NO_SCHEDULE
+    else:
+        assert (found["schedule"], found["milestones"], found["gamma"]) == ("multistep", milestones, gamma)
+    assert (found["weight_decay"], found.get("memory")) == (weight_decay, memory)
+    assert (found["momentum"], found["clip"], found["network"]) == (0.9, 1.0, "resnet32_icarl")
+
+
+def test_released_is_how_the_authors_ran_it():
+    def released(learner, stream="cifar10"):
+        return learners.preset("released", stream, learner)
+
+    assert released("icarl")["memory_unit"] == "class"
+    assert (released("der")["alpha"], released("der")["beta"], released("der")["targets"]) == (0.1, 0.5, "after_task")
+    assert released("bic")["batches"] == "halves"
+    assert released("icarl+ber")["ber_pool"] == "all" and "ber_pool" not in released("bic+ber")
+    assert released("icarl+ber", "cifar100")["ber_beta"] == 0.1
+    for name in ("cpu", "paper", "released"):
+        lwf = learners.preset(name, "cifar10", "lwf")
+        assert (lwf["ce"], lwf["ce_weight"], lwf["alpha"], lwf["temperature"]) == ("new", "inverse_tasks", 1.0, 2.0)
 
 
 def test_ber_has_the_settings_of_icarl_with_it():

@@ -42,6 +42,10 @@ class Batch(NamedTuple):
     columns: Tensor
     rows: IntArray
 
+    def join(self, replayed: Batch) -> Batch:
+        """This batch with replayed samples after its own."""
+        return Batch(torch.cat([self.inputs, replayed.inputs]), torch.cat([self.columns, replayed.columns]), self.rows)
+
 
 class Learner:
     """A continual-learning method: learns the tasks of a stream one after the other, in order.
@@ -80,6 +84,7 @@ class Learner:
         self.old = 0  # logit columns before the current task
         self.set_teacher(None)
         self.model: nn.Module = self.network  # the same, as the loop calls it
+        self.facts: dict[str, Any] = {}  # what the method computed in the last task, such as WA's alignment factor
         self.ber: BER | None = None
         self.scoring_head: Head | None = None  # BER's, of the last task learned
         self.columns = np.full(len(stream.train), -1)
@@ -186,6 +191,7 @@ class Learner:
         self.old = sum(self.stream.sizes[:task])
         if self.network.head.columns != self.old:
             raise ToodError(f"task: {task} was interrupted; make the learner anew, it resumes from its checkpoints")
+        self.facts = {}
         self.draw_from(task, epoch=self.settings.epochs + 1)
         torch.manual_seed(self.generator.initial_seed())  # the new columns; afterwards, dropout
         if self.distils and task:

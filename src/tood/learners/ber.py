@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -36,6 +37,11 @@ class BERSettings:
         Of all energy terms.
     trace:
         How much of a new sample is mixed into an exemplar.
+    pool:
+        What pseudo-OOD samples are mixed from: the task's ``"new"`` data, as in OpenCIL, or ``"all"`` data at hand, new
+        and memory, as the authors of the TOOD paper ran it with iCaRL.
+    beta:
+        Mixing proportions are drawn from Beta(beta, beta).
     """
 
     epochs: int = 10
@@ -46,6 +52,8 @@ class BERSettings:
     m_out: float = -5.0
     weight: float = 0.1
     trace: float = 0.002
+    pool: Literal["new", "all"] = "new"
+    beta: float = 1.0
 
 
 class BER:
@@ -78,6 +86,8 @@ class BER:
         rows = learner.stream.train_rows(task)
         memory = learner.memory_rows()
         memory = memory[learner.columns[memory] < learner.old]
+        if s.pool == "all":
+            rows = np.concatenate([rows, memory])
         losses: list[Tensor] = []
         for epoch in range(s.epochs):
             learner.draw_from(task, learner.settings.epochs + 2 + epoch, learner.fabric.global_rank)
@@ -110,9 +120,9 @@ class BER:
                 )
 
     def _mix(self, learner: Learner, inputs: Tensor) -> Tensor:
-        """Pseudo-OOD samples: pairs of new images, mixed in one proportion drawn from Beta(1, 1) (NTER)."""
+        """Pseudo-OOD samples: pairs of images, mixed in one proportion drawn from Beta(beta, beta) (NTER)."""
         partner = torch.from_numpy(learner.random.permutation(len(inputs))).to(inputs.device)
-        return torch.lerp(inputs[partner], inputs, float(learner.random.beta(1, 1)))
+        return torch.lerp(inputs[partner], inputs, float(learner.random.beta(self.settings.beta, self.settings.beta)))
 
     def _loss(self, logits: Tensor, columns: list[Tensor]) -> Tensor:
         """``CE_new + CE_old + w (L_in + L_out + L_in_old)``; the mixed samples come last."""

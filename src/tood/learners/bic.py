@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -33,12 +34,16 @@ class BiCSettings(ExemplarSettings):
         larger share of it.
     offset_penalty:
         Weight of ``offset² / 2`` in the second stage.
+    batches:
+        ``"mixed"``: new data and exemplars shuffled together, as in the original method; ``"halves"``: each batch of
+        new data is joined by as many exemplars, as the authors of the TOOD paper ran it.
     """
 
     selection: Literal["herding", "random"] = "random"
     temperature: float = 2.0
     validation: float = 0.1
     offset_penalty: float = 0.1
+    batches: Literal["mixed", "halves"] = "mixed"
 
 
 class BiC(ExemplarLearner):
@@ -55,7 +60,7 @@ class BiC(ExemplarLearner):
     name = "bic"
     settings: BiCSettings
     distils = True
-    remembers = ("memory", "held_out")
+    remembers = ("memory", "held_out", "facts")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -79,8 +84,17 @@ class BiC(ExemplarLearner):
         self.held_out.add(drawn, self.columns[drawn])
 
     def training_rows(self, task: int) -> IntArray:
-        """New data and exemplars, without what is held out."""
-        return np.setdiff1d(super().training_rows(task), self.held_out.rows)
+        """New data and, with mixed batches, exemplars, without what is held out."""
+        halves = self.settings.batches == "halves"
+        rows = self.stream.train_rows(task) if halves else super().training_rows(task)
+        return np.setdiff1d(rows, self.held_out.rows)
+
+    def batches(self, rows: IntArray) -> Iterator[Batch]:
+        """Mixed batches, or each batch of new data joined by as many exemplars."""
+        exemplars = np.setdiff1d(self.memory.rows, self.held_out.rows)
+        halves = self.settings.batches == "halves" and len(exemplars) > 0
+        for new in self.shuffled(rows):
+            yield new.join(self.draw(exemplars, len(new.rows))) if halves else new
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """Stage 1: ``λ KD + (1 - λ) CE`` with ``λ = n_old / n`` (Eqs. 1 to 3)."""
@@ -103,6 +117,7 @@ class BiC(ExemplarLearner):
         logits = self.outputs(rows)[1].cpu().double().numpy()
         scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
         self.network.head.correct(slice(self.old, None), scale, offset)
+        self.facts = {"scale": np.array(scale), "offset": np.array(offset)}
 
 
 def fit_correction(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tood.arrays import IntArray
 from tood.learners.base import Batch
 from tood.learners.replay import ReservoirLearner
 from tood.learners.settings import ReservoirSettings
+from tood.streams import Exemplars, Reservoir
 
 __all__ = ["DER", "DERpp"]
 
@@ -30,6 +34,11 @@ class DERSettings(ReservoirSettings):
         Compare all columns, those that came after a sample being pulled to 0 (``"zero_pad"``: what the full-width head
         of the paper does nearly, as its unused logits are near 0), or only the ``"width"`` that was stored. With the
         second, plain DER says nothing against new classes on old samples and forgets.
+    targets:
+        ``"online"``: logits are stored during training, by reservoir sampling, as in the original method.
+        ``"after_task"``: as the authors of the TOOD paper ran it. After each task a class-balanced memory is filled,
+        its logits are computed in evaluation mode without augmentation, and one replayed batch joins each new one; the
+        squared distance covers the columns of old tasks, zeros standing for columns that a sample never had.
     """
 
     momentum: float = 0.0
@@ -41,6 +50,7 @@ class DERSettings(ReservoirSettings):
     alpha: float = 0.3
     beta: float = 0.0
     stored: Literal["width", "zero_pad"] = "zero_pad"
+    targets: Literal["online", "after_task"] = "online"
 
 
 @dataclass(frozen=True)
@@ -62,26 +72,44 @@ class DER(ReservoirLearner):
     name = "der"
     settings: DERSettings
     remembers = ("memory", "stored", "widths")
+    memory: Reservoir | Exemplars  # type: ignore[assignment]  # as `targets` says
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         slots, device = self.settings.memory, self.fabric.device
+        if self.settings.targets == "after_task":
+            self.memory = Exemplars(total=slots, selection="random", seed=self.seed)
         self.stored = torch.zeros(slots, len(self.stream.order), device=device)
         self.widths = torch.zeros(slots, dtype=torch.int64, device=device)  # columns there were
 
+    def batches(self, rows: IntArray) -> Iterator[Batch]:
+        """New data; with targets computed after the task, joined by one replayed batch."""
+        for new in self.shuffled(rows):
+            if self.settings.targets == "after_task" and len(self.memory):
+                self._slots = self._draw_slots()
+                new = new.join(self.fetch(self.memory.rows[self._slots]))
+            yield new
+
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``CE(z, y) + α ‖h(x') - z'‖² [+ β CE(h(x''), y'')]``, x' and x'' two draws from the memory."""
-        loss = cross_entropy(logits, batch.columns)
+        """``CE(z, y) + α ‖h(x') - z'‖² [+ β CE(h(x''), y'')]``, x' and x'' two draws from the memory, or one."""
+        s, new = self.settings, len(batch.rows)
+        loss = cross_entropy(logits[:new], batch.columns[:new])
         if not len(self.memory):
             return loss
-        size = max(1, (self.settings.replay_size or self.settings.batch_size) // self.fabric.world_size)
-        slots = self.random.choice(len(self.memory), min(size, len(self.memory)), replace=False)
+        if s.targets == "after_task":
+            loss = loss + s.alpha * self.distance(logits[new:, : self.old], torch.from_numpy(self._slots))
+            return loss + s.beta * cross_entropy(logits[new:], batch.columns[new:])
+        slots = self._draw_slots()
         answer = self.model(self.fetch(self.memory.rows[slots]).inputs)
-        loss = loss + self.settings.alpha * self.distance(answer, torch.from_numpy(slots))
-        again = self.replay() if self.settings.beta else None
+        loss = loss + s.alpha * self.distance(answer, torch.from_numpy(slots))
+        again = self.replay() if s.beta else None
         if again is not None:
-            loss = loss + self.settings.beta * cross_entropy(self.model(again.inputs), again.columns)
+            loss = loss + s.beta * cross_entropy(self.model(again.inputs), again.columns)
         return loss
+
+    def _draw_slots(self) -> IntArray:
+        size = max(1, (self.settings.replay_size or self.settings.batch_size) // self.fabric.world_size)
+        return self.random.choice(len(self.memory), min(size, len(self.memory)), replace=False)
 
     def distance(self, logits: Tensor, slots: Tensor) -> Tensor:
         """The mean squared difference to what is stored in these slots, ``[n, C]`` to one number."""
@@ -93,6 +121,8 @@ class DER(ReservoirLearner):
 
     def after_step(self, batch: Batch, logits: Tensor) -> None:
         """Reservoir sampling; the logits are those of the forward pass, before the step."""
+        if not isinstance(self.memory, Reservoir):
+            return
         columns = logits.shape[1]
         slots = torch.from_numpy(self.memory.offer(self.shown(batch)))
         answers = torch.as_tensor(self.fabric.all_gather(logits.detach().float())).reshape(-1, columns)
@@ -100,6 +130,22 @@ class DER(ReservoirLearner):
         self.stored[slots[taken]] = 0
         self.stored[slots[taken], :columns] = answers[taken]
         self.widths[slots[taken]] = columns
+
+    def end_task(self, task: int) -> None:
+        """With targets computed after the task: fill the memory; samples that stay keep their targets."""
+        if not isinstance(self.memory, Exemplars):
+            return
+        slot_before = {int(row): slot for slot, row in enumerate(self.memory.rows)}
+        stored, widths = self.stored.clone(), self.widths.clone()
+        rows = self.stream.train_rows(task)
+        self.memory.add(rows, self.columns[rows])
+        new = np.array([int(row) not in slot_before for row in self.memory.rows])
+        self.stored.zero_()
+        kept = [slot_before[int(row)] for row in self.memory.rows[~new]]
+        self.stored[np.flatnonzero(~new)], self.widths[np.flatnonzero(~new)] = stored[kept], widths[kept]
+        logits = self.outputs(self.memory.rows[new])[1]
+        self.stored[np.flatnonzero(new), : logits.shape[1]] = logits
+        self.widths[np.flatnonzero(new)] = logits.shape[1]
 
 
 class DERpp(DER):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -29,11 +28,7 @@ class ER(ReservoirLearner):
         """``B_n ∪ B_M``; the reservoir sees the new rows after they were used."""
         for new in self.shuffled(rows):
             old = self.replay()
-            yield (
-                new
-                if old is None
-                else Batch(torch.cat([new.inputs, old.inputs]), torch.cat([new.columns, old.columns]), new.rows)
-            )
+            yield new if old is None else new.join(old)
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """The mean over both halves."""

@@ -24,13 +24,17 @@ class LwFSettings(Settings):
     alpha, temperature:
         Weight and temperature of the distillation.
     ce:
-        Cross-entropy over ``"all"`` columns seen, or over the ``"new"`` ones alone. This sets how far the logits of
-        old tasks fall behind those of the newest.
+        Cross-entropy over the ``"new"`` columns alone, as in the original method, or over ``"all"`` columns seen. This
+        sets how far the logits of old tasks fall behind those of the newest.
+    ce_weight:
+        Weight of the cross-entropy: ``"one"``, as in the original method, or ``"inverse_tasks"``, 1 / (number of tasks
+        seen), as the authors of the TOOD paper ran it.
     """
 
     alpha: float = 1.0
     temperature: float = 2.0
-    ce: Literal["all", "new"] = "all"
+    ce: Literal["new", "all"] = "new"
+    ce_weight: Literal["one", "inverse_tasks"] = "one"
 
 
 class LwF(Learner):
@@ -46,10 +50,12 @@ class LwF(Learner):
     distils = True
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``CE + α · KD(z_old, teacher)``."""
+        """``w · CE + α · KD(z_old, teacher)``, w being 1 or 1 / (t + 1)."""
         s = self.settings
         first = self.old if s.ce == "new" else 0
         loss = cross_entropy(logits[:, first:], batch.columns - first)
+        if s.ce_weight == "inverse_tasks":
+            loss = loss / (self.learned + 1)
         if self.old:
             loss = loss + s.alpha * distillation(logits[:, : self.old], self.teach(batch.inputs), s.temperature)
         return loss

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -44,6 +45,7 @@ class WA(ExemplarLearner):
     name = "wa"
     settings: WASettings
     distils = True
+    remembers = ("memory", "facts")
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``(1 - λ) CE + λ KD`` with ``λ = n_old / n``."""
@@ -62,7 +64,7 @@ class WA(ExemplarLearner):
     def end_task(self, task: int) -> None:
         """Align, then keep exemplars."""
         if self.old:
-            align(self.network.head, self.old)
+            self.facts = {"alignment": np.array(align(self.network.head, self.old))}
         super().end_task(task)
 
 

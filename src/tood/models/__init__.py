@@ -34,7 +34,9 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet18_imagenet": partial(resnet18, small=False),  # ImageNet's stem whatever the size: a 16th of the work
     "resnet20": partial(cifar_resnet, depth=20),
+    "resnet20_icarl": partial(cifar_resnet, depth=20, signed=True),
     "resnet32": partial(cifar_resnet, depth=32),
+    "resnet32_icarl": partial(cifar_resnet, depth=32, signed=True),  # no ReLU at the end: iCaRL's, the TOOD authors'
     "vit": ViT,
 }
 

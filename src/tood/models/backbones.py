@@ -1,6 +1,7 @@
 """Feature extractors: residual networks for small and large images, a small convolutional net, a perceptron.
 
-Each takes ``[n, C, H, W]`` (the perceptron also ``[n, D]``), gives non-negative features ``[n, dim]`` and has ``dim``.
+Each takes ``[n, C, H, W]`` (the perceptron also ``[n, D]``), gives features ``[n, dim]`` (non-negative, except
+``resnet…_icarl``) and has ``dim``.
 A convolution and its normalisation are always neighbours in one ``nn.Sequential``, which is how
 :meth:`~tood.models.Network.fused` finds them.
 """
@@ -44,10 +45,14 @@ class ZeroPad(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut; the sum and its ReLU overwrite what nobody reads again."""
+    """Two 3×3 convolutions and a shortcut; the sum and its ReLU overwrite what nobody reads again.
 
-    def __init__(self, inputs: int, outputs: int, stride: int, project: bool) -> None:
+    With ``signed`` there is no ReLU after the sum.
+    """
+
+    def __init__(self, inputs: int, outputs: int, stride: int, project: bool, signed: bool = False) -> None:
         super().__init__()
+        self.signed = signed
         self.first = conv_bn(inputs, outputs, stride=stride)
         self.second = conv_bn(outputs, outputs)
         self.shortcut: nn.Module = nn.Identity()
@@ -57,7 +62,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[n, C, H, W]`` to ``[n, C', H', W']``."""
         y: Tensor = self.second(self.first(x).relu_())
-        return y.add_(self.shortcut(x)).relu_()
+        y = y.add_(self.shortcut(x))
+        return y if self.signed else y.relu_()
 
 
 class ResNet(nn.Module):
@@ -73,13 +79,17 @@ class ResNet(nn.Module):
         Basic blocks a stage.
     project:
         Whether shortcuts that change shape are 1×1 convolutions (else they pad with zeros).
+    signed:
+        Whether the last block has no ReLU, so that features can be negative.
 
     References
     ----------
     He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
     """
 
-    def __init__(self, stem: nn.Module, widths: Sequence[int], blocks: int, project: bool) -> None:
+    def __init__(
+        self, stem: nn.Module, widths: Sequence[int], blocks: int, project: bool, signed: bool = False
+    ) -> None:
         super().__init__()
         self.stem = stem
         self.stages = nn.Sequential()
@@ -87,7 +97,8 @@ class ResNet(nn.Module):
         for stage, width in enumerate(widths):
             for block in range(blocks):
                 stride = 2 if stage and not block else 1
-                self.stages.append(BasicBlock(inputs, width, stride, project))
+                last = stage == len(widths) - 1 and block == blocks - 1
+                self.stages.append(BasicBlock(inputs, width, stride, project, signed and last))
                 inputs = width
         self.dim = inputs
 
@@ -97,10 +108,10 @@ class ResNet(nn.Module):
         return y.mean((2, 3))
 
 
-def cifar_resnet(shape: Sequence[int], depth: int) -> ResNet:
+def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResNet:
     """The CIFAR variant of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32."""
     stem = nn.Sequential(*conv_bn(_channels(shape), 16), nn.ReLU(inplace=True))
-    return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False)
+    return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False, signed=signed)
 
 
 def resnet18(shape: Sequence[int], small: bool | None = None) -> ResNet:

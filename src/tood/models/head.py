@@ -77,6 +77,11 @@ class Head(nn.Module):
         self.scale[columns] = scale
         self.offset[columns] = offset
 
+    @property
+    def corrected(self) -> bool:
+        """Whether some column has a correction."""
+        return bool((self.scale != 1).any() or (self.offset != 0).any())
+
     def effective(self) -> tuple[Tensor, Tensor]:
         """The one linear map the head is: weight ``[C, D]`` and bias ``[C]`` with the correction folded in."""
         return self.weight * self.scale[:, None], self.bias * self.scale + self.offset

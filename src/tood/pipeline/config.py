@@ -15,7 +15,7 @@ from tood.files import write_text
 
 __all__ = ["RunConfig", "parse_settings", "read_yaml", "write_yaml"]
 
-CalibrationSource: TypeAlias = Literal["train", "memory", "reserved"]
+CalibrationSource: TypeAlias = Literal["train", "memory", "reserved", "augmented"]
 FitData: TypeAlias = Literal["current", "all", "memory"]
 
 CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
@@ -39,8 +39,9 @@ class RunConfig:
     settings:
         Learner settings that replace the preset's.
     calibration:
-        Where the calibration set comes from: ``"train"`` (random training data of each task, as the paper's authors
-        do), ``"memory"`` (replayed exemplars, as the paper's text says) or ``"reserved"`` (set aside at arrival).
+        Where the calibration set comes from: ``"train"`` (random training data of each task), ``"memory"`` (replayed
+        exemplars, as the paper's text says), ``"reserved"`` (set aside at arrival) or ``"augmented"`` (training data
+        augmented as in training, B shared by the classes seen so far, as the paper's authors do).
     calibration_size:
         B, over all classes of the stream; 0 means the paper's size, or ten a class where it gives none.
     reserve:

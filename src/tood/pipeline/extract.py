@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray
-from tood.detectors import Outputs
 from tood.errors import ToodError
 from tood.pipeline.config import RunConfig
+from tood.pipeline.store import Arrays
 from tood.streams import Source, Stream
 
 if TYPE_CHECKING:
@@ -31,11 +31,15 @@ class StepRows:
         What detectors fit on.
     calibration:
         The calibration sets by source; ``reserved`` and ``memory`` only where there are such samples of every class.
+    augmented:
+        Training samples to be augmented as in training: B shared by the classes seen so far, as the authors of the
+        TOOD paper calibrate. Empty where the stream has no augmentation.
     """
 
-    def __init__(self, fit: IntArray, calibration: dict[str, IntArray]) -> None:
+    def __init__(self, fit: IntArray, calibration: dict[str, IntArray], augmented: IntArray) -> None:
         self.fit = fit
         self.calibration = calibration
+        self.augmented = augmented
 
     def union(self) -> IntArray:
         """Every row once, ascending."""
@@ -71,7 +75,10 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
     if stream.reserve:
         reserved = np.concatenate([stream.reserved_rows(task) for task in range(step + 1)])
         calibration["reserved"] = draw_by_class(reserved, stream, size, config.seed)
-    if config.calibration not in calibration:
+    augmented = np.empty(0, np.int64)
+    if stream.augmentation != "none":
+        augmented = draw_by_class(seen, stream, size * len(stream.order) // len(classes), config.seed)
+    if config.calibration not in (*calibration, *(["augmented"] * (len(augmented) > 0))):
         raise ToodError(
             f"calibration: {config.learner} has no {config.calibration!r} samples of every class at step {step}; "
             f"there is {', '.join(calibration)}"
@@ -82,7 +89,7 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
         fit = np.union1d(seen if config.fit == "all" else stream.train_rows(step), memory)
     if len(fit) == 0:
         raise ToodError(f"fit: {config.learner} keeps no memory to fit detectors on; use 'current' or 'all'")
-    return StepRows(fit, calibration)
+    return StepRows(fit, calibration, augmented)
 
 
 def draw_by_class(rows: IntArray, stream: Stream, size: int, seed: int) -> IntArray:
@@ -99,52 +106,67 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows) -> dict
     """The sets of one step, as :func:`tood.pipeline.write_step` wants them."""
     fused = network.fused()
     union = rows.union()
-    logits, features = forward(fused, stream, stream.train, union)
-    columns = stream.columns(stream.train.labels[union])
+    trained = forward(fused, stream, stream.train, union)
 
-    def part(chosen: IntArray) -> Outputs:
+    def part(chosen: IntArray) -> Arrays:
         places = np.searchsorted(union, chosen)
-        return Outputs(logits=logits[places], features=features[places], labels=columns[places])
+        return {name: array[places] for name, array in trained.items()} | {"labels": _columns(stream.train, chosen)}
+
+    def _columns(source: Source, chosen: IntArray) -> IntArray:
+        return stream.columns(source.labels[chosen])
 
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
-    test_logits, test_features = forward(fused, stream, stream.test, test_rows)
-    ood = {}
-    for ood_set in stream.ood:
-        ood_logits, ood_features = forward(fused, stream, ood_set.source, np.arange(len(ood_set.source)))
-        ood[ood_set.name] = Outputs(logits=ood_logits, features=ood_features)
+    calibrations = {source: part(chosen) for source, chosen in rows.calibration.items()}
+    if len(rows.augmented):
+        calibrations["augmented"] = forward(fused, stream, stream.train, rows.augmented, augmentation_seed=step)
+        calibrations["augmented"]["labels"] = _columns(stream.train, rows.augmented)
     weight, bias = network.effective_head()
+    head = {"weight": weight, "bias": bias}
+    if network.head.corrected:
+        head |= {"raw_weight": network.head.weight, "raw_bias": network.head.bias}
     return {
-        "test": Outputs(
-            logits=test_logits, features=test_features, labels=stream.columns(stream.test.labels[test_rows])
-        ),
+        "test": forward(fused, stream, stream.test, test_rows) | {"labels": _columns(stream.test, test_rows)},
         "fit": part(rows.fit),
-        "calibrations": {source: part(chosen) for source, chosen in rows.calibration.items()},
-        "ood": ood,
-        "head": {"weight": weight.cpu().numpy(), "bias": bias.cpu().numpy()},
+        "calibrations": calibrations,
+        "ood": {s.name: forward(fused, stream, s.source, np.arange(len(s.source))) for s in stream.ood},
+        "head": {name: tensor.detach().cpu().numpy() for name, tensor in head.items()},
     }
 
 
-def forward(network: Network, stream: Stream, source: Source, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Logits ``[n, C]`` and features ``[n, D]`` of some rows of a source."""
+def forward(
+    network: Network, stream: Stream, source: Source, rows: IntArray, augmentation_seed: int | None = None
+) -> Arrays:
+    """Logits ``[n, C]`` and features ``[n, D]`` of some rows of a source; raw logits where the head corrects them.
+
+    With a seed, images are augmented as in training.
+    """
     import torch
+    from torch.nn.functional import linear
 
-    from tood.streams.augment import prepare
+    from tood.streams.augment import augment, prepare
 
-    device = network.head.weight.device
-    logits, features = [], []
+    head = network.head
+    parts: dict[str, list[FloatArray]] = {}
+    generator = torch.Generator().manual_seed(augmentation_seed or 0)
     with torch.inference_mode():
         for start in range(0, len(rows), BATCH):
-            batch = prepare(source.take(rows[start : start + BATCH]), stream.mean, stream.std, device)
+            samples = source.take(rows[start : start + BATCH])
+            batch = prepare(samples, stream.mean, stream.std, head.weight.device)
+            if augmentation_seed is not None:
+                batch = augment(batch, stream.augmentation, generator, black=stream.black)
             z = network.features(batch)
-            features.append(z.float().cpu().numpy())
-            logits.append(network.head(z).float().cpu().numpy())
-    return np.concatenate(logits), np.concatenate(features)
+            found = {"logits": head(z), "features": z}
+            if head.corrected:
+                found["raw_logits"] = linear(z, head.weight, head.bias)
+            for name, tensor in found.items():
+                parts.setdefault(name, []).append(tensor.float().cpu().numpy())
+    return {name: np.concatenate(chunks) for name, chunks in parts.items()}
 
 
-def predictions(learner: Any, test: Outputs) -> IntArray | None:
+def predictions(learner: Any, test: Arrays) -> IntArray | None:
     """What the learner answers where that is not the largest logit (iCaRL's nearest class mean), else None."""
-    answered: IntArray = np.asarray(learner.predict(test.features, test.logits))
-    return None if (answered == np.asarray(test.logits).argmax(axis=1)).all() else answered
+    answered: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
+    return None if (answered == test["logits"].argmax(axis=1)).all() else answered
 
 
 def with_source(sets: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def _extract(
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    for array in (rows.fit, *(v for _, v in sorted(rows.calibration.items()))):
+    for array in (rows.fit, rows.augmented, *(v for _, v in sorted(rows.calibration.items()))):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode() + fingerprint(stream))
     key, key_file = digest.hexdigest(), folder / "outputs.key"
@@ -201,6 +201,8 @@ def _extract(
         network.save(folder / "model.safetensors")
         sets = with_source(extract(network, stream, step, rows), config.calibration)
         write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
+        if learner.facts:
+            write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
         write_text(key_file, key)
     for scorer in asked:
         score_with_network(Step(found, step), scorer, network, stream, rows)

@@ -218,7 +218,9 @@ def write_step(
     if predictions is not None:
         files["outputs/test.npz"]["predictions"] = indices(predictions, "predictions")
     if head is not None:
-        files["head.npz"] = {n: floats(_get(head, n), f"head {n}", d) for n, d in (("weight", 2), ("bias", 1))}
+        names = {"weight": 2, "bias": 1, "raw_weight": 2, "raw_bias": 1}
+        kept = {n: d for n, d in names.items() if not n.startswith("raw_") or _get(head, n) is not None}
+        files["head.npz"] = {n: floats(_get(head, n), f"head {n}", d) for n, d in kept.items()}
     _check(run, step, files)
     with run.lock():
         _write(run.folder(step), files)
@@ -266,8 +268,9 @@ def _arrays(given: Any, name: str, labels: bool) -> Arrays:
         given = {"logits": given}
     try:
         arrays: Arrays = {"logits": floats(_get(given, "logits"), "logits", ndim=2)}
-        if _get(given, "features") is not None:
-            arrays["features"] = floats(_get(given, "features"), "features", ndim=2)
+        for optional in ("features", "raw_logits"):
+            if _get(given, optional) is not None:
+                arrays[optional] = floats(_get(given, optional), optional, ndim=2)
         if labels:
             arrays["labels"] = indices(_get(given, "labels"), "labels")
     except ToodError as error:
