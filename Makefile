@@ -50,7 +50,7 @@ docs: install
 
 # The results pages from the measured figures that are committed.
 results: install
-	$(BIN)/python -m tood.report.results docs/results/metrics docs/results
+	PYTHONPATH=docs/results $(BIN)/python -m results_pages docs/results/metrics docs/results
 
 # The wheel must calibrate and score in an empty environment with the core dependencies only.
 dist: install

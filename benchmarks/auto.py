@@ -17,8 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from past_tood import ENERGY, Method, calibration, label, measure, table, write_toy
-from tood.pipeline import Step, find_runs, toy
-from tood.pipeline.store import Run
+from tood.paper import toy
+from tood.runs import Step, find_runs
+from tood.runs.directory import Run
 
 PAPER = [ENERGY, Method.of("tood_mean_shift"), Method.of("tood_robust_anchor")]
 AUTO = Method.of("tood_auto")

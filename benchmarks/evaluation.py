@@ -28,10 +28,10 @@ import torch
 from tood import detectors, models
 from tood.detectors import Head, Outputs
 from tood.metrics import evaluate_tasks
-from tood.pipeline import Run, Step, default_scorers, measure, write_manifest, write_step
-from tood.pipeline.config import RunConfig
-from tood.pipeline.extract import extract, forward, step_rows, with_source
-from tood.pipeline.measure import measure_step
+from tood.runs import Run, Step, default_scorers, measure, write_manifest, write_step
+from tood.runs.config import RunConfig
+from tood.runs.extract import extract, forward, step_rows, with_source
+from tood.runs.measure import measure_step
 from tood.streams import ArraySource, OODSet, Stream
 
 OOD = {"cifar100": 10_000, "tinyimagenet": 5_000, "mnist": 5_000, "svhn": 5_000, "textures": 1_200, "places": 5_000}

@@ -32,10 +32,10 @@ from tood import detectors
 from tood.detectors import Outputs
 from tood.errors import ToodError
 from tood.metrics import Trajectory, evaluate_tasks, nearest_distance
-from tood.pipeline import toy
-from tood.pipeline.scoring import draw, usable
-from tood.pipeline.steps import Step, write_step
-from tood.pipeline.store import Run, find_runs, write_manifest
+from tood.paper import toy
+from tood.runs.directory import Run, find_runs, write_manifest
+from tood.runs.score import draw, usable
+from tood.runs.steps import Step, write_step
 
 METRICS = ("auroc", "fpr_at_id_recall", "fpr_at_ood_recall")
 
@@ -211,7 +211,7 @@ def evidence(results: Results) -> dict[str, Any]:
             figures = {"above": sum(g > 0 for g in gains), "of": len(gains), "gain": round(float(np.mean(gains)), 2)}
             figures["near"] = round(float(np.mean(near)), 2)
             measured.setdefault(str(method), {})[stream] = figures
-    command = "python benchmarks/past_tood.py --evidence src/tood/pipeline/supported.json RUNS"
+    command = "python benchmarks/past_tood.py --evidence src/tood/audit/supported.json RUNS"
     settings = {str(method): detectors.create(method.detector).get_params() for method in (*NEW, AUTO)}
     return {"command": command, "settings": settings, "detectors": measured}
 

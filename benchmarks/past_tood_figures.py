@@ -17,10 +17,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from tood.metrics import Trajectory
-from tood.pipeline.metrics_file import load_metrics, trajectory
-from tood.pipeline.store import Run, find_runs
 from tood.report.figures.style import CYCLE, MARKERS, caption, grid, label, save, step_axis, styled
 from tood.report.summary import learner_label
+from tood.runs.directory import Run, find_runs
+from tood.runs.metrics_file import load_metrics, trajectory
 
 SCORES = {  # name: colour, marker
     "energy": ("#CC79A7", "o"),

@@ -49,7 +49,7 @@ def make_logits(path: Path, rows: int, columns: int) -> None:
 
 
 def stream(folder: Path, logits: Path, alpha: float | None) -> dict[str, float]:
-    from tood.batch import score_file
+    from tood.deploy.score_file import score_file
 
     import pyarrow.parquet  # noqa: F401  isort:skip: not part of what is timed
 

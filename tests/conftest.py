@@ -23,3 +23,6 @@ def peers():
     except ImportError as error:
         pytest.skip(f"pytorch-ood is not installed: {error}")
     return module
+
+
+pytest_plugins = ["tests.made_runs"]

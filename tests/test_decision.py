@@ -284,7 +284,7 @@ def test_what_becomes_of_the_calibrator_later_changes_nothing():
 
 def test_a_detector_decides_too(tmp_path):
     from tood import detectors
-    from tood.batch import load_scorer
+    from tood.deploy.score_file import load_scorer
 
     draw = Mixture(8)
     known, new = (detectors.Outputs(logits=draw(rows)[0]) for rows in (200, 50))

@@ -57,10 +57,10 @@ def make_run(
     **more: Any,
 ) -> Path:
     """Write and measure a run. ``fade``: how much of an old task's scale is lost; ``turn``: how fast features move."""
-    from tood.pipeline.measure import measure
-    from tood.pipeline.scoring import Scorer
-    from tood.pipeline.steps import write_step
-    from tood.pipeline.store import Run, write_manifest
+    from tood.runs.directory import Run, write_manifest
+    from tood.runs.measure import measure
+    from tood.runs.score import Scorer
+    from tood.runs.steps import write_step
 
     world = make_world(tasks * size, per_class, seed)
     rng = np.random.default_rng(seed + 1000)

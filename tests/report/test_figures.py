@@ -14,12 +14,12 @@ from matplotlib.text import Text
 from scipy.stats import gaussian_kde, pearsonr
 
 from tood import ToodError, detectors
-from tood.pipeline import Run, find_runs
 from tood.report import figures
 from tood.report.appearance import COLOURS, label, spread
 from tood.report.figures.distributions import density
 from tood.report.figures.style import PLACES, learner_styles
 from tood.report.gather import Measured, StepScores, by_group, fixed_threshold, score_steps
+from tood.runs import Run, find_runs
 
 
 def triangle(tasks: int, seed: int = 0, low: float = 0.4) -> np.ndarray:

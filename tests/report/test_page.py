@@ -19,16 +19,18 @@ import pytest
 from click.testing import CliRunner
 
 from tood import ToodError
+from tood.audit import audit
 from tood.cli import cli
-from tood.pipeline import Run, audit, find_runs
-from tood.pipeline.measure import measure
-from tood.pipeline.metrics_file import load_metrics, trajectory
-from tood.pipeline.scoring import Scorer
+from tood.paper.reference import reported
 from tood.report import figures
 from tood.report.gather import Measured, StepScores, score_steps
-from tood.report.page import write_page
-from tood.report.page_content import histograms
+from tood.report.page.content import histograms
+from tood.report.page.write import write_page
 from tood.report.summary import collect
+from tood.runs import Run, find_runs
+from tood.runs.measure import measure
+from tood.runs.metrics_file import load_metrics, trajectory
+from tood.runs.score import Scorer
 
 EVIL = '</script><script>document.title = "taken"</script><img src=x onerror=alert(1)>&amp;\u2028'
 
@@ -80,7 +82,8 @@ def test_the_main_table_is_the_summary_of_the_runs(sweep: Path, tmp_path: Path) 
 
 def test_the_paper_s_figures_stand_beside_ours(build: Callable[..., Path], tmp_path: Path) -> None:
     run = build(tmp_path / "run", stream="cifar10", tasks=2, detectors=("energy", "tood_mean_shift"))
-    shown = data_of(write_page([Run(run)], tmp_path / "report.html").read_text(encoding="utf-8"))
+    page = write_page([Run(run)], tmp_path / "report.html", reported())
+    shown = data_of(page.read_text(encoding="utf-8"))
     theirs = {row["detector"]: row["values"]["avg_auroc"]["paper"] for row in shown["table"]}
     assert theirs == {"energy": 65.9, "tood_mean_shift": 66.5}  # Table 1, iCaRL
     assert shown["accuracy"][0]["values"]["avg_cil_acc"]["paper"] == 80.9
@@ -130,12 +133,12 @@ def test_nothing_is_fetched_and_only_our_scripts_may_run(page: str) -> None:
 
 def test_size(page: str, sweep: Path) -> None:
     assert len(page.encode()) < 1_000_000
-    assets = resources.files("tood.report") / "assets"
+    assets = resources.files("tood.report.page") / "assets"
     assert all(len(entry.read_bytes()) < 2**20 for entry in assets.iterdir() if entry.is_file())
 
 
 def test_the_embedded_libraries_are_those_of_the_notice(page: str) -> None:
-    assets = resources.files("tood.report") / "assets"
+    assets = resources.files("tood.report.page") / "assets"
     notice = (assets / "NOTICE.md").read_text(encoding="utf-8")
     for name, version in (("d3.min.js", "7.9.2"), ("plot.umd.min.js", "0.6.17")):
         script = (assets / name).read_bytes()
@@ -165,7 +168,7 @@ def test_the_page_is_reproducible_and_writes_no_figures_into_the_run(five: Path,
 
 
 def test_without_matplotlib_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page\nimport tood.report.figures"
+    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page.write\nimport tood.report.figures"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stderr.strip().endswith('drawing figures needs matplotlib: pip install "tood[report]"')
 
@@ -173,7 +176,7 @@ def test_without_matplotlib_the_error_says_what_to_install() -> None:
 def test_torch_is_not_needed(five: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path\nfrom tood.pipeline import Run\nfrom tood.report.page import write_page\n"
+        "from pathlib import Path\nfrom tood.runs import Run\nfrom tood.report.page.write import write_page\n"
         "import tood.report.figures\n"
         f"write_page([Run({str(five)!r})], Path({str(tmp_path / 'page.html')!r}))"
     )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tood.pipeline import Run, find_runs
 from tood.report.gather import Measured, score_steps
-from tood.report.page import write_page
+from tood.report.page.write import write_page
+from tood.runs import Run, find_runs
 
 FLAGS = (
     "--headless",

@@ -9,10 +9,11 @@ import pytest
 
 from tood import ToodError
 from tood.metrics import auroc, fpr_at_id_recall, fpr_at_ood_recall
-from tood.pipeline import Run, Scorer, find_runs, load_metrics, measure, write_manifest, write_step
+from tood.paper.reference import reported
 from tood.report.render import print_tables, to_csv, to_latex, to_markdown
-from tood.report.summary import Key, Summary, best_keys, collect, learner_label, paper, ranks
+from tood.report.summary import Key, Summary, best_keys, collect, learner_label, ranks
 from tood.report.tables import build, tables_of
+from tood.runs import Run, Scorer, find_runs, load_metrics, measure, write_manifest, write_step
 
 pytest.importorskip("pyarrow")
 
@@ -140,7 +141,9 @@ BOLD = {
 
 
 def table_1():
-    return {key: value for key, value in paper().items() if key.stream.startswith("cifar") and "+" not in key.learner}
+    return {
+        key: value for key, value in reported().items() if key.stream.startswith("cifar") and "+" not in key.learner
+    }
 
 
 def test_bold_marks_are_the_papers():
@@ -171,13 +174,13 @@ def test_paper_data_is_whole():
     found = table_1()
     assert len(found) == 2 * 5 * (1 + 10 * 2)
     assert found[Key("cifar10", "der", "tood_mean_shift", "avg_auroc")] == Summary(69.3, 0.9, 3)
-    assert paper()[Key("cifar10", "icarl+ber", "energy", "avg_fpr95")] == Summary(67.1, 0.0, 1)
-    assert paper()[Key("imagenet1k", "bic", "energy", "avg_auroc")] == Summary(59.2, 0.0, 1)
+    assert reported()[Key("cifar10", "icarl+ber", "energy", "avg_fpr95")] == Summary(67.1, 0.0, 1)
+    assert reported()[Key("imagenet1k", "bic", "energy", "avg_auroc")] == Summary(59.2, 0.0, 1)
 
 
 def test_against_the_paper_shows_its_figure_and_the_difference():
     ours = {key: Summary(value.mean + 1.25, 0.5, 3) for key, value in table_1().items()}
-    text = to_markdown(next(t for t in build(ours, paper()) if t.name == "cifar10-main"))
+    text = to_markdown(next(t for t in build(ours, reported()) if t.name == "cifar10-main"))
     row = next(line for line in text.splitlines() if line.startswith("| energy"))
     assert row.split("|")[2].strip() == "67.2 ± 0.5 (65.9, +1.2)"  # 0.6 behind the best, whose deviation is 0.5
     assert "In brackets: the paper's figure, and ours minus it." in text and "MDS lost its minus sign" in text
@@ -191,7 +194,7 @@ def test_table_2_is_made_where_runs_have_a_fine_tuned_head(runs):
     assert rows["BER + energy"][0].value.seeds == 1 and rows["energy"][0].value.seeds == 3
     assert rows["energy"][0].best != rows["BER + energy"][0].best  # one of the two is the best
     # The paper's own table again: its bold marks.
-    again = next(t for t in build(paper(), {}) if t.name == "cifar10-ber")
+    again = next(t for t in build(reported(), {}) if t.name == "cifar10-ber")
     best = {label: [cell.best for cell in cells] for label, cells in again.rows}
     assert best["BER + tood_mean_shift"] == [True, False, False, False]
     assert best["BER + energy"] == [False, True, False, False]

@@ -40,9 +40,9 @@ def command(
       tood ablate runs --only source --json
     """
     from tood.errors import ToodError
-    from tood.pipeline.store import find_runs
-    from tood.report.ablations import draw_ablations, gather_ablations, summarize, write_ablations
+    from tood.paper.ablation_tables import draw_ablations, gather_ablations, summarize, write_ablations
     from tood.report.render import print_tables
+    from tood.runs.directory import find_runs
 
     names = [name.strip() for name in only.split(",") if name.strip()]
     runs = [run for run in find_runs(paths) if run.steps()]

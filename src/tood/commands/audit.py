@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tood.pipeline import Audit
+    from tood.audit import Audit
     from tood.report.tables import Table
 
 
@@ -30,7 +30,8 @@ def command(path: Path, detectors: str | None, calibration: str | None, as_json:
       tood audit my-run --detectors energy,tood_robust_anchor --json
       tood audit my-run --calibration memory --out report
     """
-    from tood.pipeline import Run, audit
+    from tood.audit import audit
+    from tood.runs import Run
 
     names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
     with _Progress(quiet=as_json) as progress:
@@ -57,8 +58,8 @@ def _print(found: Audit, tables: list[Table]) -> None:
 
 def _tables(found: Audit) -> list[Table]:
     """AUROC along the stream first, then the tables that every report has, ranks aside: there is but one learner."""
-    from tood.pipeline.metrics_file import detectors_of, trajectory
     from tood.report.tables import tables_of, trajectory_table
+    from tood.runs.metrics_file import detectors_of, trajectory
 
     shown = [name for name in ("energy", "tood_robust_anchor") if name in detectors_of(found.table)]
     along = [trajectory_table(name, trajectory(found.table, name)) for name in shown]
@@ -76,8 +77,8 @@ def _mapping(found: Audit, tables: list[Table]) -> dict[str, object]:
 
 def _write(found: Audit, tables: list[Table], out: Path) -> None:
     from tood.files import write_text
-    from tood.pipeline.metrics_file import save_metrics
     from tood.report.render import write_tables
+    from tood.runs.metrics_file import save_metrics
 
     write_tables(tables, out)
     save_metrics(found.table, out / "metrics.parquet")

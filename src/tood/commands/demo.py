@@ -29,14 +29,14 @@ def command(out: Path, seeds: int, workers: int) -> None:
       tood demo --out runs/demo
     """
     from tood.errors import ToodError
-    from tood.pipeline.config import RunConfig
-    from tood.pipeline.metrics_file import load_metrics
-    from tood.pipeline.store import find_runs
-    from tood.pipeline.sweep import Cell, run_cells
-    from tood.report.page import write_page
+    from tood.report.page.write import write_page
     from tood.report.render import print_tables
     from tood.report.summary import collect
     from tood.report.tables import tables_of
+    from tood.runs.config import RunConfig
+    from tood.runs.directory import find_runs
+    from tood.runs.metrics_file import load_metrics
+    from tood.runs.sweep import Cell, run_cells
 
     started = time.perf_counter()
     cells = [Cell(RunConfig(learner=name, seed=seed), out) for seed in range(seeds) for name in LEARNERS]

@@ -56,12 +56,13 @@ def command(
       tood report runs --tables --against paper --format md
       tood report runs/cifar10-icarl-cpu-s0 runs/cifar10-icarl-cpu-s1 --json
     """
-    from tood.pipeline import find_runs, load_metrics
+    from tood.paper.reference import reported
     from tood.report.tables import tables_of
+    from tood.runs import find_runs, load_metrics
 
     runs = find_runs(paths)
     measured = [(run, load_metrics(run.path)) for run in runs]
-    tables = tables_of(measured, against_paper=against == "paper", fpr=fpr)  # type: ignore[arg-type]
+    tables = tables_of(measured, reported() if against == "paper" else None, fpr=fpr)  # type: ignore[arg-type]
     if out is not None:
         from tood.report.render import write_tables
 
@@ -76,9 +77,9 @@ def command(
 
         click.echo(f"{len(draw_all(runs, folder / 'figures'))} files in {folder / 'figures'}", err=True)
     elif not (want_tables or as_json):
-        from tood.report.page import write_page
+        from tood.report.page.write import write_page
 
-        click.echo(f"The page: {write_page(runs, folder / 'report.html')}", err=True)
+        click.echo(f"The page: {write_page(runs, folder / 'report.html', reported())}", err=True)
 
 
 def _print(tables: list[Any], form: str) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tood.pipeline.store import Run
-    from tood.pipeline.sweep import Cell, Engine
+    from tood.runs.directory import Run
+    from tood.runs.sweep import Cell, Engine
 
 __all__ = ["command"]
 
@@ -62,7 +62,7 @@ def command(
       tood reproduce ablations --out runs
       tood reproduce table1 --out runs --collect docs/results/metrics
     """
-    from tood.pipeline.reproduce import cells, notes
+    from tood.paper.reproduce import cells, notes
 
     members = cells(target, out, preset, seeds) if target in TRAINED else []
     for note in notes(target, preset):
@@ -89,7 +89,7 @@ def command(
 
 def _train(members: list[Cell], workers: int, engine: Engine) -> int:
     """Bring every run to its end; how many failed."""
-    from tood.pipeline.sweep import run_cells
+    from tood.runs.sweep import run_cells
 
     failed = run_cells(members, workers, engine, say=click.echo)
     for name, error in failed.items():
@@ -100,7 +100,7 @@ def _train(members: list[Cell], workers: int, engine: Engine) -> int:
 def _finished(members: list[Cell], out: Path) -> list[Run]:
     """The finished runs of a target; every one in ``out`` where the target has none of its own."""
     from tood.errors import ToodError
-    from tood.pipeline.store import Run, find_runs
+    from tood.runs.directory import Run, find_runs
 
     runs = [Run(cell.path) for cell in members if cell.status() == "done"] if members else find_runs([out])
     runs = [run for run in runs if run.metrics_path.exists()]
@@ -111,17 +111,18 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
 
 def _report(runs: list[Run], folder: Path) -> None:
     """Tables beside the paper's figures, figures, and the page."""
-    from tood.pipeline.metrics_file import load_metrics
+    from tood.paper.reference import reported
     from tood.report.figures import draw_all
-    from tood.report.page import write_page
+    from tood.report.page.write import write_page
     from tood.report.render import print_tables, write_tables
     from tood.report.tables import tables_of
+    from tood.runs.metrics_file import load_metrics
 
-    tables = tables_of([(run, load_metrics(run.path)) for run in runs], against_paper=True)
+    tables = tables_of([(run, load_metrics(run.path)) for run in runs], reported())
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(runs, folder / "figures")
-    click.echo(f"Tables, figures and the page: {write_page(runs, folder / 'report.html')}")
+    click.echo(f"Tables, figures and the page: {write_page(runs, folder / 'report.html', reported())}")
 
 
 def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
@@ -141,8 +142,8 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
 
 
 def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
-    from tood.report.collect import collect_figures, collect_runs, current_commit
-    from tood.report.toy_results import collect_toy
+    from tood.paper.collect import collect_figures, collect_runs, current_commit
+    from tood.paper.collect_toy import collect_toy
 
     commit = current_commit() if commit is None else commit
     if target == "toy":

@@ -45,9 +45,9 @@ def command(
       tood run --stream cifar10 --learner bic --preset cpu --seed 1 --set epochs=5
       tood run --stream cifar10 --learner bic --preset paper --dry-run
     """
-    from tood.pipeline.config import RunConfig, parse_settings, read_yaml
-    from tood.pipeline.stages import plan, run
     from tood.report.live import training_progress
+    from tood.runs.config import RunConfig, parse_settings, read_yaml
+    from tood.runs.stages import plan, run
 
     values = read_yaml(file) if file else {}
     values |= {name: value for name, value in options.items() if value is not None}
@@ -66,8 +66,8 @@ def command(
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:
-        from tood.pipeline.metrics_file import load_metrics
         from tood.report.summary import run_figures
+        from tood.runs.metrics_file import load_metrics
 
         figures: dict[str, dict[str, float]] = {}
         for (detector, metric), value in run_figures(load_metrics(folder), result.calibration).items():

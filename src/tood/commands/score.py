@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tood.batch import Scored
-    from tood.batch_files import Engine
+    from tood.deploy.score_file import Scored
+    from tood.deploy.score_files import Engine
 
 __all__ = ["command"]
 
@@ -60,8 +60,8 @@ def command(
 
     Many files: tood score --calibrator cal.safetensors --in 'logits/*.npy' --out scores --engine ray
     """
-    from tood.batch import score_file
-    from tood.batch_files import find_files, score_files
+    from tood.deploy.score_file import score_file
+    from tood.deploy.score_files import find_files, score_files
 
     several = find_files(sources) != [sources[0]] or len(sources) > 1
     begin = time.perf_counter()

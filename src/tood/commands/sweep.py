@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tood.pipeline.sweep import Engine
+    from tood.runs.sweep import Engine
 
 
 @click.command()
@@ -32,7 +32,7 @@ def command(file: Path, out: Path, workers: int, engine: Engine, status: bool, a
       tood sweep sweep.yaml --out runs
       tood sweep sweep.yaml --out runs --status
     """
-    from tood.pipeline.sweep import read_sweep, run_cells
+    from tood.runs.sweep import read_sweep, run_cells
 
     cells = read_sweep(file, out)
     if status:

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tood.pipeline.toy import ToyRun
+    from tood.paper.toy import ToyRun
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ MOST_WORKERS = 4  # enough for a dozen seconds in all; a container may show more
 
 
 def _seeds(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:
-    from tood.pipeline.toy import check_seeds
+    from tood.paper.toy import check_seeds
 
     try:
         seeds = [int(part) for part in text.split(",")]
@@ -51,7 +51,7 @@ def command(seeds: list[int], out: Path, figure: bool, as_json: bool) -> None:
     Example: tood toy --seeds 0,1,2 --out runs/toy
     """
     from tood.files import write_text
-    from tood.report.toy_tables import summarize, to_csv, to_json
+    from tood.paper.toy_tables import summarize, to_csv, to_json
 
     out.mkdir(parents=True, exist_ok=True)
     results = list(_progress(seeds))
@@ -63,8 +63,8 @@ def command(seeds: list[int], out: Path, figure: bool, as_json: bool) -> None:
         _print(results)
     written = "toy.csv, toy.json"
     if figure:
+        from tood.paper.toy_figure import toy_figure
         from tood.report.figures import save
-        from tood.report.toy_figure import toy_figure
 
         save(toy_figure(results), out / "toy")
         written += ", toy.png, toy.pdf"
@@ -76,7 +76,7 @@ def _progress(seeds: list[int]) -> Iterator[ToyRun]:
     from rich.console import Console
     from rich.progress import track
 
-    from tood.pipeline.toy import REGIMES, runs
+    from tood.paper.toy import REGIMES, runs
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found = runs(seeds, workers=min(cores, MOST_WORKERS))
@@ -111,7 +111,7 @@ def _summary(results: list[ToyRun]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from tood.report.toy_tables import summarize
+    from tood.paper.toy_tables import summarize
 
     methods: dict[tuple[str, str], list[dict[str, Any]]] = {}  # the first steps, then all
     for row in summarize(results):
@@ -136,7 +136,7 @@ def _by_seed(results: list[ToyRun]) -> Table:
     from rich import box
     from rich.table import Table
 
-    from tood.report.toy_tables import FIRST, by_regime
+    from tood.paper.toy_tables import FIRST, by_regime
 
     regimes = by_regime(results)
     table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
@@ -152,7 +152,7 @@ def _remarks(results: list[ToyRun]) -> str:
     """What the tables do not show: the gap, and what is left in the channels of old tasks."""
     import numpy as np
 
-    from tood.report.toy_tables import by_regime
+    from tood.paper.toy_tables import by_regime
 
     regimes = by_regime(results)
     before, shifted, anchored = (

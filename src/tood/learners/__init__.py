@@ -32,9 +32,9 @@ from tood.learners.gem import GEM
 from tood.learners.icarl import ICaRL
 from tood.learners.joint import Joint
 from tood.learners.lwf import LwF
+from tood.learners.preset_files import preset, presets
 from tood.learners.processes import start
 from tood.learners.progress import Progress
-from tood.learners.recipes import preset, presets
 from tood.learners.settings import Settings, make_settings, settings_class
 from tood.learners.si import SI
 from tood.learners.wa import WA

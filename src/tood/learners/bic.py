@@ -14,9 +14,10 @@ from tood.arrays import FloatArray, IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch
 from tood.learners.distillation import distillation
+from tood.learners.memory import Exemplars
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
-from tood.streams import Exemplars, class_balanced
+from tood.sampling import class_balanced
 
 __all__ = ["BiC", "fit_correction"]
 

@@ -13,9 +13,9 @@ from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch
+from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.replay import ReservoirLearner
 from tood.learners.settings import ReservoirSettings
-from tood.streams import Exemplars, Reservoir
 
 __all__ = ["DER", "DERpp"]
 

@@ -10,8 +10,8 @@ import torch
 from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
+from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
-from tood.streams import Exemplars, Reservoir
 
 __all__ = ["ExemplarLearner", "ReservoirLearner"]
 

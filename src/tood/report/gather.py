@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray
+from tood.audit.evidence import distances
 from tood.decision import threshold
 from tood.energy import energy, task_energies
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, linear_cka, nearest_distance
-from tood.pipeline.evidence import distances
-from tood.pipeline.metrics_file import accuracy, detectors_of, load_metrics, trajectory
-from tood.pipeline.scoring import Scorer, scores
-from tood.pipeline.steps import Step
-from tood.pipeline.store import Run
 from tood.report.appearance import label
 from tood.report.summary import learner_label
+from tood.runs.directory import Run
+from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, trajectory
+from tood.runs.score import Scorer, scores
+from tood.runs.steps import Step
 
 __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps"]
 

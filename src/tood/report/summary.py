@@ -1,4 +1,4 @@
-"""The figures that tables show: each run boiled down, then mean and deviation over seeds; and the paper's own.
+"""The figures that tables show: each run boiled down, then mean and deviation over seeds.
 
 Everything is in percent. "Avg" figures are (mean over near sets + mean over far sets) / 2 of the average along the
 stream (Eq. avg_auroc); with sets of one group only, that group's.
@@ -6,23 +6,21 @@ stream (Eq. avg_auroc); with sets of one group only, that group's.
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics import mean_std
-from tood.pipeline.metrics_file import accuracy, trajectory
-from tood.pipeline.store import Run
+from tood.runs.directory import Run
+from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Key", "Summary", "best_keys", "collect", "paper", "paper_rows", "ranks"]
+__all__ = ["Key", "Summary", "best_keys", "collect", "ranks"]
 
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
@@ -88,7 +86,7 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
     Parameters
     ----------
     measured:
-        Runs, each with its figures (:func:`~tood.pipeline.load_metrics`).
+        Runs, each with its figures (:func:`~tood.runs.load_metrics`).
     fpr:
         Which FPR@95 ``avg_fpr95`` is: ``"ood"``, the share of ID flagged when 95 % of OOD is caught (what OpenOOD
         and the paper's tables compute), or ``"id"``, the share of OOD accepted when 95 % of ID is (the paper's text).
@@ -173,29 +171,6 @@ def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[s
         for key, value in values.items():
             found.setdefault(key.detector, []).append(1 + sum(other > value for other in values.values()))
     return found
-
-
-def paper() -> Summaries:
-    """What the paper reports: Table 1 (three seeds), the BER rows of Table 2 and the ImageNet table (one seed)."""
-    found: Summaries = {}
-    for row in paper_rows("table1_main.csv"):
-        key = Key(row["stream"], row["method"], row["detector"], row["metric"])
-        found[key] = Summary(float(row["mean"]), float(row["std"]), 3)
-    for row in paper_rows("table2_ber.csv"):
-        if row["finetune"] != "none":
-            for metric in ("avg_auroc", "avg_fpr95"):
-                key = Key(row["stream"], f"{row['method']}+{row['finetune']}", row["detector"], metric)
-                found[key] = Summary(float(row[metric]), 0.0, 1)
-    for row in paper_rows("table3_imagenet.csv"):
-        key = Key(row["stream"], row["method"], row["detector"], row["metric"])
-        found[key] = Summary(float(row["value"]), 0.0, 1)
-    return found
-
-
-def paper_rows(name: str) -> list[dict[str, str]]:
-    """The rows of one of the paper's tables, as shipped."""
-    text = (resources.files("tood.report") / "paper" / name).read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
 
 
 def _variants(table: pa.Table) -> Sequence[tuple[str, str, str]]:

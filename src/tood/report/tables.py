@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tood import detectors
 from tood.metrics import Trajectory
-from tood.pipeline.store import Run
 from tood.report.summary import (
     ACCURACY,
     HIGHER_IS_BETTER,
@@ -21,9 +20,9 @@ from tood.report.summary import (
     best_keys,
     collect,
     on_its_own,
-    paper,
     ranks,
 )
+from tood.runs.directory import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,19 +101,21 @@ class Table:
         return found
 
 
-def tables_of(measured: Iterable[tuple[Run, pa.Table]], against_paper: bool = False, fpr: Fpr = "ood") -> list[Table]:
+def tables_of(
+    measured: Iterable[tuple[Run, pa.Table]], reference: Mapping[Key, Summary] | None = None, fpr: Fpr = "ood"
+) -> list[Table]:
     """Every table that a set of measured runs gives.
 
     Parameters
     ----------
     measured:
-        Runs, each with its figures (:func:`~tood.pipeline.load_metrics`).
-    against_paper:
-        Put the paper's figure and the difference beside each.
+        Runs, each with its figures (:func:`~tood.runs.load_metrics`).
+    reference:
+        Published figures; each is put beside ours, with the difference.
     fpr:
         Which FPR@95 to show; see :func:`~tood.report.summary.collect`.
     """
-    return build(collect(measured, fpr), paper() if against_paper else {}, fpr)
+    return build(collect(measured, fpr), reference or {}, fpr)
 
 
 def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:

@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 
 from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
-from tood.pipeline.steps import Step
-from tood.pipeline.store import Run
 from tood.report.figures.crowding import embed, nearest_distances, tsne
 from tood.report.figures.distributions import ridges, whiskers
 from tood.report.figures.matrices import forgetting_by_task, heat_maps
@@ -23,6 +21,8 @@ from tood.report.gather import Measured, StepScores, by_group, score_steps
 from tood.report.gather import fixed_threshold as threshold_shares
 from tood.report.summary import on_its_own
 from tood.report.tables import LEARNERS, place
+from tood.runs.directory import Run
+from tood.runs.steps import Step
 
 __all__ = ["draw_all"]
 

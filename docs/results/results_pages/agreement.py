@@ -1,0 +1,263 @@
+"""Where our figures agree with the paper's: signs, orders and ranks, from the summaries of both."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from itertools import combinations
+from statistics import mean, median
+from typing import NamedTuple
+
+from tood.paper.reference import reported, table_rows
+from tood.report.appearance import label
+from tood.report.summary import ACCURACY, Key, Summary, ranks
+from tood.report.tables import LEARNERS, TOOD_VARIANTS
+
+__all__ = [
+    "Claim",
+    "Order",
+    "Rank",
+    "Sign",
+    "claims",
+    "enough",
+    "is_most",
+    "learner_orders",
+    "reference",
+    "signs",
+    "tood_ranks",
+]
+
+Summaries = Mapping[Key, Summary]
+VIT = "timm:vit_base_patch16_224+pretrained"  # as sweeps/vit.yaml has it
+STREAMS = ("cifar10", "cifar100")  # of the settings that the paper counts
+FEATURE_DETECTORS = ("mds", "vim", "nnguide")
+FEWEST = 3  # learners or settings, below which a claim about most of them, or their mean, shows nothing
+
+
+class Sign(NamedTuple):
+    """TOOD minus energy, Avg AUROC in points, by the paper and by us."""
+
+    stream: str
+    learner: str
+    detector: str
+    paper: float
+    ours: float
+    spread: float | None  # the larger of the deviations over seeds that the paper gives the two; None with one seed
+    own_spread: float  # the same of ours, 0 with one seed
+    seeds: int  # ours
+
+    @property
+    def told(self) -> bool:
+        """The paper's difference is more than its seeds differ among themselves: there is a sign to reproduce."""
+        return self.spread is None or abs(self.paper) > self.spread + 1e-9  # figures of one decimal
+
+    @property
+    def agrees(self) -> bool:
+        """Same sign; where the paper has no sure change, no more change than deviations, its own and ours, explain."""
+        if self.told:
+            return self.paper * self.ours > 0
+        return abs(self.ours) <= (self.spread or 0.0) + self.own_spread
+
+
+class Order(NamedTuple):
+    """Learners, best first; of the pairs that the paper's seeds tell apart, how many stand the same way round."""
+
+    stream: str
+    by: str
+    paper: list[str]
+    ours: list[str]
+    same: int
+    pairs: int
+
+
+class Rank(NamedTuple):
+    """The place of a TOOD variant among ``of`` detectors, 1 for the best."""
+
+    stream: str
+    learner: str
+    detector: str
+    paper: int
+    ours: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim in words, the paper's figures and ours, and whether it holds; None where too little was measured."""
+
+    text: str
+    paper: str
+    ours: str
+    holds: bool | None
+
+    def __post_init__(self) -> None:
+        # NumPy's True is not True; whoever counts by identity would miss it.
+        object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
+
+
+def reference() -> dict[Key, Summary]:
+    """The paper's tables, the one of ViT-B/16 among them, under the names that our runs have."""
+    found = reported()
+    for row in table_rows("table4_vit.csv"):
+        learner = f"{row['method']} (network={VIT})"
+        if row[ACCURACY]:
+            found[Key(row["stream"], learner, "-", ACCURACY)] = Summary(float(row[ACCURACY]), 0.0, 1)
+        for detector in ("energy", "tood_robust_anchor"):
+            key = Key(row["stream"], learner, detector, "avg_auroc")
+            found[key] = Summary(float(row[f"{detector}_avg_auroc"]), 0.0, 1)
+    return found
+
+
+def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:
+    """Of every (stream, learner, variant) that both have."""
+    found = []
+    for stream, learner in _pairs(ours, theirs):
+        for detector in TOOD_VARIANTS:
+            after, before = (Key(stream, learner, name, "avg_auroc") for name in (detector, "energy"))
+            if all(key in figures for key in (after, before) for figures in (theirs, ours)):
+                gain, own = (figures[after].mean - figures[before].mean for figures in (theirs, ours))
+                spread, own_spread = (max(figures[after].std, figures[before].std) for figures in (theirs, ours))
+                several = min(theirs[after].seeds, theirs[before].seeds) > 1
+                seeds = ours[after].seeds
+                found.append(Sign(stream, learner, detector, gain, own, spread if several else None, own_spread, seeds))
+    return found
+
+
+def learner_orders(ours: Summaries, theirs: Summaries) -> list[Order]:
+    """By accuracy and by Avg AUROC of energy and of both variants, where both have two learners or more."""
+    measures = {"accuracy": ("-", ACCURACY), "energy AUROC": ("energy", "avg_auroc")}
+    measures |= {f"{name} AUROC": (name, "avg_auroc") for name in TOOD_VARIANTS}
+    found = []
+    for stream in dict.fromkeys(stream for stream, _ in _pairs(ours, theirs)):
+        for by, (detector, metric) in measures.items():
+            keys = [Key(stream, learner, detector, metric) for of, learner in _pairs(ours, theirs) if of == stream]
+            keys = [key for key in keys if key in ours and key in theirs and key.learner in LEARNERS]
+            if len(keys) < 2:
+                continue
+            orders = [[k.learner for k in sorted(keys, key=lambda k: -f[k].mean)] for f in (theirs, ours)]
+            apart = {(a, b): theirs[a].mean - theirs[b].mean for a, b in combinations(keys, 2)}
+            pairs = [(a, b) for (a, b), by in apart.items() if abs(by) > max(theirs[a].std, theirs[b].std) + 1e-9]
+            same = sum(apart[a, b] * (ours[a].mean - ours[b].mean) > 0 for a, b in pairs)
+            found.append(Order(stream, by, orders[0], orders[1], same, len(pairs)))
+    return found
+
+
+def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
+    """The rank of each variant by Avg AUROC among the detectors that both have."""
+    found = []
+    for stream, learner in _pairs(ours, theirs):
+        keys = {k for k in ours if k[:2] == (stream, learner) and k.metric == "avg_auroc" and k in theirs}
+        places = [ranks({key: figures[key] for key in keys}) for figures in (theirs, ours)]
+        for detector in TOOD_VARIANTS:
+            if detector in places[0] and len(keys) > 3:
+                found.append(Rank(stream, learner, detector, places[0][detector][0], places[1][detector][0], len(keys)))
+    return found
+
+
+def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
+    """What the paper says of its tables, checked on the learners that both have; a setting is a learner on a stream."""
+    compared = [sign for sign in signs(ours, theirs) if sign.learner in LEARNERS]
+    for detector in TOOD_VARIANTS:
+        own = [s for s in compared if s.detector == detector and s.stream in STREAMS]
+        text = f"{label(detector)} raises Avg AUROC over energy in most settings"
+        yield from _most(text, [(s.paper > 0, s.ours > 0) for s in own])
+    for stream in dict.fromkeys(sign.stream for sign in compared):
+        for detector in TOOD_VARIANTS:
+            own = [s for s in compared if (s.stream, s.detector) == (stream, detector)]
+            gains = [s.ours for s in own]
+            text = f"{stream}: {label(detector)} raises Avg AUROC over energy, mean of {len(own)} learners"
+            paper = f"{mean(s.paper for s in own):+.1f}"
+            here = f"{mean(gains):+.1f} (median {median(gains):+.1f})"
+            yield Claim(text, paper, here, enough(own, mean(gains) > 0))
+    for detector in TOOD_VARIANTS:
+        text = f"{label(detector)} lowers FPR@95 in most settings"
+        pairs = _settings(theirs, ours, detector, "avg_fpr95")
+        yield from _most(text, [(theirs[a].mean < theirs[b].mean, ours[a].mean < ours[b].mean) for a, b in pairs])
+    best: dict[tuple[str, str], tuple[int, int]] = {}
+    for r in tood_ranks(ours, theirs):
+        if r.learner in LEARNERS and r.stream in STREAMS:
+            paper_best, our_best = best.get((r.stream, r.learner), (r.of, r.of))
+            best[r.stream, r.learner] = (min(paper_best, r.paper), min(our_best, r.ours))
+    text = "a TOOD variant ranks first or second by Avg AUROC in most settings"
+    yield from _most(text, [(there <= 2, here <= 2) for there, here in best.values()])
+    yield from _forgetting(ours)
+    yield from _fine_tuning(ours, theirs)
+
+
+def _forgetting(ours: Summaries) -> Iterator[Claim]:
+    """Detectors that read features forget too; TOOD forgets less than energy."""
+    keys = [
+        Key(stream, learner, name, "d_avg") for stream in STREAMS for learner in LEARNERS for name in FEATURE_DETECTORS
+    ]
+    positive = [ours[key].mean > 0 for key in keys if key in ours]
+    if positive:
+        text = f"{', '.join(map(label, FEATURE_DETECTORS))} forget as well (D_avg above 0) in most settings"
+        yield Claim(text, "said", f"{sum(positive)} of {len(positive)}", enough(positive, is_most(positive)))
+    for detector in TOOD_VARIANTS:
+        pairs = _settings(ours, ours, detector, "d_avg")
+        lower = {after[:2]: ours[after].mean < ours[before].mean for after, before in pairs}
+        last = _settings(ours, ours, detector, "old_auroc")
+        better = sum(lower[after[:2]] and ours[after].mean > ours[before].mean for after, before in last)
+        if lower:
+            text = f"{label(detector)} has a lower D_avg than energy in most settings"
+            said = f"{sum(lower.values())} of {len(lower)}; in {better} of them old tasks end above energy's AUROC"
+            yield Claim(text, "most", said, enough(lower, is_most(lower.values())))
+
+
+def _fine_tuning(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
+    """Table 2: fine-tuning a head (BER) against calibrating after training."""
+    wins = []
+    for stream, learner in _pairs(ours, theirs):
+        base = learner.removesuffix("+ber")
+        if base == learner:
+            continue
+        tuned, plain = (Key(stream, name, "energy", "avg_auroc") for name in (learner, base))
+        if all(key in figures for key in (tuned, plain) for figures in (ours, theirs)):
+            changes = [figures[tuned].mean - figures[plain].mean for figures in (theirs, ours)]
+            text = f"{stream}, {label(base)}: what BER changes of energy's Avg AUROC, same sign"
+            yield Claim(text, f"{changes[0]:+.1f}", f"{changes[1]:+.1f}", changes[0] * changes[1] > 0)
+        for metric, sign in (("avg_auroc", 1), ("avg_fpr95", -1)):
+            calibrated = [Key(stream, base, name, metric) for name in TOOD_VARIANTS]
+            fine_tuned = [Key(stream, learner, name, metric) for name in ("energy", *TOOD_VARIANTS)]
+            if all(key in figures for key in calibrated + fine_tuned for figures in (ours, theirs)):
+                without, tuned_best = (
+                    [max(sign * figures[key].mean for key in keys) for figures in (theirs, ours)]
+                    for keys in (calibrated, fine_tuned)
+                )
+                wins.append((without[0] > tuned_best[0], without[1] > tuned_best[1]))
+    text = "TOOD without training is better than every row with BER (Avg AUROC, FPR@95) in most columns"
+    yield from _most(text, wins)
+
+
+def _settings(theirs: Summaries, ours: Summaries, detector: str, metric: str) -> list[tuple[Key, Key]]:
+    """The keys of a detector and of energy in every setting that both have."""
+    pairs = [
+        (Key(stream, learner, detector, metric), Key(stream, learner, "energy", metric))
+        for stream in STREAMS
+        for learner in LEARNERS
+    ]
+    return [pair for pair in pairs if all(key in figures for key in pair for figures in (theirs, ours))]
+
+
+def _most(text: str, settings: Sequence[tuple[bool, bool]]) -> Iterator[Claim]:
+    """A claim about most settings, counted on the paper's side and on ours; nothing where there are none."""
+    if settings:
+        there, here = ([setting[side] for setting in settings] for side in (0, 1))
+        counts = [f"{sum(of)} of {len(of)}" for of in (there, here)]
+        yield Claim(text, counts[0], counts[1], enough(here, is_most(here)))
+
+
+def is_most(of: Collection[bool]) -> bool:
+    """More than half of them."""
+    return sum(of) > len(of) / 2
+
+
+def _pairs(ours: Summaries, theirs: Summaries) -> list[tuple[str, str]]:
+    """The (stream, learner) pairs that both have, in the paper's order."""
+    known = {key[:2] for key in ours}
+    return [pair for pair in dict.fromkeys((key.stream, key.learner) for key in theirs) if pair in known]
+
+
+def enough(of: Sized, holds: bool) -> bool | None:
+    """Whether a claim about learners or settings holds; None where they are too few."""
+    return holds if len(of) >= FEWEST else None

@@ -1,0 +1,1 @@
+"""Deployment: calibration of a live stream, drift detection, and scoring of files of logits."""

@@ -1,0 +1,197 @@
+"""Calibration that keeps up with a stream: new samples, new tasks, dropped tasks, no old raw data."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tood.arrays import Float64Array, IntArray, as_array, label_columns
+from tood.calibration import TOOD, Reference, Variant, all_energies
+from tood.deploy.sketch import Sketch
+from tood.energy import check_columns
+from tood.errors import ToodError
+from tood.files import read_tensors, write_tensors
+from tood.partition import Partition
+
+__all__ = ["LiveTOOD"]
+
+KIND = "tood-live"
+
+
+class LiveTOOD:
+    """What a calibrator needs of every sample seen so far: its energy in its own task's channel, 8 bytes.
+
+    A task's energies depend on its own columns alone, so tasks can come and go without touching the others. Statistics
+    are those of the set of samples: the order in which they came, how they were cut into batches and what was merged
+    with what makes no difference, to the last bit. Of energies in other tasks' channels, which ``"auto"`` needs, the
+    mean and variance of each pair of tasks are kept; these depend on the order by rounding. Energies are as old as the
+    network that gave them: after training it further, :meth:`forget` the tasks whose logits moved
+    (:class:`~tood.deploy.drift.DriftMonitor` says which).
+
+    Parameters
+    ----------
+    tasks:
+        The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
+    capacity:
+        ``None`` keeps every energy. A number bounds the memory: see :class:`~tood.deploy.sketch.Sketch` for the error
+        of the median and MAD that follows, which :attr:`rank_error` gives; count, mean and std stay exact.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.permutation(np.repeat(np.arange(4), 50))
+    >>> logits = rng.normal(size=(200, 4)) + 6 * np.eye(4)[labels]
+    >>> live = LiveTOOD([[0, 1], [2, 3]])
+    >>> for start in range(0, 200, 25):
+    ...     live = live.partial_fit(logits[start : start + 25], labels[start : start + 25])
+    >>> once = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+    >>> bool((live.calibrator().statistics_["mad"] == once.statistics_["mad"]).all())
+    True
+    """
+
+    def __init__(self, tasks: Any, capacity: int | None = None) -> None:
+        self.partition = Partition(tasks)
+        self.capacity = capacity
+        self.sketches = [Sketch(capacity) for _ in self.partition]
+        # [3, N, N]: count, mean and squared deviations of the samples of task s in the channel of task t
+        self.pairs: Float64Array = np.zeros((3, len(self.partition), len(self.partition)))
+
+    @property
+    def rank_error(self) -> float:
+        """The largest over tasks; 0 means that every statistic is exact."""
+        return max(sketch.rank_error for sketch in self.sketches)
+
+    @property
+    def counts(self) -> IntArray:
+        """``[N]``: how many samples of each task have been seen."""
+        return np.array([sketch.count for sketch in self.sketches], dtype=np.int64)
+
+    def partial_fit(self, logits: Any, labels: Any) -> LiveTOOD:
+        """Take in calibration samples of any tasks.
+
+        Parameters
+        ----------
+        logits:
+            ``[n, C]`` of in-distribution samples.
+        labels:
+            ``[n]``, the logit column of each sample's class.
+        """
+        logits = as_array(logits)
+        check_columns(logits, self.partition)
+        tasks = self.partition.column_tasks[label_columns(labels, self.partition.columns, len(logits))]
+        energies = all_energies(logits, self.partition)
+        for t in np.unique(tasks):
+            of = energies[tasks == t]
+            self.sketches[t].add(of[:, t])
+            moments = np.stack([np.full(of.shape[1], float(len(of))), of.mean(axis=0), len(of) * of.var(axis=0)])
+            self.pairs[:, t] = _joined(self.pairs[:, t], moments)
+        return self
+
+    def merge(self, other: LiveTOOD) -> LiveTOOD:
+        """Take in what another one, on another machine perhaps, has seen of the same tasks."""
+        if other.partition != self.partition or other.capacity != self.capacity:
+            raise ToodError(
+                f"other: expected {self.partition!r} and capacity {self.capacity}, "
+                f"found {other.partition!r} and capacity {other.capacity}"
+            )
+        for mine, its in zip(self.sketches, other.sketches, strict=True):
+            mine.merge(its)
+        self.pairs = _joined(self.pairs, other.pairs)
+        return self
+
+    def add_task(self, columns: Iterable[int]) -> LiveTOOD:
+        """The head has grown: ``columns`` are the new task's, which has no samples yet."""
+        self.partition = self.partition.grow(columns)
+        self.sketches.append(Sketch(self.capacity))
+        self.pairs = np.pad(self.pairs, ((0, 0), (0, 1), (0, 1)))
+        return self
+
+    def drop_task(self, task: int) -> IntArray:
+        """Forget a task and its columns; what is left is renumbered.
+
+        Returns
+        -------
+        ``[C]``: the columns that are left, ascending, so that ``logits[:, columns]`` fits from now on.
+        """
+        self._check_task(task)
+        rest = [columns for t, columns in enumerate(self.partition) if t != task]
+        if not rest:
+            raise ToodError("task: expected another task to be left, found only this one")
+        kept = np.sort(np.concatenate([np.asarray(columns, dtype=np.int64) for columns in rest]))
+        self.partition = Partition(np.searchsorted(kept, columns) for columns in rest)
+        del self.sketches[task]
+        self.pairs = np.delete(np.delete(self.pairs, task, axis=1), task, axis=2)
+        return kept
+
+    def forget(self, task: int) -> LiveTOOD:
+        """Drop the energies of a task, to give it new ones; its columns stay."""
+        self._check_task(task)
+        self.sketches[task] = Sketch(self.capacity)
+        self.pairs[:, task] = self.pairs[:, :, task] = 0
+        return self
+
+    def calibrator(
+        self, variant: Variant = "robust_anchor", margin: float = 0.5, reference: Reference = "latest"
+    ) -> TOOD:
+        """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere."""
+        empty = np.flatnonzero(self.counts == 0)
+        if len(empty):
+            raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
+        newest = len(self.partition) - 1
+        if variant == "auto" and newest and not self.pairs[0, :newest, newest].any():
+            raise ToodError(
+                f"variant: 'auto' lays the other channels beside that of task {newest}, in which no sample of another "
+                "task has been seen; partial_fit a few of them with the head as it is now"
+            )
+        rows = [sketch.statistics() for sketch in self.sketches]
+        statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+        statistics |= self._rest(statistics)
+        return TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one safetensors file, atomically."""
+        tensors = {
+            f"{t}.{name}": array for t, sketch in enumerate(self.sketches) for name, array in sketch.state().items()
+        }
+        tensors["pairs"] = self.pairs
+        settings = {"tasks": [list(task) for task in self.partition], "capacity": self.capacity}
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LiveTOOD:
+        """Read what :meth:`save` wrote."""
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            self = cls(**json.loads(metadata["settings"]))
+            names = ("values", "sizes", "moments")
+            states = [{name: tensors[f"{t}.{name}"] for name in names} for t in range(len(self.partition))]
+            self.sketches = [Sketch.from_state(self.capacity, state) for state in states]
+            self.pairs = np.array(tensors["pairs"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
+        return self
+
+    def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
+        """Mean and std of each channel over other tasks' samples; its own where none has been seen in it."""
+        count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
+        total = count.sum(axis=0)
+        safe = np.maximum(total, 1)
+        centre = (count * mean).sum(axis=0) / safe
+        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / safe)
+        seen = total > 0
+        return {"rest_mean": np.where(seen, centre, own["mean"]), "rest_std": np.where(seen, spread, own["std"])}
+
+    def _check_task(self, task: int) -> None:
+        if not 0 <= task < len(self.partition):
+            raise ToodError(f"task: expected 0 to {len(self.partition) - 1}, found {task}")
+
+
+def _joined(a: Float64Array, b: Float64Array) -> Float64Array:
+    """Count, mean and squared deviations of two sets of samples as one (Chan, Golub and LeVeque)."""
+    total, gap = a[0] + b[0], b[1] - a[1]
+    share = b[0] / np.maximum(total, 1)
+    return np.stack([total, a[1] + gap * share, a[2] + b[2] + gap**2 * a[0] * share])

@@ -1,0 +1,1 @@
+"""Export: a calibrated score as ONNX or as a torch module."""

@@ -1,0 +1,159 @@
+"""A fitted scorer as a torch module without Python in its path: for ``torch.export``, ONNX and compilers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tood.errors import MissingDependencyError, ToodError
+from tood.export.portable import SHORTEST, Exportable, Nearest, Tasks, portable
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingDependencyError("torch", "torch", "ScorerModule") from error
+
+__all__ = ["ScoredNetwork", "ScorerModule"]
+
+
+class ScorerModule(torch.nn.Module):
+    """``cal.score`` and ``cal.assign`` as a module: static shapes but for the batch, nothing read back to the host.
+
+    It does not look for NaN or infinite numbers as ``cal.score`` does: such a row gives a score that is not finite.
+
+    Parameters
+    ----------
+    cal:
+        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; later changes to it do not
+        reach the module.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tood import TOOD
+    >>> labels = np.repeat(np.arange(4), 30)
+    >>> logits = np.random.default_rng(0).normal(size=(120, 4)) + 6 * np.eye(4)[labels]
+    >>> cal = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+    >>> score, task = ScorerModule(cal)(torch.from_numpy(logits))
+    >>> bool(np.allclose(score, cal.score(logits)))
+    True
+    """
+
+    def __init__(self, cal: Exportable) -> None:
+        super().__init__()
+        parts = portable(cal)
+        self.answer = parts.answer
+        self.reads_features = parts.nearest is not None
+        self.normalize = parts.nearest is not None and parts.nearest.normalize
+        arrays: dict[str, Any] = {"columns": np.asarray(parts.columns, dtype=np.int64)}
+        arrays |= _nearest_arrays(parts.nearest) if parts.nearest else {}
+        if parts.tasks:
+            tasks = parts.tasks
+            arrays |= _task_arrays(tasks)
+            self.groups = [(start, size, len(members)) for start, size, members in tasks.partition.layout.groups]
+            self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
+            self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
+        for name, values in arrays.items():
+            self.register_buffer(name, torch.from_numpy(np.array(values)))
+
+    def forward(self, logits: torch.Tensor, features: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits ``[n, C]`` and, where they are read, features ``[n, D]`` to the score ``[n]`` and the winning task.
+
+        For ``typicality``, which reads no logits, the second is the logit column of the nearest class mean.
+        """
+        if not self.reads_features:
+            return self._best_task(_at_least_single(logits))
+        if features is None:
+            raise ToodError("features: this scorer reads them; pass module(logits, features)")
+        squared, point = self._nearest(_at_least_single(features))
+        if self.answer == "task":
+            return self._best_task(_at_least_single(logits), squared)
+        return -squared[:, 0].sqrt(), self._buffer("columns").index_select(0, point[:, 0])
+
+    def _best_task(
+        self, logits: torch.Tensor, squared: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        ordered = logits.index_select(1, self._buffer("order"))
+        parts = [
+            ordered[:, start : start + size * count].reshape(-1, count, size).logsumexp(2)
+            for start, size, count in self.groups
+        ]
+        energies = torch.cat(parts, dim=1).index_select(1, self._buffer("places"))
+        values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
+        if squared is not None:
+            centred = -0.5 * squared - self._buffer("distance_location", squared)
+            values = values + centred / self._buffer("distance_scale", squared)
+        best, winner = values.topk(min(2, values.shape[1]), dim=1)
+        top = best[:, 0] + self.margin * (best[:, 0] - best[:, -1])
+        top = top + (0 * values).sum(1)  # TopK may pass NaN over, and does in ONNX: NaN in any channel is NaN here
+        return top * self.gain + self.offset, winner[:, 0]
+
+    def _nearest(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
+        if self.normalize:
+            z = torch.nn.functional.normalize(z, eps=SHORTEST)
+        points, members = self._buffer("points", z), self._buffer("members")
+        y = (z - self._buffer("origin", z)) @ self._buffer("whitening", z)
+        other = self._buffer("squares", z) - 2 * y @ points.T
+        place = other[:, members].argmin(2) + self._buffer("firsts")
+        point = members.reshape(-1)[place]
+        return (y[:, None] - points[point]).square().sum(2), point
+
+    def _buffer(self, name: str, like: torch.Tensor | None = None) -> Any:
+        buffer = self.get_buffer(name)
+        return buffer if like is None else buffer.to(like.dtype)
+
+
+def _task_arrays(tasks: Tasks) -> dict[str, Any]:
+    order, _, groups = tasks.partition.layout
+    arrays = {
+        "order": order,
+        "places": np.argsort(np.concatenate([members for _, _, members in groups])),
+        "location": np.asarray(tasks.energies.location, dtype=np.float64),
+        "scale": np.asarray(tasks.energies.scale, dtype=np.float64),
+    }
+    if tasks.distances:
+        arrays |= {"distance_location": tasks.distances.location, "distance_scale": tasks.distances.scale}
+    return arrays
+
+
+def _nearest_arrays(nearest: Nearest) -> dict[str, Any]:
+    arrays = {name: getattr(nearest, name) for name in ("origin", "whitening", "points", "squares", "members")}
+    groups, size = nearest.members.shape
+    return arrays | {"firsts": size * np.arange(groups)}
+
+
+def _at_least_single(values: torch.Tensor) -> torch.Tensor:
+    return values if values.dtype == torch.float64 else values.float()
+
+
+class ScoredNetwork(torch.nn.Module):
+    """A network and the scorer behind it.
+
+    Parameters
+    ----------
+    network:
+        Maps inputs to logits ``[n, C]``; where the scorer reads features, as ``network.head(network.features(x))``.
+    cal:
+        A fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint`` for what the network gives.
+    """
+
+    def __init__(self, network: torch.nn.Module, cal: Exportable) -> None:
+        super().__init__()
+        self.network: Any = network
+        self.scorer = ScorerModule(cal)
+        if self.scorer.reads_features and not all(callable(getattr(network, n, None)) for n in ("features", "head")):
+            raise ToodError(
+                f"network: the scorer reads features; expected a network with features(x) and head, such as "
+                f"tood.models.Network.wrap(network), found {type(network).__name__}"
+            )
+
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Logits ``[n, C]``, score ``[n]`` and winning task (or nearest class) ``[n]``."""
+        if not self.scorer.reads_features:
+            logits = self.network(inputs)
+            return logits, *self.scorer(logits)
+        features = self.network.features(inputs)
+        logits = self.network.head(features)
+        return logits, *self.scorer(logits, features)

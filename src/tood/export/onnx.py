@@ -1,0 +1,216 @@
+"""Export to ONNX: the scorer alone, small and without torch, or a network with the scorer behind it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.calibration import Channels
+from tood.errors import MissingDependencyError, ToodError
+from tood.export.portable import SHORTEST, Exportable, Nearest, Portable, Tasks, portable
+from tood.files import write_atomically
+from tood.partition import Partition
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["export_network", "export_scorer"]
+
+OPSET = 18
+
+
+def export_scorer(
+    cal: Exportable, path: str | os.PathLike[str], dtype: Literal["float32", "float64"] = "float32"
+) -> None:
+    """Write a graph from ``logits [batch, C]`` to ``score [batch]`` and ``task [batch]``, the winning one.
+
+    The detector ``tood_joint`` reads ``features [batch, D]`` too, unless it was fitted without; ``typicality`` reads
+    them alone and gives ``class [batch]``, the logit column of the nearest class mean, in place of the task. The graph
+    does not look for NaN or infinite numbers as ``cal.score`` does.
+
+    Parameters
+    ----------
+    cal:
+        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``.
+    path:
+        The ``.onnx`` file to write.
+    dtype:
+        The precision of the inputs, and of every step.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tood import TOOD
+    >>> labels = np.repeat(np.arange(4), 30)
+    >>> logits = np.random.default_rng(0).normal(size=(120, 4)) + 6 * np.eye(4)[labels]
+    >>> export_scorer(TOOD([[0, 1], [2, 3]]).fit(logits, labels), tempfile.mkdtemp() + "/scorer.onnx")
+    """
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
+    if dtype not in ("float32", "float64"):
+        raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
+    parts = portable(cal)
+    graph = _Graph(np.dtype(dtype))
+    graph.score(parts)
+    kind = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
+    make = onnx.helper.make_tensor_value_info
+    inputs = [make(name, kind, ["batch", columns]) for name, columns in parts.inputs.items()]
+    outputs = [make("score", kind, ["batch"]), make(parts.answer, onnx.TensorProto.INT64, ["batch"])]
+    built = onnx.helper.make_graph(graph.nodes, "tood", inputs, outputs, initializer=graph.constants)
+    model = onnx.helper.make_model(
+        built, producer_name="tood", opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8
+    )
+    onnx.checker.check_model(model, full_check=True)
+    write_atomically(path, lambda temporary: temporary.write_bytes(model.SerializeToString()))
+
+
+class _Graph:
+    """Nodes and constants, each named after its number."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def add(
+        self, operator: str, *inputs: str, outputs: int = 1, names: list[str] | None = None, **attributes: Any
+    ) -> Any:
+        from onnx import helper
+
+        names = names or [f"{operator}_{len(self.nodes)}_{k}" for k in range(outputs)]
+        self.nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
+        return names[0] if len(names) == 1 else names
+
+    def constant(self, values: npt.ArrayLike, dtype: Any = None) -> str:
+        from onnx import numpy_helper
+
+        name = f"constant_{len(self.constants)}"
+        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype or self.dtype), name))
+        return name
+
+    def indices(self, *values: int) -> str:
+        return self.constant(values, np.int64)
+
+    def energies(self, partition: Partition) -> str:
+        """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
+        order, in_order, groups = partition.layout
+        logits = "logits" if in_order else self.add("Gather", "logits", self.constant(order, np.int64), axis=1)
+        parts = []
+        for start, size, members in groups:
+            end = start + size * len(members)
+            part = self.add("Slice", logits, self.indices(start), self.indices(end), self.indices(1))
+            part = self.add("Reshape", part, self.indices(-1, len(members), size))
+            top = self.add("ReduceMax", part, self.indices(2), keepdims=1)
+            total = self.add("ReduceSum", self.add("Exp", self.add("Sub", part, top)), self.indices(2), keepdims=0)
+            top = self.add("Squeeze", top, self.indices(2))
+            parts.append(self.add("Add", self.add("Log", total), top))
+        joined = self.add("Concat", *parts, axis=1)
+        places = np.argsort(np.concatenate([members for _, _, members in groups]))
+        return str(self.add("Gather", joined, self.constant(places, np.int64), axis=1))
+
+    def nearest(self, nearest: Nearest) -> tuple[str, str]:
+        """``[batch, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
+        z = "features"
+        if nearest.normalize:
+            length = self.add("ReduceL2", z, self.indices(1), keepdims=1)
+            z = self.add("Div", z, self.add("Max", length, self.constant(SHORTEST)))
+        y = self.add("MatMul", self.add("Sub", z, self.constant(nearest.origin)), self.constant(nearest.whitening))
+        points, squares = self.constant(nearest.points), self.constant(nearest.squares)
+        other = self.add("Gemm", y, points, squares, alpha=-2.0, transB=1)  # squared distances but for ‖y‖²
+        other = self.add("Gather", other, self.constant(nearest.members, np.int64), axis=1)
+        place = self.add("ArgMin", other, axis=2, keepdims=0)
+        groups, size = nearest.members.shape
+        place = self.add("Add", place, self.constant(size * np.arange(groups), np.int64))
+        point = self.add("Gather", self.constant(nearest.members.reshape(-1), np.int64), place, axis=0)
+        own = self.add("Gather", points, point, axis=0)
+        apart = self.add("Sub", self.add("Unsqueeze", y, self.indices(1)), own)
+        return self.add("ReduceSumSquare", apart, self.indices(2), keepdims=0), point
+
+    def normalised(self, values: str, channels: Channels) -> str:
+        """``[batch, N]``: (value - location) / scale of each task."""
+        centred = self.add("Sub", values, self.constant(channels.location))
+        return str(self.add("Div", centred, self.constant(channels.scale)))
+
+    def score(self, parts: Portable) -> None:
+        """Everything up to the outputs."""
+        squared, point = self.nearest(parts.nearest) if parts.nearest else ("", "")
+        if parts.tasks:
+            self.best_task(parts.tasks, squared)
+            return
+        axis = self.indices(1)
+        self.add("Neg", self.add("Sqrt", self.add("Squeeze", squared, axis)), names=["score"])
+        columns = self.constant(parts.columns, np.int64)
+        self.add("Gather", columns, self.add("Squeeze", point, axis), axis=0, names=["class"])
+
+    def best_task(self, tasks: Tasks, squared: str) -> None:
+        """The maximum over tasks, its lead, and where it is; ``squared`` are distances, where they are read."""
+        values = self.normalised(self.energies(tasks.partition), tasks.energies)
+        if tasks.distances:
+            halved = self.add("Mul", squared, self.constant(-0.5))
+            values = self.add("Add", values, self.normalised(halved, tasks.distances))
+        best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
+        first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
+        top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
+        second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
+        lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
+        zero = self.add("ReduceSum", self.add("Mul", values, self.constant(0.0)), axis, keepdims=0)
+        lead = self.add("Add", lead, zero)  # TopK passes NaN over: NaN in any channel is NaN here
+        scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
+        self.add("Add", scaled, self.constant(tasks.energies.offset), names=["score"])
+        self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
+
+
+def export_network(
+    network: torch.nn.Module, cal: Exportable, path: str | os.PathLike[str], example_input: torch.Tensor
+) -> None:
+    """Write the network with the scorer behind it: from an input batch to ``logits``, ``score`` and ``task``.
+
+    With ``typicality`` the third output is ``class``, as in :func:`export_scorer`.
+
+    Parameters
+    ----------
+    network:
+        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported as it stands, in evaluation mode. Where
+        ``cal`` reads features it has ``features`` and ``head``, as :class:`tood.models.Network` has.
+    cal:
+        A fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint`` for what the network gives.
+    path:
+        The ``.onnx`` file to write, weights included.
+    example_input:
+        ``[batch, ...]``, two or more inputs; the batch size stays free.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("onnx and onnxscript", "onnx", "exporting a network") from error
+    import torch
+
+    from tood.export.module import ScoredNetwork
+
+    if len(example_input) < 2:
+        raise ToodError(f"example_input: expected two inputs or more for a free batch size, found {len(example_input)}")
+    modes = [(part, part.training) for part in network.modules()]
+    module = ScoredNetwork(network, cal).eval()
+    try:
+        program = torch.onnx.export(
+            module,
+            (example_input,),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=["input"],
+            output_names=["logits", "score", module.scorer.answer],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            verbose=False,
+        )
+    finally:
+        for part, training in modes:
+            part.training = training
+    if program is None:  # only where torch falls back to its old exporter
+        raise ToodError("torch.onnx.export gave no program; a newer torch is needed")
+    write_atomically(path, lambda temporary: temporary.write_bytes(program.model_proto.SerializeToString()))

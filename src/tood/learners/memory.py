@@ -1,0 +1,182 @@
+"""Exemplar memories: which rows of the training source a learner keeps. They hold row numbers, never samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import IntArray, floats, indices
+from tood.errors import ToodError, UnknownNameError
+from tood.sampling import class_share, herding
+
+__all__ = ["Exemplars", "Reservoir"]
+
+State = dict[str, npt.NDArray[Any]]
+
+
+class Reservoir:
+    """A uniform sample of everything ever offered (Vitter's Algorithm R).
+
+    Parameters
+    ----------
+    capacity:
+        How many rows it holds at most.
+    seed:
+        Of its choices. They depend on the seed and on how many rows came before, so that a checkpoint needs no
+        random state.
+
+    Examples
+    --------
+    >>> memory = Reservoir(3, seed=0)
+    >>> memory.offer(np.array([10, 11])).tolist(), memory.rows.tolist()
+    ([0, 1], [10, 11])
+    """
+
+    def __init__(self, capacity: int, seed: int = 0) -> None:
+        if capacity < 1:
+            raise ToodError(f"capacity: expected 1 or more, found {capacity}")
+        self.capacity = capacity
+        self.seed = seed
+        self.seen = 0
+        self._rows = np.empty(capacity, np.int64)
+
+    @property
+    def rows(self) -> IntArray:
+        """The rows held now, by slot, ``[min(seen, capacity)]``."""
+        return self._rows[: len(self)]
+
+    def __len__(self) -> int:
+        return min(self.seen, self.capacity)
+
+    def offer(self, rows: IntArray) -> IntArray:
+        """Offer rows in turn; returns the slot each one has at the end, or -1 where it has none, ``[k]``.
+
+        A slot occurs at most once, so what else is stored by slot can be written in one assignment.
+        """
+        rows = indices(rows, "rows")
+        rng = np.random.default_rng([self.seed, self.seen])
+        count = np.arange(self.seen, self.seen + len(rows))  # how many were seen before each
+        slots = np.where(count < self.capacity, count, rng.integers(0, count + 1))
+        slots[slots >= self.capacity] = -1
+        later = np.unique(slots[::-1], return_index=True)[1]  # the last row offered to a slot is the one it keeps
+        final = np.full(len(rows), -1)
+        last = len(rows) - 1 - later
+        final[last] = slots[last]
+        self._rows[final[final >= 0]] = rows[final >= 0]
+        self.seen += len(rows)
+        return final
+
+    def state_dict(self) -> State:
+        """Everything a checkpoint needs, as arrays."""
+        return {"rows": self.rows.copy(), "seen": np.array(self.seen), "seed": np.array(self.seed)}
+
+    def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from :meth:`state_dict`."""
+        seen, rows = int(state["seen"]), indices(state["rows"], "rows")
+        if len(rows) != min(seen, self.capacity):
+            raise ToodError(f"rows: a reservoir of {self.capacity} that saw {seen} cannot hold {len(rows)} rows")
+        self.seen, self.seed = seen, int(state["seed"])
+        self._rows[: len(rows)] = rows
+
+
+class Exemplars:
+    """Rows kept of every class in order of preference, so that shrinking a class is cutting its tail.
+
+    Parameters
+    ----------
+    total:
+        The size of the whole memory, shared equally by all classes seen so far.
+    per_class:
+        Or the number of rows of each class, whatever their number. Exactly one of the two.
+    selection:
+        ``"random"`` or ``"herding"``.
+    seed:
+        Of the random selection; a class's draw depends on this seed and on the class alone.
+
+    Examples
+    --------
+    >>> memory = Exemplars(total=4)
+    >>> memory.add(np.arange(10), np.zeros(10, int))
+    >>> memory.add(np.arange(10, 20), np.ones(10, int))
+    >>> memory.labels.tolist()
+    [0, 0, 1, 1]
+    """
+
+    def __init__(
+        self, total: int | None = None, per_class: int | None = None, selection: str = "random", seed: int = 0
+    ) -> None:
+        if (total is None) == (per_class is None):
+            raise ToodError("total, per_class: expected exactly one of the two")
+        size = total if per_class is None else per_class
+        if size is None or size < 1:
+            raise ToodError(f"{'total' if per_class is None else 'per_class'}: expected 1 or more, found {size}")
+        if selection not in ("random", "herding"):
+            raise UnknownNameError("selection", selection, ["random", "herding"])
+        self.total = total
+        self.per_class = per_class
+        self.selection = selection
+        self.seed = seed
+        self.by_class: dict[int, IntArray] = {}
+
+    @property
+    def rows(self) -> IntArray:
+        """All rows held, class by class in order of arrival, best first within a class."""
+        return np.concatenate([*self.by_class.values(), np.empty(0, np.int64)])
+
+    @property
+    def labels(self) -> IntArray:
+        """The class of each of :attr:`rows`."""
+        return np.repeat(np.array(list(self.by_class), np.int64), [len(rows) for rows in self.by_class.values()])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_class.values()))
+
+    def quota(self, classes: int) -> int:
+        """How many rows a class may have when there are ``classes`` of them."""
+        return self.per_class if self.per_class is not None else class_share(self.total or 0, classes)
+
+    def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
+        """Take in the classes of a new task and cut the others to their new quota.
+
+        Parameters
+        ----------
+        rows:
+            Rows of the new classes, ``[n]``.
+        labels:
+            The class of each row, ``[n]``: class ids or logit columns, as long as it is always the same.
+        features:
+            Penultimate features of those rows, ``[n, D]``; needed by herding only.
+        """
+        rows = indices(rows, "rows")
+        labels = indices(labels, "labels", len(rows))
+        features = floats(features, "features", 2) if self.selection == "herding" else None
+        if features is not None and len(features) != len(rows):
+            raise ToodError(f"features: expected {len(rows)} rows, found {len(features)}")
+        new = [int(c) for c in np.unique(labels)]
+        known = self.by_class.keys() & set(new)
+        if known:
+            raise ToodError(f"labels: class {min(known)} is in the memory already")
+        quota = self.quota(len(self.by_class) + len(new))
+        for c, kept in self.by_class.items():
+            self.by_class[c] = kept[:quota]
+        for c in new:
+            members = np.flatnonzero(labels == c)
+            if features is None:
+                order = np.random.default_rng([self.seed, c]).permutation(len(members))[:quota]
+            else:
+                order = herding(features[members], quota)
+            self.by_class[c] = rows[members[order]]
+
+    def state_dict(self) -> State:
+        """Everything a checkpoint needs, as arrays."""
+        return {"rows": self.rows, "labels": self.labels}
+
+    def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on from :meth:`state_dict`."""
+        rows = indices(state["rows"], "rows")
+        labels = indices(state["labels"], "labels", len(rows))
+        classes = labels[np.sort(np.unique(labels, return_index=True)[1])]  # in order of arrival
+        self.by_class = {int(c): rows[labels == c] for c in classes}

@@ -1,0 +1,170 @@
+"""What is kept of finished runs beside the code: figures and manifest, a few dozen kilobytes each, no network.
+
+FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % of OOD), enough for every table
+                  manifest.json      so that each is a run directory that `tood report` reads
+                  collected.json     the commit, and the diagnostics that need the outputs (drift, energies, distances)
+FOLDER/figures/STREAM/*.png          figures over learners, of ablations, and of the run that the paper shows
+FOLDER/ablations.md                  the summary of the ablations
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tood.files import write_text
+from tood.report.gather import Measured
+from tood.runs.directory import Run, find_runs
+from tood.runs.metrics_file import load_metrics, save_metrics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Collected", "collect_figures", "collect_runs", "current_commit", "read_collected"]
+
+KEPT = ("accuracy", "auroc", "fpr_at_ood_recall")
+MOST = 200_000  # bytes of a metrics.parquet that keeps every digit
+OF_ONE_RUN = [f"cifar10/icarl/{name}.png" for name in ("task0", "ridges", "tsne", "nearest")]  # as the paper shows
+
+
+class Collected(NamedTuple):
+    """A run as it was kept."""
+
+    run: Run
+    table: Any
+    commit: str  # of the code that collected it
+    point: dict[str, Any]  # what it is in figures over learners
+    along: dict[str, list[float]]  # diagnostics step by step; empty where a run kept no outputs
+
+    @property
+    def preset(self) -> str:
+        """Whose settings it was trained with."""
+        return str(self.run.manifest.get("preset") or "unknown")
+
+
+def read_collected(folder: Path) -> list[Collected]:
+    """Every run in a folder that :func:`collect_runs` filled."""
+    found = []
+    for run in find_runs([folder]):
+        file = run.path / "collected.json"
+        kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+        commit, point, along = kept.get("commit") or "unknown", kept.get("point") or {}, kept.get("along") or {}
+        found.append(Collected(run, load_metrics(run.path), commit, point, along))
+    return found
+
+
+def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
+    """Copy what is kept of runs that have been measured; returns the names of those that were new or had changed.
+
+    Parameters
+    ----------
+    runs:
+        Runs; those without a ``metrics.parquet`` are passed over.
+    folder:
+        Where to.
+    commit:
+        Of the code that made them; see :func:`current_commit`.
+    """
+    copied = []
+    for run in runs:
+        if not run.metrics_path.exists():
+            continue
+        target = Path(folder) / run.stream / run.path.name
+        table, measured = _slim(load_metrics(run.path)), Measured(run)
+        point = {name: _plain(value) for name, value in measured.point().items()}
+        kept = {"point": point, "along": measured.along()}
+        if _unchanged(target, run, table, kept):
+            continue
+        target.mkdir(parents=True, exist_ok=True)
+        file = target / "metrics.parquet"
+        save_metrics(table, file)
+        if file.stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
+            save_metrics(_rounded(table), file)
+        shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
+        write_text(target / "collected.json", json.dumps({"commit": commit, **kept}, indent=1) + "\n")
+        copied.append(run.path.name)
+    return copied
+
+
+def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
+    """Copy figures (over learners, of the run that the paper shows, of ablations) and the ablations' summary."""
+    copied = []
+    # Several targets may have drawn one figure: the one over most runs comes last and stays.
+    drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
+    places = {
+        source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]
+    }
+    shown = (file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}"))
+    for source in sorted(shown, key=lambda file: (_place(file.parents[3].name), file)):
+        stream, learner = source.parts[-3:-1]
+        places[source] = Path(stream, f"{learner}-{source.name}")
+    for source, place in places.items():
+        target = folder / "figures" / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        copied.append(target)
+    source, target = out / "ablations" / "summary.md", folder / "ablations.md"
+    if source.exists():
+        text = source.read_text(encoding="utf-8")
+        if not (target.exists() and target.read_text(encoding="utf-8").startswith(text)):
+            text += f"- Made by `tood reproduce ablations` at commit `{commit or 'unknown'}`.\n"
+            write_text(target, text)
+            copied.append(target)
+    return list(dict.fromkeys(copied))
+
+
+def _place(target: str) -> int:
+    order = ("table2", "table1", "drift", "figures")
+    return order.index(target) if target in order else -1
+
+
+def current_commit() -> str:
+    """The commit checked out in the current folder, ``-dirty`` where files differ from it; "" outside of any."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _slim(table: pa.Table) -> pa.Table:
+    """The figures that tables show, of every detector at its defaults."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    keep = pc.and_(pc.is_in(table["metric"], pa.array(KEPT)), pc.equal(table["settings"], ""))
+    return table.filter(keep).combine_chunks()
+
+
+def _unchanged(target: Path, run: Run, table: pa.Table, kept: dict[str, Any]) -> bool:
+    """Is all that would be written there already, whichever commit wrote it?"""
+    files = [target / name for name in ("metrics.parquet", "manifest.json", "collected.json")]
+    if not all(file.exists() for file in files):
+        return False
+    before = load_metrics(target)
+    same = before.equals(table) or before.equals(_rounded(table))
+    written = json.loads(files[2].read_text(encoding="utf-8"))
+    return bool(
+        same
+        and files[1].read_bytes() == (run.path / "manifest.json").read_bytes()
+        and {name: written.get(name) for name in kept} == kept
+    )
+
+
+def _rounded(table: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    place = table.column_names.index("value")
+    return table.set_column(place, table.schema.field(place), pa.array(np.round(table["value"].to_numpy(), 4)))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold; NaN, such as the drift of a run without features, is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

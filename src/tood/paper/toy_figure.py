@@ -1,0 +1,152 @@
+"""The toy in one picture: the geometry, the confidence gap and its repair, and where the repair works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tood.errors import MissingDependencyError
+from tood.metrics import Trajectory
+from tood.paper.toy import MARGINS, REGIMES, Settings, ToyRun, sample
+from tood.paper.toy_tables import FIRST, by_regime
+from tood.report.appearance import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["toy_figure"]
+
+# Lines differ in dash and marker too.
+ID, OOD, TOOD, PLAIN = (COLOURS[name] for name in ("id", "far", "tood", "energy"))
+TEXT = "#404040"
+STYLE: dict[Any, Any] = {
+    "font.size": 8.5,
+    "axes.titlesize": 9.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "pdf.fonttype": 42,  # text stays text
+}
+
+
+def toy_figure(results: Sequence[ToyRun], settings: Settings | None = None) -> Figure:
+    """Draw the three panels.
+
+    Parameters
+    ----------
+    results:
+        The runs of every regime, as :func:`tood.paper.toy.runs` yields them.
+    settings:
+        What they were run with; by default the experiment's.
+    """
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib", "report", "drawing the figure") from error
+    s = settings or Settings()
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(11, 3.9), layout="constrained")
+        left, middle, right = figure.subplots(1, 3, width_ratios=(0.92, 1, 1))
+        _geometry(left, results[0].seed, s)
+        _gap(middle, by_regime(results)["separated"])
+        _margins(right, by_regime(results))
+        seeds = len({r.seed for r in results})
+        figure.supxlabel(_caption(seeds, s), fontsize=8, color=TEXT)
+    return figure
+
+
+def _caption(seeds: int, s: Settings) -> str:
+    return (
+        "(a) one seed; each class is drawn in its own plane through the origin, where its distance from the OOD core "
+        f"is true; circles: where the centres lie.  (b, c) mean and range over {seeds} seed{'s' * (seeds > 1)};\n"
+        f"{s.test * s.classes_per_task:,} test samples a task, {s.ood:,} OOD samples, "
+        f"{s.exemplars * s.classes_per_task} exemplars a task for calibration."
+    )
+
+
+def _geometry(axes: Axes, seed: int, s: Settings, shown: int = 40) -> None:
+    """Each class in its own plane through the origin, so that its distance from the OOD core is true."""
+    samples = sample("separated", seed, s)
+    angles = np.pi / 2 - 2 * np.pi * (np.arange(s.classes) + 0.5) / s.classes
+    for c, angle in enumerate(angles):
+        plane = _plane(samples.centres[c], samples.centres[c - 1])
+        turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        x, y = (samples.test[c, :shown] @ plane.T @ turn).T
+        axes.scatter(x, y, s=5, color=ID, alpha=0.55, linewidths=0, label="ID" if c == 0 else None)
+    x, y = (samples.ood[: 5 * shown] @ _plane(samples.centres[0], samples.centres[-1]).T).T
+    axes.scatter(x, y, s=7, marker="D", color=OOD, alpha=0.7, linewidths=0, label="OOD")
+    around = np.linspace(0, 2 * np.pi, 200)
+    for regime, dash in (("separated", "--"), ("crowded", ":")):
+        radius = REGIMES[regime].radius
+        axes.plot(radius * np.cos(around), radius * np.sin(around), dash, color="black", lw=1.1, label=regime)
+    edge = REGIMES["separated"].radius + 5.5
+    for task in range(s.tasks):
+        angle = angles[task * s.classes_per_task : (task + 1) * s.classes_per_task].mean()
+        x, y = 0.91 * edge * np.cos(angle), 0.91 * edge * np.sin(angle)
+        axes.text(x, y, f"task {task}", ha="center", va="center", color=ID)
+    ticks = np.arange(-8, 9, 4)
+    axes.set(aspect="equal", anchor="N", xlim=(-edge, edge), ylim=(-edge, edge), xticks=ticks, yticks=ticks)
+    axes.set(title="(a) Classes around an OOD core", xlabel="distance from the origin (spreads of a blob)")
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, markerscale=2, columnspacing=1, handlelength=1.6
+    )
+
+
+def _plane(first: Any, second: Any) -> Any:
+    """``[2, D]``: an orthonormal basis of the plane of two vectors, the first vector's direction first."""
+    u = first / np.linalg.norm(first)
+    v = second - (second @ u) * u
+    return np.stack([u, v / np.linalg.norm(v)])
+
+
+def _gap(axes: Axes, separated: Sequence[ToyRun]) -> None:
+    steps = np.arange(len(separated[0].accuracy))
+    for name, label, style in (
+        ("before", "before: energy as it is", {"color": PLAIN, "marker": "s", "ls": "-"}),
+        ("robust_anchor", "after: TOOD, robust anchor", {"color": TOOD, "marker": "o", "ls": "-"}),
+        ("mean_shift", "after: TOOD, mean shift", {"color": TOOD, "marker": "^", "ls": "--", "mfc": "white"}),
+    ):
+        _line(axes, steps, [r.gap[name] for r in separated], label, style)
+    axes.axhline(0, color="black", lw=0.6)
+    axes.set(
+        title="(b) The confidence gap, separated",
+        xlabel="step (the newest task)",
+        ylabel="mean own-channel energy,\nnewest minus first task (energy units)",
+        xticks=steps,
+    )
+    axes.legend(loc="upper left")
+
+
+def _margins(axes: Axes, regimes: dict[str, list[ToyRun]]) -> None:
+    for (name, of), marker in zip(regimes.items(), "ovX", strict=True):
+        curves = [[100 * Trajectory(v[:FIRST, :FIRST]).average() for v in r.margins] for r in of]
+        _line(axes, np.array(MARGINS), curves, None, {"color": TOOD, "marker": marker, "ls": "-"})
+        level = float(np.mean([100 * r.trajectory("energy", FIRST).average() for r in of]))
+        axes.axhline(level, color=PLAIN, ls="--", lw=1.2)
+        best = float(np.mean(curves, axis=0)[0])
+        gain = f"{best - level:+.1f}".replace("-", "−")
+        axes.text(1.05, (level + best) / 2, f"{name.replace('_', ' ')}\n{gain} at λ = 0", va="center")
+    axes.plot([], [], color=TOOD, marker="o", ms=4, label="TOOD, robust anchor")
+    axes.plot([], [], color=PLAIN, ls="--", label="energy")
+    axes.set(
+        title="(c) Where it helps, and where it hurts",
+        xlabel="margin weight λ",
+        ylabel=f"Avg AUROC, first {FIRST} steps (%)",
+        xlim=(-0.03, 1.03),
+        ylim=(45, 100),
+    )
+    axes.legend(loc="upper left", ncols=2, columnspacing=1)
+
+
+def _line(axes: Axes, x: Any, curves: Sequence[Any], label: str | None, style: dict[str, Any]) -> None:
+    """The mean over seeds, and their range as a band."""
+    values = np.array(curves)
+    axes.plot(x, values.mean(axis=0), ms=4, lw=1.5, label=label, **style)
+    axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, lw=0)

@@ -1,0 +1,98 @@
+"""One self-contained HTML file for a run or a sweep: opens from disk, asks the network for nothing.
+
+Everything shown is in one block of JSON; the script puts it on the page as text, never as markup. The content
+security policy allows exactly the scripts embedded here, by their hashes, and nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from tood.errors import ToodError
+from tood.files import write_text
+from tood.report.appearance import COLOURS, label
+from tood.report.gather import Measured
+from tood.report.page.content import content
+from tood.report.summary import Key, Summary
+from tood.runs.directory import Run
+
+__all__ = ["write_page"]
+
+SCRIPTS = ("d3.min.js", "plot.umd.min.js", "common.js", "charts.js", "page.js")
+
+
+def write_page(runs: Iterable[Run], path: Path, reference: Mapping[Key, Summary] | None = None) -> Path:
+    """Write the page of a set of runs.
+
+    Parameters
+    ----------
+    runs:
+        Runs with a ``metrics.parquet``.
+    path:
+        The HTML file.
+    reference:
+        Published figures, shown beside ours.
+
+    Returns
+    -------
+    The same path.
+    """
+    measured = [Measured(run) for run in runs]
+    if not measured:
+        raise ToodError("runs: expected at least one, found none")
+    path = Path(path)
+    text = render(content(measured, reference or {}), _title(measured))
+    write_text(path, text)
+    return path
+
+
+def render(shown: dict[str, Any], title: str) -> str:
+    """The page that shows what :func:`~tood.report.page.content.content` gathered."""
+    detectors = sorted({name for run in shown["runs"] for name in run["detectors"]})
+    learners = sorted({row["learner"] for row in shown["accuracy"]})
+    labels = {name: label(name) for name in [*detectors, *learners, *(row["detector"] for row in shown["table"])]}
+    data = _json({**shown, "title": title, "labels": labels, "colours": COLOURS})
+    scripts = [_asset(name) for name in SCRIPTS]
+    parts = {
+        "TITLE": html.escape(title),
+        "HASHES": " ".join(f"'sha256-{_digest(script)}'" for script in scripts),
+        "STYLE": _asset("page.css"),
+        "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
+        "DATA": data,
+    }
+    before, *pieces = _asset("page.html").split("{{")
+    filled = [before]
+    for piece in pieces:  # one pass: what was filled in is never searched again
+        name, _, rest = piece.partition("}}")
+        filled += [parts[name], rest]
+    return "".join(filled)
+
+
+def _title(measured: list[Measured]) -> str:
+    if len(measured) == 1:
+        return f"OOD forgetting: {measured[0].name}"
+    streams = ", ".join(dict.fromkeys(one.run.stream for one in measured))
+    return f"OOD forgetting: {len(measured)} runs on {streams}"
+
+
+def _json(value: dict[str, Any]) -> str:
+    """JSON that no HTML parser can take for anything else."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def _digest(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def _asset(name: str) -> str:
+    return (resources.files("tood.report.page") / "assets" / name).read_text(encoding="utf-8")

@@ -1,0 +1,161 @@
+"""Measuring a run: every figure of every (step, task, OOD set, detector), pooled over tasks too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tood import detectors
+from tood.errors import ToodError
+from tood.metrics import evaluate_tasks
+from tood.runs.metrics_file import Row, concat, save_metrics, to_table
+from tood.runs.score import Scorer, reads_calibration, scores, usable
+from tood.runs.steps import Step
+from tood.runs.directory import Run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Measured", "default_scorers", "figures", "measure", "measure_step"]
+
+
+class Measured(NamedTuple):
+    """The figures of a run, and what a reader of them should know."""
+
+    table: pa.Table
+    notes: tuple[str, ...]
+
+
+def default_scorers(
+    run: Run, names: Sequence[str] | None = None, calibration: str | None = None
+) -> tuple[list[Scorer], list[str]]:
+    """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
+
+    Parameters
+    ----------
+    run:
+        The run.
+    names:
+        Only these detectors; all registered ones where it is None.
+    calibration:
+        The source of the calibration set; the one in use where it is None.
+    """
+    kept = list(dict.fromkeys(detectors.names() if names is None else names))
+    left_out: dict[str, str] = {}
+    for index in run.steps():
+        kept, why = usable(Step(run, index), kept)
+        left_out |= why
+    if names is None:  # nobody expects those that run the network again
+        left_out = {name: why for name, why in left_out.items() if "network" not in why}
+    reasons = {why: sorted(name for name in left_out if left_out[name] == why) for why in left_out.values()}
+    notes = [f"left out ({why}): {', '.join(found)}" for why, found in sorted(reasons.items())]
+    if not kept:
+        raise ToodError(f"{run.path}: no detector can be scored; {'; '.join(notes) or 'there are no complete steps'}")
+    return [Scorer(name, calibration=calibration) for name in kept], notes
+
+
+def measure(
+    run: Run,
+    scorers: Iterable[Scorer] | None = None,
+    progress: Callable[[int, str], object] | None = None,
+) -> Measured:
+    """Score and measure every complete step, and write ``metrics.parquet``.
+
+    Parameters
+    ----------
+    run:
+        The run.
+    scorers:
+        What to score with; every detector that can be where it is None.
+    progress:
+        Called with the step and the detector before each is scored.
+    """
+    with run.lock():
+        found = figures(run, scorers, keep=True, progress=progress)
+        save_metrics(found.table, run.metrics_path)
+    return found
+
+
+def figures(
+    run: Run,
+    scorers: Iterable[Scorer] | None = None,
+    keep: bool = False,
+    progress: Callable[[int, str], object] | None = None,
+) -> Measured:
+    """As :func:`measure`, without writing ``metrics.parquet``: for other settings, buffer sizes, or sources.
+
+    Parameters
+    ----------
+    run, scorers, progress:
+        As for :func:`measure`.
+    keep:
+        Write the scores to the run.
+
+    Examples
+    --------
+    A sweep over λ of a stored run, in seconds and without an image::
+
+        table, _ = figures(run, [Scorer("tood_mean_shift", {"margin": m}) for m in (0.0, 0.25, 0.5)])
+        trajectory(table, "tood_mean_shift", settings='{"margin": 0.25}').average()
+    """
+    steps = run.steps()
+    if not steps:
+        raise ToodError(f"{run.path}: expected the outputs of at least one step in steps/00/outputs, found none")
+    notes: list[str] = []
+    if scorers is None:
+        scorers, notes = default_scorers(run)
+    scorers = list(scorers)
+    if len(steps) < len(run.partition):
+        notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
+    tables, said = [], dict[str, list[int]]()
+    for index in steps:
+        table, notes_of_step = measure_step(Step(run, index), scorers, keep, progress)
+        tables.append(table)
+        for note in notes_of_step:
+            said.setdefault(note, []).append(index)
+    notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in said.items()]
+    return Measured(concat(tables), tuple(notes))
+
+
+def measure_step(
+    step: Step,
+    scorers: Sequence[Scorer],
+    keep: bool = False,
+    progress: Callable[[int, str], object] | None = None,
+) -> Measured:
+    """The figures of one step."""
+    run, index = step.run, step.index
+    tasks = step.test_tasks()
+    notes: list[str] = []
+    correct = step.predictions == step.test.labels
+    rows = [
+        Row(index, task, None, None, None, "accuracy", float(correct[mask].mean()), run.calibration, "")
+        for task, mask in [(None, slice(None)), *((t, tasks == t) for t in range(len(step.partition)))]
+    ]
+    standing_in = []
+    for scorer in scorers:
+        if progress is not None:
+            progress(index, scorer.detector)
+        scored = scores(step, scorer, keep)
+        notes += scored.notes
+        detector = scorer.create()
+        if detector.fits_on == "fit" and reads_calibration(step, detector):
+            standing_in.append(scorer.detector)
+        source, settings = scorer.calibration or run.calibration, scorer.settings()
+        for name, values in scored.ood.items():
+            by_task, pooled = evaluate_tasks(scored.test, tasks, values, len(step.partition))
+            for metric, total in pooled.items():
+                for task, value in [(None, total), *enumerate(by_task[metric].tolist())]:
+                    rows.append(Row(index, task, name, run.ood[name], scorer.detector, metric, value, source, settings))
+    if standing_in:
+        notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(set(standing_in)))}")
+    if step.unseen_columns():
+        notes.append("logit columns of tasks not seen yet were ignored")
+    return Measured(to_table(rows), tuple(dict.fromkeys(notes)))
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """``steps 0 to 3`` where they are consecutive, else each of them."""
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

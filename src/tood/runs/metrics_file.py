@@ -1,0 +1,184 @@
+"""metrics.parquet: a row a figure, always in the same order and the same bytes; and trajectories read from it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.files import write_file
+from tood.metrics import Trajectory
+from tood.runs.directory import PathLike
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["accuracy", "load_metrics", "trajectory"]
+
+COLUMNS = ("step", "task", "ood_set", "group", "detector", "metric", "value", "calibration", "settings")
+
+
+class Row(NamedTuple):
+    """One figure, in the order of the file's columns."""
+
+    step: int
+    task: int | None
+    ood_set: str | None
+    group: str | None
+    detector: str | None
+    metric: str
+    value: float
+    calibration: str
+    settings: str
+
+
+def to_table(rows: list[Row]) -> pa.Table:
+    """The figures as a table, sorted by every column with nulls first."""
+    pa = _pyarrow()
+    # No task is below 0 and no name is empty, so these stand for null and come first.
+    ordered = sorted(rows, key=lambda row: tuple((-1 if i == 1 else "") if v is None else v for i, v in enumerate(row)))
+    columns = list(zip(*ordered, strict=True)) if rows else [()] * len(COLUMNS)
+    arrays = [pa.array(values, type=kind) for values, kind in zip(columns, _schema().types, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=_schema())
+
+
+def concat(tables: list[pa.Table]) -> pa.Table:
+    """Tables of ascending steps as one. Rows are sorted by step first, so it is sorted too."""
+    return _pyarrow().concat_tables(tables).combine_chunks()
+
+
+def save_metrics(table: pa.Table, path: Path) -> None:
+    """Write the figures, atomically. Equal figures make equal bytes: every option of the writer is fixed."""
+    _pyarrow()
+    import pyarrow.parquet as pq
+
+    buffer = io.BytesIO()
+    pq.write_table(
+        table,
+        buffer,
+        row_group_size=1 << 20,
+        version="2.6",
+        data_page_version="1.0",
+        compression="zstd",
+        compression_level=3,
+        use_dictionary=True,
+        write_statistics=True,
+        store_schema=False,
+    )
+    write_file(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
+
+
+def load_metrics(path: PathLike) -> pa.Table:
+    """The figures of a run.
+
+    Parameters
+    ----------
+    path:
+        ``metrics.parquet``, or the run directory that holds it.
+    """
+    pa = _pyarrow()
+    import pyarrow.parquet as pq
+
+    file = Path(path)
+    file = file / "metrics.parquet" if file.is_dir() else file
+    try:
+        table = pq.read_table(pa.BufferReader(file.read_bytes()))
+    except FileNotFoundError as error:
+        raise ToodError(f"{file}: no such file; `tood audit {file.parent}` makes it") from error
+    except pa.ArrowException as error:
+        raise ToodError(f"{file}: truncated, or not a parquet file ({error})") from error
+    if tuple(table.column_names) != COLUMNS:
+        raise ToodError(f"{file}: expected the columns {', '.join(COLUMNS)}, found {', '.join(table.column_names)}")
+    return table
+
+
+def detectors_of(table: pa.Table) -> list[str]:
+    """The detectors that have figures, in alphabetical order."""
+    return sorted(name for name in table["detector"].unique().to_pylist() if name is not None)
+
+
+def trajectory(
+    table: pa.Table,
+    detector: str,
+    metric: str = "auroc",
+    group: str | None = None,
+    ood_set: str | None = None,
+    calibration: str | None = None,
+    settings: str = "",
+) -> Trajectory:
+    """The cube ``[step, task, OOD set]`` of one metric of one detector, with the group of each set.
+
+    Parameters
+    ----------
+    table:
+        What :func:`load_metrics` returned.
+    detector, metric:
+        Which figures.
+    group, ood_set:
+        Only the sets of a group, or one set.
+    calibration:
+        Which source of calibration samples, where there are several.
+    settings:
+        The JSON of the settings that differ from the defaults.
+    """
+    rows = _columns(table, detector=detector, metric=metric, settings=settings)
+    keep = rows["task"] >= 0
+    for name, wanted in (("group", group), ("ood_set", ood_set), ("calibration", calibration)):
+        keep &= (rows[name] == wanted) | (wanted is None)
+    rows = {name: column[keep] for name, column in rows.items()}
+    if len(rows["step"]) == 0:
+        raise (
+            UnknownNameError("detector", detector, detectors_of(table))
+            if detector not in detectors_of(table)
+            else ToodError(f"metrics: no figures of {detector} for metric {metric!r} and what else was asked for")
+        )
+    if len(set(rows["calibration"])) > 1:
+        raise ToodError(f"calibration: expected one of {', '.join(sorted(set(rows['calibration'])))}")
+    groups = dict(zip(rows["ood_set"], rows["group"], strict=True))
+    sets = {name: place for place, name in enumerate(groups)}
+    steps = int(rows["step"].max()) + 1
+    values = np.full((steps, steps, len(sets)), np.nan)
+    values[rows["step"], rows["task"], [sets[name] for name in rows["ood_set"]]] = rows["value"]
+    return Trajectory(values, [str(groups[name]) for name in sets])
+
+
+def accuracy(table: pa.Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """``[T, T]``, the accuracy on task i at step t (NaN where i > t), and ``[T]``, that over all tasks seen."""
+    rows = _columns(table, metric="accuracy")
+    steps = int(rows["step"].max()) + 1
+    by_task, pooled = np.full((steps, steps), np.nan), np.full(steps, np.nan)
+    each = rows["task"] >= 0
+    by_task[rows["step"][each], rows["task"][each]] = rows["value"][each]
+    pooled[rows["step"][~each]] = rows["value"][~each]
+    return by_task, pooled
+
+
+def _columns(table: pa.Table, **wanted: str) -> dict[str, npt.NDArray[Any]]:
+    """The rows that match, as NumPy columns; a task of null is -1."""
+    import pyarrow.compute as pc
+
+    mask = None
+    for name, value in wanted.items():
+        same = pc.fill_null(pc.equal(table[name], value), False)
+        mask = same if mask is None else pc.and_(mask, same)
+    found = table.filter(mask)
+    found = found.set_column(1, "task", pc.fill_null(found["task"], -1))
+    return {name: found[name].to_numpy() for name in COLUMNS}
+
+
+def _schema() -> pa.Schema:
+    pa = _pyarrow()
+    kinds = {"step": pa.int32(), "task": pa.int32(), "value": pa.float64()}
+    return pa.schema([(name, kinds.get(name, pa.string())) for name in COLUMNS])
+
+
+def _pyarrow() -> Any:
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow", "report", "metrics.parquet") from error
+    return pyarrow

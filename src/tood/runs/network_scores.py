@@ -1,0 +1,70 @@
+"""Scores of detectors that run the network again (ODIN, AdaScale), made while the images are at hand.
+
+They are kept beside the other scores, under a hash that includes the weights, so later stages read them like any other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tood.arrays import IntArray
+from tood.detectors import Outputs
+from tood.runs.extract import BATCH, StepRows
+from tood.runs.score import Scored, Scorer, keep_scores, kept_scores
+from tood.runs.steps import Step
+from tood.streams import Source, Stream
+from tood.streams.augment import prepare
+
+if TYPE_CHECKING:
+    from tood.models import Network
+
+__all__ = ["score_with_network", "scorers_for"]
+
+
+def scorers_for(names: tuple[str, ...], stream: Stream) -> list[Scorer]:
+    """Scorers by name; ODIN is told what the inputs were divided by."""
+    scorers = [Scorer(name, {"std": stream.std} if name == "odin" else {}) for name in names]
+    for scorer in scorers:
+        scorer.create()  # an unknown name is told before anything is trained
+    return scorers
+
+
+def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
+    """Score a step with one detector that needs the network, unless that has been done."""
+    detector = scorer.create()
+    if "network" not in detector.needs or kept_scores(step, scorer) is not None:
+        return
+
+    def score(source: Source, chosen: IntArray, outputs: Outputs) -> np.ndarray:
+        return np.concatenate([np.asarray(detector.score(chunk)) for chunk in _Chunks(stream, source, chosen, outputs)])
+
+    test_rows = np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and detector.fits_on == "fit" else None
+        detector.fit(fit, partition=step.partition, head=step.head, network=network)
+        test = score(stream.test, test_rows, step.test)
+        ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
+    keep_scores(step, scorer, Scored(test, ood, tuple(dict.fromkeys(str(w.message) for w in warned))))
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """The stored outputs with their inputs, some at a time; rows and outputs are in the same order."""
+
+    stream: Stream
+    source: Source
+    rows: IntArray
+    outputs: Outputs
+
+    def __iter__(self) -> Iterator[Outputs]:
+        for start in range(0, len(self.rows), BATCH):
+            part = self.outputs[start : start + BATCH]
+            images = self.source.take(self.rows[start : start + BATCH])
+            inputs = prepare(images, self.stream.mean, self.stream.std).contiguous()
+            yield Outputs(logits=part.logits, features=part.features, labels=part.labels, inputs=inputs)

@@ -1,0 +1,305 @@
+"""One step of a run: its outputs, cut to the columns seen so far, read when asked for; and writing one."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.detectors import Head, Outputs
+from tood.detectors.outputs import finite
+from tood.errors import ToodError
+from tood.files import read_npz, write_npz
+from tood.runs.directory import Arrays, PathLike, Run
+
+__all__ = ["Step", "write_step"]
+
+
+class Step:
+    """The outputs of one step, as detectors want them: the columns of the tasks seen, in ascending order.
+
+    Parameters
+    ----------
+    run:
+        The run it belongs to.
+    index:
+        Which step; it has seen the tasks 0 to ``index``.
+
+    Attributes
+    ----------
+    partition:
+        The tasks seen, over the columns kept.
+    columns:
+        The columns of the stored logits that are kept; labels and predictions are mapped to places among them.
+    """
+
+    def __init__(self, run: Run, index: int) -> None:
+        self.run = run
+        self.index = index
+        self.folder = run.folder(index)
+        self.partition, self.columns = run.partition.first(index + 1)
+        self._files: dict[str, tuple[Arrays, str]] = {}
+
+    @cached_property
+    def test(self) -> Outputs:
+        """ID test data of all tasks seen."""
+        outputs = self._outputs("outputs/test.npz")
+        missing = np.flatnonzero(np.bincount(self.test_tasks(outputs), minlength=len(self.partition)) == 0)
+        if len(missing):
+            raise ToodError(f"{self.folder / 'outputs/test.npz'}: no sample of task {', '.join(map(str, missing))}")
+        return outputs
+
+    @cached_property
+    def predictions(self) -> IntArray:
+        """The class predicted for each test sample: as given, else the largest logit among the columns seen."""
+        arrays, _ = self._read("outputs/test.npz")
+        if "predictions" in arrays:
+            file = self.folder / "outputs/test.npz"
+            return self._places(arrays["predictions"], file, "predictions", len(arrays["logits"]))
+        largest: IntArray = np.asarray(self.test.logits).argmax(axis=1)
+        return largest
+
+    @cached_property
+    def ood(self) -> dict[str, Outputs]:
+        """Every OOD set of the manifest."""
+        return {name: self._outputs(f"outputs/ood/{name}.npz", labels=False) for name in self.run.ood}
+
+    @cached_property
+    def fit(self) -> Outputs | None:
+        """The training data at hand at this step, where it was kept."""
+        return self._outputs("outputs/fit.npz") if (self.folder / "outputs/fit.npz").exists() else None
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The rows of the last linear layer that belong to the columns seen, where it was kept."""
+        file = self.folder / "head.npz"
+        if not file.exists():
+            return None
+        arrays, _ = self._read("head.npz")
+        weight, bias = (_entry(arrays, name, file) for name in ("weight", "bias"))
+        width = int(self.columns[-1]) + 1
+        if weight.ndim != 2 or len(weight) < width or bias.shape != weight.shape[:1]:
+            raise ToodError(
+                f"{file}: expected weight [C, D] and bias [C] with C at least {width}, "
+                f"found {weight.shape} and {bias.shape}"
+            )
+        return Head(weight=weight[self.columns], bias=bias[self.columns])
+
+    def calibration(self, source: str | None = None) -> Outputs:
+        """The calibration set in use, or that of another source."""
+        return self._outputs(self.calibration_file(source))
+
+    def calibration_file(self, source: str | None = None) -> str:
+        """Which file holds the calibration set of a source."""
+        if source in (None, self.run.calibration):
+            return "outputs/calibration.npz"
+        name = f"outputs/calibration_{source}.npz"
+        if not (self.folder / name).exists():
+            there = ", ".join(self.calibration_sources())
+            raise ToodError(f"{self.folder}: no calibration set from {source!r}; there is {there}")
+        return name
+
+    def calibration_sources(self) -> list[str]:
+        """The sources there are calibration sets from; the one in use comes first."""
+        others = (f.stem.removeprefix("calibration_") for f in (self.folder / "outputs").glob("calibration_*.npz"))
+        return list(dict.fromkeys([self.run.calibration, *sorted(others)]))
+
+    def test_tasks(self, outputs: Outputs | None = None) -> IntArray:
+        """The task of each test sample."""
+        tasks: IntArray = self.partition.column_tasks[np.asarray((outputs or self.test).labels)]
+        return tasks
+
+    def has(self, array: str) -> bool:
+        """Does every set of this step come with ``array`` ("features")? Reads no data."""
+        files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood)]
+        files += ["fit"] * (self.folder / "outputs/fit.npz").exists()
+        members = [_members(self.folder / "outputs" / f"{file}.npz") for file in files]
+        return all(f"{array}.npy" in names for names in members)
+
+    def unseen_columns(self) -> int:
+        """How many stored logit columns belong to no task seen yet, and are ignored."""
+        return int(self._read("outputs/test.npz")[0]["logits"].shape[1]) - len(self.columns)
+
+    def digest(self, name: str) -> str:
+        """The hash of a file of this step, as it was read."""
+        return self._read(name)[1]
+
+    def _read(self, name: str) -> tuple[Arrays, str]:
+        if name not in self._files:
+            self._files[name] = read_npz(self.folder / name)
+        return self._files[name]
+
+    def _outputs(self, name: str, labels: bool = True) -> Outputs:
+        arrays, _ = self._read(name)
+        file = self.folder / name
+        logits = _finite(_entry(arrays, "logits", file), "logits", file)
+        if logits.shape[1] <= self.columns[-1]:
+            raise ToodError(
+                f"{file}: logits: expected at least {self.columns[-1] + 1} columns at step {self.index}, "
+                f"found shape {logits.shape}"
+            )
+        if len(logits) == 0:
+            raise ToodError(f"{file}: expected at least one sample, found none")
+        if logits.shape[1] != len(self.columns):
+            logits = logits[:, self.columns]
+        features = _finite(arrays["features"], "features", file) if "features" in arrays else None
+        if features is not None and len(features) != len(logits):
+            raise ToodError(f"{file}: features: expected {len(logits)} rows, found shape {features.shape}")
+        places = self._places(_entry(arrays, "labels", file), file, "labels", len(logits)) if labels else None
+        return Outputs(logits=logits, features=features, labels=places)
+
+    def _places(self, columns: Any, file: Path, name: str, rows: int) -> IntArray:
+        """Stored columns as places among the columns seen."""
+        try:
+            found = indices(columns, name, length=rows)
+        except ToodError as error:
+            raise ToodError(f"{file}: {error}") from error
+        seen = np.isin(found, self.columns)
+        if not seen.all():
+            raise ToodError(
+                f"{file}: {name}: expected columns of the tasks 0 to {self.index}, found {found[~seen][0]} "
+                f"at row {np.flatnonzero(~seen)[0]}"
+            )
+        return np.searchsorted(self.columns, found)
+
+
+def write_step(
+    run_dir: PathLike,
+    step: int,
+    *,
+    test: Any,
+    calibration: Any,
+    ood: Mapping[str, Any],
+    fit: Any = None,
+    head: Any = None,
+    predictions: Any = None,
+    calibrations: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the outputs of one step. It appears whole, once everything has been checked, or not at all.
+
+    Every set is a mapping or an :class:`~tood.detectors.Outputs` with ``logits`` ``[n, C]`` and, where known,
+    ``features`` ``[n, D]``; arrays are NumPy or torch. Labels and predictions are logit columns.
+
+    Parameters
+    ----------
+    run_dir:
+        The run directory; :func:`write_manifest` made it.
+    step:
+        The step, counted from 0.
+    test:
+        ID test data of all tasks seen, with ``labels``.
+    calibration:
+        The calibration set in use, with ``labels``, some of every task seen.
+    ood:
+        The manifest's OOD sets by name; labels are not needed, and a bare array is taken for its logits.
+    fit:
+        The training data at hand, with ``labels``, for detectors that fit features.
+    head:
+        The last linear layer: a :class:`~tood.detectors.Head` or a mapping with ``weight`` and ``bias``.
+    predictions:
+        ``[n]``, the predicted class of each test sample where it is not the largest logit.
+    calibrations:
+        Calibration sets from other sources, by the source's name.
+    """
+    run = Run(run_dir)
+    if set(ood) != set(run.ood):
+        raise ToodError(f"ood: expected the sets of the manifest, {sorted(run.ood)}, found {sorted(ood)}")
+    sets = {"test": test, "calibration": calibration}
+    sets |= {f"calibration_{name}": given for name, given in (calibrations or {}).items()}
+    sets |= {"fit": fit} if fit is not None else {}
+    files = {f"outputs/{name}.npz": _arrays(given, name, labels=True) for name, given in sets.items()}
+    files |= {f"outputs/ood/{name}.npz": _arrays(given, f"ood {name}", labels=False) for name, given in ood.items()}
+    if predictions is not None:
+        files["outputs/test.npz"]["predictions"] = indices(predictions, "predictions")
+    if head is not None:
+        names = {"weight": 2, "bias": 1, "raw_weight": 2, "raw_bias": 1}
+        kept = {n: d for n, d in names.items() if not n.startswith("raw_") or _get(head, n) is not None}
+        files["head.npz"] = {n: floats(_get(head, n), f"head {n}", d) for n, d in kept.items()}
+    _check(run, step, files)
+    with run.lock():
+        _write(run.folder(step), files)
+
+
+def _check(run: Run, step: int, files: dict[str, Arrays]) -> None:
+    """Read the arrays as :class:`Step` will read the files, so that what is written can be read."""
+    if not 0 <= step < len(run.partition):
+        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one a task of the manifest, found {step}")
+    trial = Step(run, step)
+    trial._files = {name: (arrays, "") for name, arrays in files.items()}
+    for name in files:
+        if name != "head.npz":
+            trial._outputs(name, labels="/ood/" not in name)
+    _ = trial.test, trial.predictions
+
+
+def _write(folder: Path, files: dict[str, Arrays]) -> None:
+    """Write everything beside its place, then move it in: while head and outputs do not match there is no step."""
+    fresh, old = folder / ".outputs.writing", folder / ".outputs.old"
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        for name, arrays in files.items():
+            write_npz(fresh / name.removeprefix("outputs/"), arrays)
+        if (folder / "outputs").exists():
+            (folder / "outputs").replace(old)
+        if "head.npz" in files:
+            (fresh / "head.npz").replace(folder / "head.npz")
+        else:
+            (folder / "head.npz").unlink(missing_ok=True)
+        fresh.replace(folder / "outputs")
+    except BaseException:  # such as Ctrl-C between two renames
+        if old.exists() and not (folder / "outputs").exists():
+            old.replace(folder / "outputs")
+        raise
+    finally:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _arrays(given: Any, name: str, labels: bool) -> Arrays:
+    """What is stored of one set."""
+    if not isinstance(given, Mapping) and hasattr(given, "shape"):
+        given = {"logits": given}
+    try:
+        arrays: Arrays = {"logits": floats(_get(given, "logits"), "logits", ndim=2)}
+        for optional in ("features", "raw_logits"):
+            if _get(given, optional) is not None:
+                arrays[optional] = floats(_get(given, optional), optional, ndim=2)
+        if labels:
+            arrays["labels"] = indices(_get(given, "labels"), "labels")
+    except ToodError as error:
+        raise ToodError(f"{name}: {error}") from error
+    return arrays
+
+
+def _get(given: Any, name: str) -> Any:
+    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+
+
+def _entry(arrays: Arrays, name: str, file: Path) -> Any:
+    if name not in arrays:
+        raise ToodError(f"{file}: expected an array {name!r}, found {', '.join(arrays) or 'none'}")
+    return arrays[name]
+
+
+def _finite(array: Any, name: str, file: Path) -> FloatArray:
+    try:
+        return finite(floats(array, name, ndim=2), name)
+    except ToodError as error:
+        raise ToodError(f"{file}: {error}") from error
+
+
+def _members(file: Path) -> list[str]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return archive.namelist()
+    except FileNotFoundError as error:
+        raise ToodError(f"{file}: no such file") from error
+    except (zipfile.BadZipFile, OSError) as error:
+        raise ToodError(f"{file}: truncated, or not an .npz file of plain arrays ({error})") from error

@@ -1,0 +1,179 @@
+"""A grid of runs: local processes with one thread each, or tasks of a Ray cluster.
+
+A cell is a run directory, so a sweep has no state of its own: started again, it goes on where each cell was.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.runs.config import RunConfig, read_yaml, write_yaml
+from tood.runs.metrics_file import load_metrics
+from tood.runs.directory import Run, is_locked
+from tood.ray_tasks import ray_tasks
+
+__all__ = ["Cell", "read_sweep", "run_cells"]
+
+Engine: TypeAlias = Literal["local", "ray"]
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "GOMP_SPINCOUNT": "0",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep, and where it lives."""
+
+    config: RunConfig
+    parent: Path
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        return self.parent / self.config.name
+
+    @property
+    def log(self) -> Path:
+        """What the run printed."""
+        return self.parent / ".logs" / f"{self.config.name}.log"
+
+    def _measured(self) -> bool:
+        """Are there figures of every step? An audit leaves some while a run is still short of its end."""
+        try:
+            steps = set(load_metrics(self.path)["step"].to_pylist())
+            return len(steps) == len(Run(self.path).partition)
+        except MissingDependencyError:
+            raise
+        except ToodError:  # none yet, or damaged
+            return False
+
+    def status(self) -> str:
+        """``done``, ``running``, ``failed: …``, ``2 steps`` (interrupted) or ``waiting``."""
+        if self._measured():
+            return "done"
+        if is_locked(self.path):
+            return "running"
+        if self.log.exists() and (lines := self.log.read_text(errors="replace").splitlines()):
+            last = lines[-1]
+            if last.startswith("tood: ") and last != "tood: interrupted":
+                return f"failed: {last.removeprefix('tood: ')}"
+        steps = len(list(self.path.glob("steps/*/outputs")))
+        return f"{steps} steps" if steps else "waiting"
+
+
+def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
+    """The cells of a sweep file.
+
+    The file has ``base`` (settings of every cell), ``grid`` (lists of values, every combination is a cell) and
+    ``also`` (further cells, one mapping each); see docs/how-to/run.md.
+    """
+    content = read_yaml(path)
+    for key in content:
+        if key not in ("base", "grid", "also"):
+            raise UnknownNameError(f"section of {path}", key, ("base", "grid", "also"))
+    base, grid = content.get("base") or {}, content.get("grid") or {}
+    for key, values in grid.items():
+        if not isinstance(values, list) or not values:
+            raise ToodError(f"{path}: grid: {key}: expected a list of values, found {values!r}")
+    combined = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())] if grid else []
+    cells = {}
+    for values in [*combined, *(content.get("also") or [])]:
+        if not isinstance(values, Mapping):
+            raise ToodError(f"{path}: also: expected one mapping a cell, found {values!r}")
+        config = RunConfig.from_mapping({**base, **values}, where=str(path))
+        cells[config.name] = Cell(config, Path(parent))
+    if not cells:
+        raise ToodError(f"{path}: no cells; give a grid, such as 'grid: {{learner: [icarl, der], seed: [0, 1]}}'")
+    return list(cells.values())
+
+
+def run_cells(
+    cells: list[Cell], workers: int = 2, engine: Engine = "local", say: Callable[[str], object] = print
+) -> dict[str, str]:
+    """Run every cell that is not done; return the error of each that failed, by name. The others finish."""
+    if engine not in get_args(Engine):
+        raise UnknownNameError("engine", engine, get_args(Engine))
+    waiting = [cell for cell in cells if cell.status() != "done"]
+    failed: dict[str, str] = {}
+    finished = len(cells) - len(waiting)
+    outcomes = _locally(waiting, workers, say) if engine == "local" else _on_ray(waiting)
+    for cell, error in outcomes:
+        finished += 1
+        if error:
+            failed[cell.config.name] = error
+        say(f"[{finished}/{len(cells)}] {cell.config.name}: {f'failed: {error}' if error else 'done'}")
+    return failed
+
+
+def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> Iterator[tuple[Cell, str]]:
+    """One process a cell, so that whatever happens to one leaves the others alone."""
+    running: set[subprocess.Popen[str]] = set()
+    with ThreadPoolExecutor(max(1, workers)) as pool:
+        jobs = {pool.submit(_run_in_process, cell, running, say): cell for cell in cells}
+        try:
+            for job in as_completed(jobs):
+                yield jobs[job], job.result()
+        except BaseException:  # Ctrl-C: stop the children too; their checkpoints stay
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(running):
+                process.terminate()
+            raise
+
+
+def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object]) -> str:
+    cell.log.parent.mkdir(parents=True, exist_ok=True)
+    config = cell.log.with_suffix(".yaml")
+    write_yaml(config, cell.config.to_mapping())
+    arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
+    last = ""
+    with (
+        cell.log.open("w") as log,
+        subprocess.Popen(
+            arguments, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as process,
+    ):
+        running.add(process)
+        for line in process.stdout or ():
+            log.write(line)
+            log.flush()
+            last = line.rstrip() or last
+            if line.startswith("step "):
+                say(f"{cell.config.name}: {line.rstrip()}")
+    running.discard(process)
+    if process.returncode == 0:
+        return ""
+    if process.returncode < 0:
+        return f"stopped by signal {-process.returncode}"
+    return last.removeprefix("tood: ") or f"exit code {process.returncode}"
+
+
+def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
+    """Cells as Ray tasks: a worker or node that dies has its cells tried again elsewhere, from their checkpoints."""
+    by_path = {str(cell.path.resolve()): cell for cell in cells}
+    calls = {path: (cell.config.to_mapping(), path) for path, cell in by_path.items()}
+    options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": ONE_THREAD}}
+    for path, error, gave_up in ray_tasks(_run_one, calls, **options):
+        yield by_path[path], gave_up or error
+
+
+def _run_one(config: dict[str, Any], path: str) -> str:
+    """Bring one cell to its end; what went wrong, if something did."""
+    from tood.runs.stages import run
+
+    try:
+        run(RunConfig.from_mapping(config), Path(path), say=lambda line: None)
+    except ToodError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tood import TOOD, Partition, ToodError
+from tood.deploy.live import LiveTOOD
+
+PARTITION = Partition([[3, 0], [1, 5, 2], [4]])
+
+
+def sample(seed=0, rows=400, columns=6, dtype=np.float64):
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, columns, rows)
+    return (rng.normal(size=(rows, columns)) * 2 + 5 * np.eye(columns)[labels]).astype(dtype), labels
+
+
+def same(cal, other, names=("count", "mean", "median", "mad", "std")):
+    for name in names:
+        np.testing.assert_array_equal(cal.statistics_[name], other.statistics_[name], err_msg=name)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([np.float32, np.float64]))
+@settings(deadline=None, max_examples=25)
+def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
+    rng = np.random.default_rng(seed)
+    logits, labels = sample(seed, dtype=dtype)
+    once = TOOD(PARTITION).fit(logits, labels)
+    calibrators = []
+    for _ in range(2):
+        parts = [LiveTOOD(PARTITION) for _ in range(3)]
+        for rows in np.array_split(rng.permutation(len(labels)), rng.integers(1, 30)):
+            parts[rng.integers(3)].partial_fit(logits[rows], labels[rows])
+        calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator())
+    same(*calibrators)
+    same(calibrators[0], once)
+    for name in ("rest_mean", "rest_std"):  # summed in another order
+        np.testing.assert_allclose(calibrators[0].statistics_[name], once.statistics_[name], rtol=1e-13, atol=1e-14)
+    np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
+
+
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none", "auto"])
+@pytest.mark.parametrize("reference", ["latest", "oldest", "widest", "mean"])
+def test_anchors_anywhere_without_the_data(variant, reference):
+    logits, labels = sample()
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels)
+    settings = {"variant": variant, "margin": 0.3, "reference": reference}
+    expected = TOOD(PARTITION, **settings).fit(logits, labels).score(logits)
+    np.testing.assert_allclose(live.calibrator(**settings).score(logits), expected, rtol=1e-12)
+
+
+def test_a_task_is_added_without_the_old_samples():
+    old, old_labels = sample(1)
+    new, new_labels = sample(2, columns=8)
+    new, new_labels = new[new_labels >= 6], new_labels[new_labels >= 6]
+    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([7, 6])
+    with pytest.raises(ToodError, match="no calibration sample yet for task 3"):
+        live.calibrator()
+    live.partial_fit(new, new_labels)
+    wide = np.concatenate([np.concatenate([old, np.zeros((len(old), 2))], axis=1), new])
+    once = TOOD(PARTITION.grow([7, 6])).fit(wide, np.concatenate([old_labels, new_labels]))
+    same(live.calibrator(), once)
+
+
+@pytest.mark.parametrize("task", [0, 1, 2])
+def test_a_task_is_dropped_without_the_samples_of_the_others(task):
+    logits, labels = sample(3)
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels)
+    kept = live.drop_task(task)
+    rows = np.isin(labels, kept)
+    once = TOOD(live.partition).fit(logits[rows][:, kept], np.searchsorted(kept, labels[rows]))
+    same(live.calibrator(), once)
+    for name in ("rest_mean", "rest_std"):
+        np.testing.assert_allclose(live.calibrator().statistics_[name], once.statistics_[name], rtol=1e-12)
+    assert sorted(kept.tolist()) == sorted(set(range(6)) - set(PARTITION.tasks[task]))
+
+
+def test_a_task_is_forgotten_and_seen_anew():
+    logits, labels = sample(4)
+    moved = logits - 7.0
+    task = PARTITION.column_tasks[labels]
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1).partial_fit(moved[task == 1], labels[task == 1])
+    mixed = np.where((task == 1)[:, None], moved, logits)
+    same(live.calibrator(), TOOD(PARTITION).fit(mixed, labels))
+
+
+def test_a_channel_no_other_task_was_seen_in_is_not_moved():
+    logits, labels = sample(7)
+    task = PARTITION.column_tasks[labels]
+    live = LiveTOOD(PARTITION)
+    for t in (0, 1, 2):
+        live.partial_fit(logits[task == t], labels[task == t])
+    assert live.calibrator("auto").channels().location[0] != 0
+    only = live.forget(0).partial_fit(logits[task == 0], labels[task == 0]).calibrator("auto")
+    assert only.channels().location[0] == 0 != only.channels().location[1]
+
+
+def test_auto_wants_other_tasks_in_the_newest_channel():
+    old, old_labels = sample(1)
+    new, new_labels = sample(2, columns=8)
+    mine = new_labels >= 6
+    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([6, 7]).partial_fit(new[mine], new_labels[mine])
+    assert live.calibrator("mean_shift").statistics_["count"].min() > 0
+    with pytest.raises(ToodError, match="that of task 3, in which no sample of another task has been seen"):
+        live.calibrator("auto")
+    live.partial_fit(new[~mine], new_labels[~mine])
+    assert live.calibrator("auto").channels().location[0] != 0
+
+
+def test_bounded_memory_states_its_error():
+    live, exact = LiveTOOD(PARTITION, capacity=50), LiveTOOD(PARTITION)
+    for seed in range(30):
+        for each in (live, exact):
+            each.partial_fit(*sample(seed, rows=1000))
+    assert sum(sketch.held for sketch in live.sketches) < 0.15 * sum(sketch.held for sketch in exact.sketches)
+    assert 0 < live.rank_error <= (1 + np.log2(live.counts.max() / 50)) / 200
+    for mine, full in zip(live.sketches, exact.sketches, strict=True):
+        values = full.levels[0]
+        low, high = np.quantile(values, [0.5 - live.rank_error, 0.5 + live.rank_error])
+        assert low <= mine.median() <= high
+    np.testing.assert_array_equal(live.calibrator().statistics_["count"], exact.calibrator().statistics_["count"])
+
+
+@pytest.mark.parametrize("capacity", [None, 16])
+def test_a_file_goes_on_where_it_was(tmp_path, capacity):
+    live = LiveTOOD(PARTITION, capacity).partial_fit(*sample(5))
+    live.save(tmp_path / "live.safetensors")
+    loaded = LiveTOOD.load(tmp_path / "live.safetensors")
+    for each in (live, loaded):
+        each.partial_fit(*sample(6))
+    same(live.calibrator(), loaded.calibrator(), names=live.calibrator().statistics_)
+    assert loaded.rank_error == live.rank_error
+    TOOD(PARTITION).fit(*sample(5)).save(tmp_path / "other.safetensors")
+    with pytest.raises(ToodError, match="expected a tood-live file, found tood-calibrator"):
+        LiveTOOD.load(tmp_path / "other.safetensors")
+
+
+def test_bad_input_is_named_and_changes_nothing():
+    logits, labels = sample()
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels)
+    before = live.counts
+    spoiled = logits.copy()
+    spoiled[3, 2] = np.nan
+    for call, match in (
+        (lambda: live.partial_fit(spoiled, labels), "finite"),
+        (lambda: live.partial_fit(logits, labels + 9), "labels: expected logit columns 0 to 5"),
+        (lambda: live.partial_fit(logits[:, :5], labels), "expected 6 columns"),
+        (lambda: live.merge(LiveTOOD(PARTITION, capacity=9)), "capacity"),
+        (lambda: live.drop_task(3), "task: expected 0 to 2, found 3"),
+        (lambda: LiveTOOD([[0, 1]]).drop_task(0), "another task to be left"),
+        (lambda: live.calibrator(variant="robust"), "did you mean 'robust_anchor'"),
+    ):
+        with pytest.raises(ToodError, match=match):
+            call()
+    np.testing.assert_array_equal(live.counts, before)

@@ -1,0 +1,214 @@
+"""Ablations on stored outputs: each row is what the public calibrator and scikit-learn give."""
+
+import csv
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from sklearn.metrics import roc_auc_score
+
+from tood import TOOD, ToodError
+from tood.audit.resampling import Resampling
+from tood.commands.ablate import command
+from tood.metrics import Trajectory
+from tood.paper.ablations import ABLATIONS, _members, ablate, auroc_by_task, balanced_order
+from tood.partition import Partition
+from tood.runs import Run, Scorer, Step, figures, trajectory
+from tood.sampling import herding
+
+
+@pytest.fixture(scope="module")
+def ablated(shared_run):
+    return ablate(Run(shared_run), draws=3, resamples=20)
+
+
+def one(rows, **wanted):
+    (row,) = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+    return row
+
+
+def average(run, scorer):
+    table = figures(run, [scorer]).table
+    return 100 * trajectory(table, scorer.detector, settings=scorer.settings()).balanced().average()
+
+
+def average_by_hand(run, score):
+    """Avg AUROC, (near + far) / 2, by scikit-learn; ``score(step)`` gives a function of outputs."""
+    groups = list(run.ood.values())
+    cube = np.full((4, 4, len(groups)), np.nan)
+    for t in range(4):
+        step = Step(run, t)
+        of, tasks = score(step), step.test_tasks()
+        test = of(step.test)
+        for d, outputs in enumerate(step.ood.values()):
+            ood = of(outputs)
+            for i in range(t + 1):
+                own = test[tasks == i]
+                cube[t, i, d] = roc_auc_score(np.r_[np.ones(len(own)), np.zeros(len(ood))], np.r_[own, ood])
+    return 100 * Trajectory(cube, groups).balanced().average()
+
+
+def test_every_ablation_has_rows(ablated):
+    assert {name: len(rows) for name, rows in ablated.rows.items()} == {
+        "buffer": 4 * len({row["B"] for row in ablated.rows["buffer"]}),  # three draws and herding
+        "margin": 22,
+        "mechanism": 6,
+        "partition": 14,
+        "anchor": 8,
+        "source": 4,
+        "interval": 3,
+    }
+    assert set(ablated.rows) == set(ABLATIONS)
+
+
+@pytest.mark.parametrize("detector", ["tood_robust_anchor", "tood_mean_shift"])
+def test_no_anchor_changes_anything(ablated, detector):
+    rows = [row for row in ablated.rows["anchor"] if row["detector"] == detector]
+    for figure in ("avg_auroc", "d_avg", "near_auroc", "far_auroc"):
+        assert np.ptp([row[figure] for row in rows]) <= 1e-9
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3])
+@pytest.mark.parametrize("detector", ["tood_robust_anchor", "tood_mean_shift"])
+def test_margins_are_those_of_the_detector(ablated, shared_run, detector, margin):
+    row = one(ablated.rows["margin"], detector=detector, margin=margin)
+    assert row["avg_auroc"] == pytest.approx(average(Run(shared_run), Scorer(detector, {"margin": margin})), abs=1e-9)
+
+
+@pytest.mark.parametrize("mechanism", ["temperature", "tood_robust_anchor", "prototype", "tood_prototype"])
+def test_mechanisms_are_the_detectors(ablated, shared_run, mechanism):
+    run = Run(shared_run)
+    row = one(ablated.rows["mechanism"], mechanism=mechanism)
+    assert row["avg_auroc"] == pytest.approx(average(run, Scorer(mechanism)), abs=1e-9)
+    assert row["gain"] == pytest.approx(row["avg_auroc"] - average(run, Scorer(row["baseline"])), abs=1e-9)
+    assert row["baseline"] == ("prototype" if mechanism == "tood_prototype" else "energy")
+
+
+@pytest.mark.parametrize("source", ["train", "memory"])
+def test_sources_are_the_stored_calibration_sets(ablated, shared_run, source):
+    row = one(ablated.rows["source"], detector="tood_mean_shift", calibration=source)
+    scorer = Scorer("tood_mean_shift", calibration=source)
+    assert row["avg_auroc"] == pytest.approx(average(Run(shared_run), scorer), abs=1e-9)
+
+
+def test_singletons_are_the_split_partition(ablated, shared_run):
+    def split(step):
+        calibration = step.calibration()
+        calibrator = TOOD(step.partition.split(2)).fit(calibration.logits, calibration.labels)
+        return lambda outputs: calibrator.score(outputs.logits)
+
+    by_hand = average_by_hand(Run(shared_run), split)
+    for name in ("2", "3", "singletons"):  # two classes a task: all three are the same groups
+        row = one(ablated.rows["partition"], detector="tood_robust_anchor", split=name, statistics="group")
+        assert row["avg_auroc"] == pytest.approx(by_hand, abs=1e-9)
+
+
+def test_the_authors_rule_takes_every_sample_of_the_real_task():
+    real = Partition([[0, 1, 4], [2, 3]])
+    groups = real.split(2)  # (0, 4), (1,), (2,), (3,)
+    labels = np.array([0, 1, 2, 3, 4, 1])
+    rows, channels = _members(labels, real, groups, "task")
+    for group, columns in enumerate(groups):
+        task = next(set(task) for task in real if columns[0] in task)
+        assert set(rows[channels == group]) == {row for row, column in enumerate(labels) if column in task}
+    rows, channels = _members(labels, real, groups, "group")
+    assert [groups.tasks[group] for group in channels] == [(0, 4), (1,), (2,), (3,), (0, 4), (1,)]
+    assert rows.tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("herd", [False, True])
+def test_every_beginning_of_a_draw_is_balanced(herd):
+    rng = np.random.default_rng(0)
+    partition = Partition([[5, 0], [1, 2], [3, 4]])
+    labels = rng.permutation(np.repeat(np.arange(6), 7))
+    features = rng.normal(size=(42, 5)) if herd else None
+    order = balanced_order(labels, partition, seed=3, features=features)
+    assert sorted(order) == list(range(42))
+    for size in range(1, 43):
+        classes = np.bincount(labels[order[:size]], minlength=6)
+        tasks = np.bincount(partition.column_tasks[labels[order[:size]]], minlength=3)
+        assert np.ptp(classes) <= 1 and np.ptp(tasks) <= 1
+    if herd:
+        own = np.flatnonzero(labels == 4)
+        assert [row for row in order if labels[row] == 4] == own[herding(features[own], 7)].tolist()
+
+
+def test_with_every_stored_sample_no_draw_matters(ablated, shared_run):
+    rows = ablated.rows["buffer"]
+    full = max(row["B"] for row in rows)
+    found = [row["avg_auroc"] for row in rows if row["B"] == full]
+    assert full == 80 and len(found) == 4
+    assert found == pytest.approx([average(Run(shared_run), Scorer("tood_robust_anchor"))] * 4, abs=1e-9)
+    small = [row["avg_auroc"] for row in rows if row["B"] == 5]
+    assert np.ptp(small) > 0
+
+
+def test_auroc_counts_ties_half():
+    rng = np.random.default_rng(1)
+    test, tasks, ood = rng.integers(6, size=80), rng.integers(3, size=80), rng.integers(6, size=50)
+    for task, value in enumerate(auroc_by_task(test, tasks, ood)):
+        own = test[tasks == task]
+        assert value == pytest.approx(roc_auc_score([1] * len(own) + [0] * 50, [*own, *ood]), abs=1e-12)
+
+
+def test_a_resampled_auroc_is_that_of_the_samples_drawn():
+    rng = np.random.default_rng(2)
+    tasks = np.repeat([0, 1], [30, 20])
+    ood = {"a": rng.normal(size=25).round(1), "b": rng.normal(size=15), "c": rng.normal(size=40)}
+    test = rng.normal(1, 1, size=50).round(1)
+    resampling = Resampling({"a": "near", "b": "far", "c": "far"}, resamples=4)
+    resampling.add("energy", test, tasks, ood)
+    by_hand = []
+    for r in range(4):
+        means = {}
+        for place, (name, values) in enumerate(ood.items()):
+            drawn = np.repeat(values, resampling._drawn(1, place, len(values))[r].astype(int))
+            assert len(drawn) == len(values)
+            of_tasks = []
+            for task in (0, 1):
+                own = test[tasks == task]
+                own = np.repeat(own, resampling._drawn(0, task, len(own))[r].astype(int))
+                of_tasks.append(roc_auc_score(np.r_[np.ones(len(own)), np.zeros(len(drawn))], np.r_[own, drawn]))
+            means[name] = np.mean(of_tasks)
+        by_hand.append((means["a"] + (means["b"] + means["c"]) / 2) / 2)
+    np.testing.assert_allclose(resampling._by_step["energy"][0], by_hand, rtol=1e-6)
+    assert resampling.interval("energy")[2:] == (0.0, 0.0)
+
+
+def test_intervals_surround_the_figure(ablated):
+    for row in ablated.rows["interval"]:
+        assert row["low"] < row["avg_auroc"] < row["high"]
+        assert row["gain_low"] <= row["gain"] <= row["gain_high"]
+
+
+def test_without_features_it_says_so(made_run, tmp_path):
+    found = ablate(Run(made_run(tmp_path / "bare", features=False, steps=2)), ["mechanism", "buffer"], draws=1)
+    assert {row["mechanism"] for row in found.rows["mechanism"]}.isdisjoint({"prototype", "tood_prototype"})
+    assert {row["selection"] for row in found.rows["buffer"]} == {"random"}
+    assert any("no features" in note for note in found.notes) and any("2 of 4 steps" in note for note in found.notes)
+
+
+def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):
+    sizes = sorted({row["B"] for row in ablated.rows["buffer"]})
+    assert sizes == [5, 10, 20, 50, 80] and all(a < b for a, b in pairwise(sizes))
+
+
+def test_a_wrong_name_is_named(shared_run):
+    with pytest.raises(ToodError, match="did you mean 'margin'"):
+        ablate(Run(shared_run), ["margn"])
+
+
+def test_the_command_writes_every_row_and_the_papers_findings(shared_run, tmp_path):
+    arguments = [str(shared_run), "--only", "margin,mechanism", "--out", str(tmp_path), "--no-figures", "--json"]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    with (tmp_path / "margin.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["avg_auroc"]) for row in rows] == [row["avg_auroc"] for row in shown["rows"]["margin"]]
+    temperature = [r for r in shown["summary"] if r["row"] == "Temperature" and r["column"] in ("mean", "paper")]
+    own = one(shown["rows"]["mechanism"], mechanism="temperature")["gain"]
+    assert [record["mean"] for record in temperature] == [pytest.approx(own), -3.6]
+    assert "-3.60" in (tmp_path / "summary.md").read_text()

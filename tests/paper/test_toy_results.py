@@ -1,0 +1,76 @@
+"""The toy beside the paper's: what is kept says the same as toy.json, and claims can fail."""
+
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from results_pages.__main__ import write_results
+from results_pages.toy_claims import toy_claims
+from tood.commands.reproduce import command
+from tood.paper.collect import collect_runs
+from tood.paper.collect_toy import collect_toy
+from tood.paper.toy import MARGINS, Settings, runs
+from tood.paper.toy_tables import to_json
+from tood.runs import Run
+
+SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def toys():
+    return list(runs([3, 7], SMALL))
+
+
+@pytest.fixture
+def kept(toys, tmp_path):
+    (tmp_path / "runs" / "toy").mkdir(parents=True)
+    (tmp_path / "runs" / "toy" / "toy.json").write_text(to_json(toys, SMALL))
+    collect_toy(tmp_path / "runs", tmp_path / "kept", "abc")
+    return json.loads((tmp_path / "kept" / "toy.json").read_text())
+
+
+def test_what_is_kept_follows_from_the_runs(toys, kept):
+    separated = [r for r in toys if r.regime == "separated"]
+    assert kept["seeds"] == 2 and kept["commit"] == "abc"
+    assert kept["gap"] == pytest.approx(np.mean([r.gap["before"][1:] for r in separated]))
+    for regime, along in kept["margins"].items():
+        own = [r for r in toys if r.regime == regime]
+        assert len(along) == len(MARGINS)
+        # Weight 0.5 is one of the methods as well.
+        both = [r.trajectory("robust anchor, λ=0.5", 5).average() for r in own]
+        assert along[MARGINS.index(0.5)] == pytest.approx(np.mean(both))
+
+
+def test_claims_hold_or_do_not(kept):
+    def holds(**changes):
+        return [claim.holds for claim in toy_claims({**kept, **changes})]
+
+    def summary(**gains):
+        return [
+            {**row, "gain": gains.get(row["regime"], 0.0), "gain_std": 0.01, "avg_auroc": 0.5}
+            for row in kept["summary"]
+        ]
+
+    rising, flat = np.linspace(0.8, 0.9, len(MARGINS)).tolist(), [0.5] * len(MARGINS)
+    as_said = {"separated": rising, "crowded": [*flat[:-1], 0.499]}
+    assert holds(gap=18.0, summary=summary(separated=0.05), margins=as_said) == [True] * 6
+    otherwise = {"separated": flat, "crowded": rising}
+    found = holds(gap=-1.0, summary=summary(crowded=0.05), margins=otherwise)
+    assert found == [False, False, True, False, False, False]
+    assert next(iter(toy_claims({**kept, "gap": 20.25}))).ours == "20.2"
+
+
+def test_the_page_has_the_toy_where_it_was_collected(kept, build, tmp_path):
+    again = CliRunner().invoke(command, ["toy", "--out", str(tmp_path / "runs"), "--collect", str(tmp_path / "kept")])
+    assert again.exit_code == 0 and "nothing new" in again.output
+    run = Run(
+        build(tmp_path / "run", tasks=3, per_class=10, detectors=("energy", "tood_mean_shift", "tood_robust_anchor"))
+    )
+    collect_runs([run], tmp_path / "kept", "abc")
+    index = write_results(tmp_path / "kept", tmp_path)[0].read_text()
+    assert f"| {kept['gap']:.1f} |" in index.split("## Toy")[1] and "Means over 2 seeds" in index
+    (tmp_path / "runs" / "toy" / "toy.json").unlink()
+    missing = CliRunner().invoke(command, ["toy", "--out", str(tmp_path / "runs"), "--collect", str(tmp_path / "kept")])
+    assert "`tood reproduce toy` makes it" in str(missing.exception)

@@ -1,0 +1,222 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from tood import ToodError
+from tood.files import read_npz, write_npz
+from tood.runs import Run, Step, find_runs, write_manifest, write_step
+from tood.runs.directory import is_locked
+
+HOLD = """
+import sys, time
+from tood.runs import Run
+with Run(sys.argv[1]).lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def hold_lock(path):
+    process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "locked\n"
+    return process
+
+
+def small_step(value=0.0):
+    logits = np.full((4, 2), value)
+    return {
+        "test": {"logits": logits, "labels": [0, 1, 0, 1]},
+        "calibration": {"logits": logits, "labels": [0, 1, 0, 1]},
+        "ood": {"noise": logits},
+    }
+
+
+@pytest.fixture
+def small(tmp_path):
+    write_manifest(tmp_path / "run", [[0, 1], [2, 3]], far=["noise"])
+    return tmp_path / "run"
+
+
+def test_manifest_is_the_documented_json(small):
+    assert json.loads((small / "manifest.json").read_text()) == {
+        "format": 1,
+        "tasks": [[0, 1], [2, 3]],
+        "ood": {"near": [], "far": ["noise"]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2}, "format 2 is newer than 1: upgrade tood"),
+        ({"format": "1"}, "format: expected 1, found '1'"),
+        ({"tasks": None}, "the key 'tasks' is missing"),
+        ({"ood": None}, "the key 'ood' is missing"),
+        ({"tasks": [[0, 1], [1, 2]]}, "column 1 is in task 0 and in task 1"),
+        ({"ood": {"close": ["a"]}}, "ood: expected"),
+        ({"ood": {"near": ["../a"]}}, "found '../a'"),
+        ({"ood": {"near": ["a"], "far": ["a"]}}, "'a' is there twice"),
+    ],
+)
+def test_bad_manifest_names_the_file_and_what_is_wrong(small, change, message):
+    content = json.loads((small / "manifest.json").read_text()) | change
+    content = {key: value for key, value in content.items() if value is not None}
+    (small / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(ToodError, match=r"manifest\.json") as error:
+        Run(small)
+    assert message in str(error.value)
+
+
+def test_manifest_that_is_absent_or_not_json(small):
+    (small / "manifest.json").write_text('{"format": 1,')
+    with pytest.raises(ToodError, match="cannot be read as JSON"):
+        Run(small)
+    (small / "manifest.json").unlink()
+    with pytest.raises(ToodError, match="no such file"):
+        Run(small)
+    with pytest.raises(ToodError, match=r"found no manifest\.json"):
+        find_runs([small])
+
+
+def test_runs_are_found_below_a_parent(tmp_path):
+    for name in ("b", "a"):
+        write_manifest(tmp_path / name, [[0]])
+    assert [run.path.name for run in find_runs([tmp_path, tmp_path / "a"])] == ["a", "b"]
+
+
+def test_npz_bytes_depend_on_the_arrays_alone(tmp_path):
+    arrays = {"logits": np.arange(6.0).reshape(2, 3), "labels": np.array([0, 1])}
+    write_npz(tmp_path / "a.npz", arrays)
+    with zipfile.ZipFile(tmp_path / "a.npz") as archive:
+        assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+    write_npz(tmp_path / "b.npz", arrays)
+    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
+    assert read_npz(tmp_path / "a.npz")[1] == read_npz(tmp_path / "b.npz")[1]
+
+
+@pytest.mark.parametrize("keep", [0, 10, 0.3, 0.9, -1])
+def test_truncated_file_is_named(tmp_path, keep):
+    write_npz(tmp_path / "test.npz", {"logits": np.random.default_rng(0).normal(size=(50, 4))})
+    data = (tmp_path / "test.npz").read_bytes()
+    (tmp_path / "test.npz").write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
+    with pytest.raises(ToodError, match=r"test\.npz: truncated"):
+        read_npz(tmp_path / "test.npz")
+
+
+def test_flipped_bit_is_noticed(tmp_path):
+    write_npz(tmp_path / "test.npz", {"logits": np.zeros((50, 4))})
+    data = bytearray((tmp_path / "test.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "test.npz").write_bytes(data)
+    with pytest.raises(ToodError, match=r"test\.npz: truncated"):
+        read_npz(tmp_path / "test.npz")
+
+
+def test_nothing_is_unpickled(tmp_path):
+    np.savez(tmp_path / "bad.npz", logits=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(ToodError, match=r"bad\.npz: truncated, or not an \.npz file of plain arrays"):
+        read_npz(tmp_path / "bad.npz")
+
+
+def test_second_process_gets_one_clear_line(small):
+    process = hold_lock(small)
+    try:
+        assert is_locked(small)
+        with pytest.raises(ToodError, match=rf"another process \(pid {process.pid}\) is writing this run"):
+            write_step(small, 0, **small_step())
+        assert not (small / "steps").exists()
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_lock_dies_with_its_owner(small):
+    process = hold_lock(small)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not is_locked(small)
+    write_step(small, 0, **small_step())
+    assert Run(small).steps() == [0]
+
+
+def test_lock_may_be_taken_again_by_its_owner(small):
+    run = Run(small)
+    with run.lock(), run.lock():
+        write_step(small, 0, **small_step())
+        assert is_locked(small)
+    assert not is_locked(small)
+
+
+def test_step_appears_whole_or_not_at_all(small, monkeypatch):
+    write_step(small, 0, **small_step(1.0))
+
+    def fails(path, arrays):
+        if path.name == "noise.npz":
+            raise ToodError("no room")
+        write_npz(path, arrays)
+
+    monkeypatch.setattr("tood.runs.steps.write_npz", fails)
+    with pytest.raises(ToodError, match="no room"):
+        write_step(small, 0, **small_step(2.0))
+    assert (Step(Run(small), 0).test.logits == 1.0).all()  # the old one is as it was
+    assert sorted(p.name for p in (small / "steps/00").iterdir()) == ["outputs"]
+
+
+FILL = """
+import resource, sys
+import numpy as np
+from tood.errors import ToodError
+from tood.runs import write_step
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+logits = np.random.default_rng(0).normal(size=(5000, 2))
+half = {"logits": logits, "labels": np.arange(5000) % 2}
+try:
+    write_step(sys.argv[1], 0, test=half, calibration=half, ood={"noise": logits})
+except ToodError as error:
+    print(error)
+"""
+
+
+def test_full_disk_is_one_line_and_loses_nothing(small):
+    write_step(small, 0, **small_step(1.0))
+    before = {p: p.read_bytes() for p in small.rglob("*.npz")}
+    result = subprocess.run([sys.executable, "-c", FILL, str(small)], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0 and result.stderr == ""
+    (line,) = result.stdout.splitlines()
+    assert "test.npz: cannot be written (File too large)" in line
+    assert {p: p.read_bytes() for p in small.rglob("*.npz")} == before
+    assert not list(small.rglob("*.tmp")) and not list(small.rglob(".outputs*"))
+
+
+KILLED = """
+import sys, numpy as np
+from tood.runs import write_step
+rng = np.random.default_rng(0)
+logits = rng.normal(size=(20_000, 2))
+half = {"logits": logits, "labels": np.arange(20_000) % 2}
+print("go", flush=True)
+while True:
+    write_step(sys.argv[1], 0, test=half, calibration=half, ood={"noise": logits})
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
+def test_killed_writer_leaves_a_whole_step_or_none(small, delay):
+    process = subprocess.Popen([sys.executable, "-c", KILLED, str(small)], stdout=subprocess.PIPE, text=True)
+    process.stdout.readline()
+    time.sleep(delay)
+    process.kill()
+    process.wait()
+    run = Run(small)
+    for index in run.steps():
+        step = Step(run, index)
+        assert len(step.test.logits) == len(step.ood["noise"].logits) == len(step.calibration().logits) == 20_000
+    write_step(small, 0, **small_step())  # and writing goes on
+    assert not list(small.rglob(".outputs*"))

@@ -1,0 +1,294 @@
+"""tood run, end to end, on digits: what it writes, and that nothing is lost whatever happens to it."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from tood import ToodError, learners
+from tood.cli import cli
+from tood.models import Network
+from tood.runs import Run, Step, load_metrics
+from tood.runs.config import RunConfig, read_yaml
+from tood.runs.extract import draw_by_class, fingerprint, step_rows
+from tood.runs.stages import build, plan, run
+
+SETTINGS = {"epochs": 3, "memory": 80}
+CONFIG = RunConfig(learner="icarl", preset="smoke", settings=SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run") / "digits"
+    lines = []
+    run(CONFIG, folder, say=lines.append)
+    return folder, lines
+
+
+def tood(*arguments, limit=None, **options):
+    command = [sys.executable, "-m", "tood.cli", *map(str, arguments)]
+    if limit is not None:
+        code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
+        command = [sys.executable, "-c", f"{code}; import sys, tood.cli; tood.cli.main()", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
+
+
+def test_every_step_tells_accuracy_and_auroc(finished):
+    _, lines = finished
+    assert len(lines) == 4
+    assert all("accuracy" in line and "energy AUROC" in line and "TOOD AUROC" in line for line in lines)
+
+
+def test_outputs_are_what_the_saved_network_answers(finished):
+    folder, _ = finished
+    stream, _ = build(CONFIG)
+    for index in (0, 3):
+        step = Step(Run(folder), index)
+        network = Network.load(step.folder / "model.safetensors").eval()
+        rows = np.concatenate([stream.test_rows(task) for task in range(index + 1)])
+        from tood.streams.augment import prepare
+
+        with torch.no_grad():
+            expected = network(prepare(stream.test.take(rows), stream.mean, stream.std)).numpy()
+        np.testing.assert_allclose(step.test.logits, expected, atol=1e-4)
+        np.testing.assert_allclose(
+            step.test.features @ step.head.weight.T + step.head.bias, step.test.logits, atol=1e-4
+        )
+        np.testing.assert_array_equal(step.test.labels, stream.columns(stream.test.labels[rows]))
+
+
+def test_calibration_sets_are_balanced_disjoint_and_of_three_sources(finished):
+    folder, _ = finished
+    step = Step(Run(folder), 3)
+    sizes = {s: np.bincount(step.calibration(s).labels).tolist() for s in ("train", "memory", "reserved")}
+    assert sizes == {s: [10] * 8 for s in ("train", "memory", "reserved")}
+    stream, _ = build(CONFIG)
+    trained = np.concatenate([stream.train_rows(task) for task in range(4)])
+    reserved = np.concatenate([stream.reserved_rows(task) for task in range(4)])
+    assert not np.intersect1d(trained, reserved).size and len(reserved) == 80
+    rows = step_rows(CONFIG, stream, 3, memory=trained[::11])
+    assert np.isin(rows.calibration["train"], trained).all()
+    assert np.isin(rows.calibration["memory"], trained[::11]).all()
+    np.testing.assert_array_equal(rows.calibration["reserved"], np.sort(reserved))
+
+
+def test_a_class_keeps_its_draw_whatever_else_is_seen():
+    stream, _ = build(CONFIG)
+    few = draw_by_class(stream.train_rows(0), stream, 5, seed=3)
+    more = draw_by_class(np.concatenate([stream.train_rows(0), stream.train_rows(1)]), stream, 5, seed=3)
+    assert np.isin(few, more).all() and len(more) == 20
+
+
+def test_fit_data_choices():
+    stream, _ = build(CONFIG)
+    memory = stream.train_rows(0)[:7]
+    by_choice = {
+        fit: step_rows(RunConfig(preset="smoke", fit=fit), stream, 1, memory).fit
+        for fit in ("current", "all", "memory")
+    }
+    np.testing.assert_array_equal(by_choice["current"], np.union1d(stream.train_rows(1), memory))
+    np.testing.assert_array_equal(by_choice["all"], np.union1d(stream.train_rows(0), stream.train_rows(1)))
+    np.testing.assert_array_equal(by_choice["memory"], np.sort(memory))
+
+
+def test_joint_training_has_all_data_to_fit_on():
+    stream, learner = build(RunConfig(learner="joint", preset="smoke", settings={"epochs": 1}))
+    assert len(learner.memory_rows()) == 0
+    for task in range(2):
+        learner.learn(task)
+    rows = step_rows(RunConfig(learner="joint", preset="smoke"), stream, 1, learner.memory_rows())
+    np.testing.assert_array_equal(rows.fit, np.union1d(stream.train_rows(0), stream.train_rows(1)))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"detectors": ("enrgy",)}, "did you mean 'energy'"),
+        ({"learner": "lwf", "calibration": "memory"}, "calibration: lwf keeps no memory"),
+        ({"learner": "lwf", "fit": "memory"}, "fit: lwf keeps no memory"),
+        ({"calibration": "reserved", "reserve": 0}, "calibration: 'reserved' needs reserved samples"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, changed, message):
+    with pytest.raises(ToodError, match=message):
+        run(RunConfig(**{"preset": "smoke", **changed}), tmp_path / "run")
+    assert not list(tmp_path.rglob("*.safetensors"))
+
+
+def test_other_images_are_other_outputs():
+    stream, _ = build(CONFIG)
+    before = fingerprint(stream)
+    fewer = dataclasses.replace(stream, ood=stream.ood[:-1])
+    moved = dataclasses.replace(stream, mean=tuple(value + 0.1 for value in stream.mean))
+    assert before == fingerprint(build(CONFIG)[0])
+    assert len({before, fingerprint(fewer), fingerprint(moved)}) == 3
+
+
+def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
+    plain = RunConfig(learner="er", preset="smoke", settings={"epochs": 1, "memory": 80})
+    run(plain, tmp_path / "er", say=str)
+    (tmp_path / "er").rename(tmp_path / dataclasses.replace(plain, settings={"epochs": 2, "memory": 80}).name)
+    lines = []
+    with_ber = dataclasses.replace(plain, learner="er+ber", settings={"epochs": 2, "memory": 80, "ber_epochs": 1})
+    run(with_ber, tmp_path / "ber", say=lines.append)
+    assert lines[0].startswith("not gone on from: ") and "settings" in lines[0] and len(lines) == 5
+
+
+def test_accuracy_is_the_nearest_class_mean_s(finished):
+    folder, _ = finished
+    step = Step(Run(folder), 3)
+    rows = load_metrics(folder).to_pylist()
+    stored = next(r["value"] for r in rows if r["metric"] == "accuracy" and r["step"] == 3 and r["task"] is None)
+    assert stored == pytest.approx((step.predictions == step.test.labels).mean())
+    _, learner = build(CONFIG)
+    for task in range(4):
+        learner.learn(task, folder / "checkpoints")  # loads what was trained
+    np.testing.assert_array_equal(learner.predict(step.test.features, step.test.logits), step.predictions)
+
+
+def test_nothing_is_done_twice(finished, monkeypatch):
+    folder, _ = finished
+    before = (folder / "metrics.parquet").read_bytes()
+    stamps = {p: p.stat().st_mtime_ns for p in folder.rglob("outputs/**/*.npz")}
+    monkeypatch.setattr(learners.Learner, "_epoch", lambda *a, **k: pytest.fail("trained again"))
+    run(CONFIG, folder, say=lambda line: None)
+    assert (folder / "metrics.parquet").read_bytes() == before
+    assert {p: p.stat().st_mtime_ns for p in folder.rglob("outputs/**/*.npz")} == stamps
+
+
+def test_another_calibration_source_needs_no_training(finished, tmp_path, monkeypatch):
+    import shutil
+
+    folder, _ = finished
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    monkeypatch.setattr(learners.Learner, "_epoch", lambda *a, **k: pytest.fail("trained again"))
+    run(dataclasses.replace(CONFIG, calibration="reserved", detectors=("energy", "tood_mean_shift")), copy, say=str)
+    assert {r["calibration"] for r in load_metrics(copy).to_pylist()} == {"reserved"}
+    with pytest.raises(ToodError, match=r"was made with seed = 0, not 1; choose another --out"):
+        run(dataclasses.replace(CONFIG, seed=1), copy)
+
+
+def test_killed_at_random_instants_it_ends_with_the_same_bytes():
+    script = Path(__file__).parents[2] / "benchmarks" / "kill.py"
+    done = subprocess.run([sys.executable, script, "--kills", "5"], capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("5 kills") and "byte-identical" in done.stdout
+
+
+def test_interrupted_or_out_of_space_it_says_one_line_and_goes_on(finished, tmp_path):
+    reference = (finished[0] / "metrics.parquet").read_bytes()
+    arguments = ("run", "--preset", "smoke", "--set", "epochs=3", "--set", "memory=80", "--out", tmp_path / "r")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tood.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    while not (tmp_path / "r" / "steps" / "00").exists() and process.poll() is None:
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 1 and error.strip() == "tood: interrupted"
+    full = tood(*arguments, limit=100_000)
+    assert full.returncode == 1
+    assert full.stderr.startswith("tood: ") and full.stderr.count("\n") == 1 and "too large" in full.stderr
+    ended = tood(*arguments)
+    assert ended.returncode == 0, ended.stderr
+    assert (tmp_path / "r" / "metrics.parquet").read_bytes() == reference
+
+
+def test_two_processes_on_one_run_and_a_damaged_checkpoint(finished, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    arguments = ("run", "--preset", "smoke", "--set", "epochs=3", "--set", "memory=80", "--out", copy)
+    with Run(copy).lock():
+        second = tood(*arguments)
+    assert second.returncode == 1 and "is writing this run" in second.stderr
+    checkpoint = copy / "checkpoints" / "task-02.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1000])
+    with pytest.raises(ToodError, match=r"task-02.safetensors: cannot be read"):
+        run(CONFIG, copy, say=str)
+
+
+def test_the_command_line_reads_yaml_and_suggests(tmp_path):
+    def command_line(*arguments):
+        return CliRunner().invoke(cli, ["run", *map(str, arguments)])
+
+    (tmp_path / "run.yaml").write_text("learner: er\npreset: smoke\nsettings: {memory: 80}\n")
+    result = command_line(tmp_path / "run.yaml", "--seed", "3", "--set", "epochs=2", "--dry-run", "--json")
+    found = json.loads(result.stdout)
+    assert found["run"].startswith("digits-er-smoke-s3-") and "2 epochs" in found["learner"]
+    (tmp_path / "typo.yaml").write_text("learnr: er\n")
+    for arguments, message in (
+        ((tmp_path / "typo.yaml",), r"typo.yaml 'learnr'; did you mean 'learner'\?"),
+        (("--learner", "icral", "--preset", "smoke"), r"did you mean 'icarl'\?"),
+        (("--preset", "smoke", "--set", "epoch=2"), r"did you mean 'epochs'\?"),
+        (("--preset", "smoke", "--set", "epochs"), "expected NAME=VALUE"),
+        (("--stream", "digitz"), r"did you mean 'digits'\?"),
+    ):
+        with pytest.raises(ToodError, match=message):
+            raise command_line(*arguments).exception
+
+
+def test_plan_counts_the_images_that_run_forwards(finished):
+    found = plan(CONFIG, Path("nowhere"))
+    stream, _ = build(CONFIG)
+    trained = sum(len(stream.train_rows(task)) for task in range(4)) * 3 + 3 * 80 * 3
+    assert found["training"].startswith(f"{trained:,} images")
+    assert not Path("nowhere").exists()
+    joint = plan(RunConfig(learner="joint", preset="smoke", settings={"epochs": 1}), Path("nowhere"))
+    seen = sum(len(stream.train_rows(task)) for step in range(4) for task in range(step + 1))
+    assert joint["training"].startswith(f"{seen:,} images")
+
+
+def test_config_round_trip_and_names(tmp_path, finished):
+    assert RunConfig.from_mapping(read_yaml(finished[0] / "config.yaml")) == CONFIG
+    assert RunConfig().name == "digits-icarl-cpu-s0"
+    assert RunConfig(device="cpu", threads=4).name == "digits-icarl-cpu-s0"
+    assert RunConfig(fit="all").name != RunConfig(fit="memory").name
+    assert RunConfig(network="vit", stream="cifar10").name == "cifar10-icarl-cpu-s0-21e1c0"  # as it always was
+    assert RunConfig(precision="32-true").name != RunConfig().name
+    assert RunConfig(stream="cifar100", preset="paper").samples_a_class(100) == 7
+    assert RunConfig(stream="cifar10", preset="paper").reserved_a_class(10) == 0
+    assert RunConfig(stream="cifar10").reserved_a_class(10) == 20
+    for bad in ({"seed": -1}, {"fit": "everything"}, {"calibration": "test"}, {"order": "random"}, {"settings": 3}):
+        with pytest.raises(ToodError):
+            RunConfig(**bad)
+
+
+def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
+    import shutil
+
+    from tood import detectors
+    from tood.detectors import Outputs
+    from tood.runs.score import Scorer, scores
+    from tood.streams.augment import prepare
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished[0], copy)
+    with pytest.raises(ToodError, match="runs the network again and has not been scored"):
+        scores(Step(Run(copy), 3), Scorer("adascale"))
+    run(dataclasses.replace(CONFIG, detectors=("energy", "odin", "adascale")), copy, say=str)
+    assert {r["detector"] for r in load_metrics(copy).to_pylist()} == {None, "energy", "odin", "adascale"}
+    stream, _ = build(CONFIG)
+    step = Step(Run(copy), 3)
+    source = next(s.source for s in stream.ood if s.name == "noise")
+    inputs = prepare(source.take(np.arange(40)), stream.mean, stream.std)
+    odin = detectors.create("odin", std=stream.std)
+    odin.fit(network=Network.load(step.folder / "model.safetensors").eval())
+    expected = odin.score(Outputs(logits=step.ood["noise"].logits[:40], inputs=inputs))
+    stored = scores(step, Scorer("odin", {"std": stream.std})).ood["noise"][:40]
+    np.testing.assert_allclose(stored, expected, rtol=1e-4)

@@ -1,0 +1,111 @@
+"""tood sweep: a grid of runs, what is done with a cell that fails, and a node that dies."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from tood import ToodError
+from tood.audit import audit
+from tood.runs import Run, load_metrics
+from tood.runs.sweep import Cell, read_sweep, run_cells
+
+BASE = "base: {preset: smoke, learner: er, settings: {epochs: 2, memory: 80}, detectors: [energy, tood_mean_shift]}\n"
+
+
+def test_a_grid_is_every_combination_and_further_cells_once(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "base: {preset: smoke}\ngrid: {learner: [er, icarl], seed: [0, 1]}\nalso: [{learner: wa}, {learner: er}]"
+    )
+    cells = read_sweep(file, tmp_path)
+    names = ["er-smoke-s0", "er-smoke-s1", "icarl-smoke-s0", "icarl-smoke-s1", "wa-smoke-s0"]
+    assert [c.config.name for c in cells] == [f"digits-{name}" for name in names]
+    assert {c.status() for c in cells} == {"waiting"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("grids: {seed: [0]}", "did you mean 'grid'"),
+        ("grid: {seed: 0}", "seed: expected a list of values, found 0"),
+        ("grid: {sede: [0]}", "did you mean 'seed'"),
+        ("base: {seed: 0}", "no cells"),
+        ("also: [er]", "expected one mapping a cell"),
+        ("[1, 2]", "expected a mapping"),
+        ("a: [", "cannot be read as YAML"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, message):
+    (tmp_path / "s.yaml").write_text(text)
+    with pytest.raises(ToodError, match=message):
+        read_sweep(tmp_path / "s.yaml", tmp_path)
+
+
+def test_an_audit_of_an_unfinished_run_does_not_finish_it(gap_run):
+    run = Run(gap_run)
+    cell = Cell(SimpleNamespace(name=gap_run.name), gap_run.parent)
+    shutil.rmtree(run.folder(len(run.partition) - 1))
+    audit(run)
+    assert run.metrics_path.exists() and cell.status() == f"{len(run.partition) - 1} steps"
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(ToodError, match="unknown engine 'locl'; did you mean 'local'"):
+        run_cells([], engine="locl")
+
+
+def test_a_failing_cell_leaves_the_others_alone(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE + "grid: {seed: [0]}\nalso: [{learner: icarl, settings: {memory: 3}}]")
+    command = [sys.executable, "-m", "tood.cli", "sweep", str(file), "--out", str(tmp_path / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "1 of 2 cells failed" in done.stderr and "memory" in done.stderr and "Traceback" not in done.stderr
+    good, bad = read_sweep(file, tmp_path / "runs")
+    assert good.status() == "done" and bad.status().startswith("failed: ")
+    assert {r["detector"] for r in load_metrics(good.path).to_pylist()} == {None, "energy", "tood_mean_shift"}
+    shown = subprocess.run([*command, "--status", "--json"], capture_output=True, text=True, timeout=60)
+    assert json.loads(shown.stdout) == {c.config.name: c.status() for c in (good, bad)}
+
+
+@pytest.mark.slow
+def test_a_ray_node_that_dies_costs_no_cell(tmp_path):
+    ray = pytest.importorskip("ray", reason="needs ray")
+    from ray.cluster_utils import Cluster
+
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE.replace("epochs: 2", "epochs: 40") + "grid: {seed: [0, 1, 2]}")
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    node = cluster.add_node(num_cpus=1)
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        cells = read_sweep(file, tmp_path / "runs")
+        lines = []
+
+        def say(line):
+            lines.append(line)
+
+        import threading
+
+        def kill_a_node():
+            deadline = time.monotonic() + 120
+            while time.monotonic() < deadline and sum(any(c.path.glob("checkpoints/*")) for c in cells) < 2:
+                time.sleep(0.2)
+            cluster.remove_node(node, allow_graceful=False)
+
+        killer = threading.Thread(target=kill_a_node)
+        killer.start()
+        assert run_cells(cells, engine="ray", say=say) == {}
+        killer.join()
+        assert [c.status() for c in cells] == ["done"] * 3
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    alone = Cell(cells[0].config, tmp_path / "alone")
+    assert run_cells([alone], say=say) == {}
+    assert (alone.path / "metrics.parquet").read_bytes() == (cells[0].path / "metrics.parquet").read_bytes()
