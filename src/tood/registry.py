@@ -1,0 +1,201 @@
+"""Registry: finds a detector, a learner or a stream by name, whoever wrote it.
+
+A name is one of four things, tried in this order:
+
+1. built in;
+2. registered by code that has run: ``@detectors.register``;
+3. an entry point of an installed package (groups ``tood.detectors``, ``tood.learners``, ``tood.streams``), imported
+   when it is first asked for;
+4. ``package.module:Attribute``, imported because the caller wrote it. Modules are searched for in the installed
+   packages and then in the current directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar, overload
+
+from tood.errors import ToodError, UnknownNameError
+
+__all__ = ["Registry"]
+
+Item = TypeVar("Item", bound=Callable[..., Any])
+Registered = TypeVar("Registered", bound=Callable[..., Any])
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Registry(Generic[Item]):
+    """Items of one kind by name.
+
+    Parameters
+    ----------
+    kind:
+        What an item is called in messages: ``"detector"``.
+    group:
+        The entry-point group of installed packages: ``"tood.detectors"``.
+    base:
+        The class that every item must inherit from; an item's name is then its class attribute ``name``. None for
+        factories, which are registered under a name: ``@register("name")``.
+
+    Examples
+    --------
+    >>> streams = Registry("stream", "tood.streams")
+    >>> @streams.register("squares")
+    ... def squares(tasks=2):
+    ...     return [[i * i] for i in range(tasks)]
+    >>> streams.get("squares")(tasks=3)
+    [[0], [1], [4]]
+    >>> streams.get("squared")
+    Traceback (most recent call last):
+    tood.errors.UnknownNameError: unknown stream 'squared'; did you mean 'squares'?
+    """
+
+    def __init__(self, kind: str, group: str, base: type | None = None) -> None:
+        self.kind = kind
+        self.group = group
+        self.base = base
+        self._items: dict[str, Item] = {}
+
+    @overload
+    def register(self, item: str) -> Callable[[Registered], Registered]: ...
+    @overload
+    def register(self, item: Registered) -> Registered: ...
+    def register(self, item: Any) -> Any:
+        """Add an item; a decorator for a class with a ``name``, or for a factory as ``@register("name")``.
+
+        Registering the same class or function again replaces it, so that a notebook cell can run twice.
+        """
+        if isinstance(item, str):
+            return lambda factory: self._add(item, factory)
+        self._check(item, described(item))
+        return self._add(item.name if self.base else getattr(item, "__name__", ""), item)
+
+    def names(self) -> list[str]:
+        """Every name: built in, registered, then entry points, which are not imported for it."""
+        installed = sorted({point.name for point in self._entry_points()})
+        return [*self._items, *(name for name in installed if name not in self._items)]
+
+    def known(self, name: str) -> Item | None:
+        """The item of a name that is built in or registered, else None; imports nothing.
+
+        For readers of files: a file that someone else wrote must not cause an import.
+        """
+        return self._items.get(name)
+
+    def get(self, name: str) -> Item:
+        """The item of a name, or of ``package.module:Attribute``, which is imported."""
+        if not isinstance(name, str):
+            raise ToodError(f"{self.kind}: expected a name or 'package.module:Attribute', found {name!r}")
+        if name in self._items:
+            return self._items[name]
+        if ":" in name:
+            return self._import(name)
+        installed = [point for point in self._entry_points() if point.name == name]
+        if installed:
+            return self._load(name, installed)
+        error = UnknownNameError(self.kind, name, self.names())
+        if re.fullmatch(r"\w+(\.\w+)+", name):
+            module, _, attribute = name.rpartition(".")
+            raise ToodError(f"{error}; for a {self.kind} of your own write '{module}:{attribute}'")
+        raise error
+
+    def items(self) -> Iterable[tuple[str, Item]]:
+        """Name and item of what is built in or registered; imports nothing."""
+        return list(self._items.items())
+
+    def _add(self, name: str, item: Registered) -> Registered:
+        self._check(item, described(item))
+        if not NAME.fullmatch(name):
+            raise ToodError(f"name of {described(item)}: expected letters, digits, '_', '-' and '.', found {name!r}")
+        if name in self._items and origin(self._items[name]) != origin(item):
+            raise ToodError(
+                f"{self.kind} {name!r}: {described(self._items[name])} has this name already; "
+                f"give {described(item)} another one"
+            )
+        self._items[name] = item  # type: ignore[assignment]
+        return item
+
+    def _check(self, item: Any, source: str) -> None:
+        """Raise unless ``item`` is of this registry's kind."""
+        if self.base is None:
+            if not callable(item):
+                raise ToodError(f"{self.kind} {source}: expected a function or class, found {item!r}")
+            return
+        if not (isinstance(item, type) and issubclass(item, self.base)):
+            raise ToodError(f"{self.kind} {source}: expected a subclass of {described(self.base)}, found {item!r}")
+        if not isinstance(getattr(item, "name", None), str):
+            raise ToodError(f'{self.kind} {source}: expected a class attribute name = "...", found none')
+
+    def _import(self, path: str) -> Item:
+        """The item that ``package.module:Attribute`` means; a class is registered under its own name."""
+        module_name, _, attribute = path.partition(":")
+        if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+            raise ToodError(f"{self.kind} {path!r}: expected 'package.module:Attribute'")
+        module = self._module(path, module_name)
+        if not hasattr(module, attribute):
+            public = [name for name in vars(module) if not name.startswith("_")]
+            raise UnknownNameError(f"attribute of {module_name} in {self.kind} {path!r}", attribute, public)
+        item: Item = getattr(module, attribute)
+        self._check(item, repr(path))
+        return self._add(item.name, item) if self.base else item  # type: ignore[attr-defined]
+
+    def _module(self, path: str, module_name: str) -> Any:
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())  # a console script has its own folder there instead; last: nothing is shadowed
+        try:
+            return importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name and f"{module_name}.".startswith(f"{error.name}."):
+                raise ToodError(
+                    f"{self.kind} {path!r}: no module {error.name!r} among the installed packages "
+                    f"nor in the current directory {os.getcwd()}"
+                ) from error
+            raise self._failed(path, f"importing {module_name}", error) from error
+        except Exception as error:  # whatever the user's module raises
+            raise self._failed(path, f"importing {module_name}", error) from error
+
+    def _load(self, name: str, installed: list[EntryPoint]) -> Item:
+        if len({point.value for point in installed}) > 1:
+            sources = " and ".join(f"{point.value} of {package(point)}" for point in installed)
+            raise ToodError(f"{self.kind} {name!r}: two installed packages have it ({sources}); name one by its path")
+        point = installed[0]
+        try:
+            item: Item = point.load()
+        except Exception as error:  # whatever the package raises
+            raise self._failed(name, f"loading {point.value} of the package {package(point)}", error) from error
+        self._check(item, repr(name))
+        if self.base and item.name != name:  # type: ignore[attr-defined]
+            raise ToodError(
+                f"{self.kind} {name!r}: the entry point of {package(point)} has another name than its class, "
+                f"{item.name!r}"  # type: ignore[attr-defined]
+            )
+        return self._add(name, item)
+
+    def _failed(self, name: str, what: str, error: Exception) -> ToodError:
+        return ToodError(f"{self.kind} {name!r}: {what} failed: {type(error).__name__}: {error}")
+
+    def _entry_points(self) -> Iterable[EntryPoint]:
+        return entry_points(group=self.group)
+
+
+def described(item: Any) -> str:
+    """Module and name of a class or function."""
+    return f"{getattr(item, '__module__', '?')}:{getattr(item, '__qualname__', repr(item))}"
+
+
+def origin(item: Any) -> tuple[str, str]:
+    """Source file and name: equal for a class that is defined again, and for one seen as ``__main__`` and by import."""
+    module = getattr(item, "__module__", "")
+    file = getattr(sys.modules.get(module), "__file__", None) or module
+    return os.path.realpath(file), getattr(item, "__qualname__", repr(item))
+
+
+def package(point: EntryPoint) -> str:
+    """The installed package that an entry point belongs to."""
+    return point.dist.name if point.dist else "an unknown package"
