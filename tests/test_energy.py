@@ -106,7 +106,7 @@ def test_values_that_are_not_finite_are_located(bad, kind):
     [
         (np.zeros(3), r"found shape \(3,\)"),
         (np.zeros((2, 0)), r"found shape \(2, 0\)"),
-        ([[0.0]], "found list"),
+        ([[0.0], [0.0, 1.0]], "found ragged lists"),
         (np.zeros((2, 4)), r"expected 3 columns, those of the 2 tasks, found shape \(2, 4\)"),
         (np.zeros((2, 3), dtype=complex), "found dtype complex128"),
     ],

@@ -53,7 +53,7 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
         if not (tensor.dtype.is_floating_point and tensor.element_size() >= 4):
             tensor = tensor.float() if tensor.dtype.is_floating_point else tensor.double()
         x = tensor.numpy()
-    array = np.asarray(x)
+    array = as_array(x, name)
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
     elif array.dtype == np.float16:
@@ -67,7 +67,9 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
 
 def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     """A one-dimensional int64 NumPy array of whole numbers, optionally of a given length."""
-    array = np.asarray(x.detach().cpu().numpy() if is_tensor(x) else x)
+    array = as_array(x.detach().cpu().numpy() if is_tensor(x) else x, name)
+    if array.ndim == 1 and array.dtype.kind == "f" and (array == np.trunc(array)).all():
+        array = array.astype(np.int64)  # whole numbers that a data frame or CSV reader made floats
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
     if length is not None and len(array) != length:
@@ -75,9 +77,14 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     return array.astype(np.int64)
 
 
-def as_array(x: Any) -> Any:
-    """``x`` if it is an array or a tensor, else a NumPy array of it."""
-    return x if hasattr(x, "shape") else np.asarray(x)
+def as_array(x: Any, name: str = "logits") -> Any:
+    """``x`` if it is an array or a tensor, else (lists, data frames of pandas, polars or Arrow) a NumPy array of it."""
+    if isinstance(x, np.ndarray) or is_tensor(x):
+        return x
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # lists of unequal lengths
+        raise ToodError(f"{name}: expected rows of one length, found ragged lists ({error})") from error
 
 
 def label_columns(labels: Any, columns: int, length: int) -> IntArray:

@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, label_columns
+from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, indices, label_columns
+from tood.checks import check_calibration, check_scale, logit_range
 from tood.energy import check_columns, energy_blocks, on_torch, task_energies, tensor_energies
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import plain, read_tensors, write_tensors
@@ -83,6 +84,7 @@ class TOOD:
         self.variant = variant
         self.margin = margin
         self.reference = reference
+        self._check_parameters()
 
     def fit(self, logits: Any, labels: Any) -> TOOD:
         """Read the statistics of each task's own energy from calibration samples.
@@ -99,7 +101,9 @@ class TOOD:
         partition = check_columns(logits, Partition(self.tasks))
         tasks = task_of_labels(labels, partition, rows=len(logits))
         energies = all_energies(logits, partition)
+        check_calibration(logits, indices(labels, "labels"), partition)
         self.partition_ = partition
+        self.range_ = logit_range(logits)  # a check of `score`: production logits far outside it get a warning
         self.statistics_ = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
         self.statistics_ |= _rest(energies, tasks, self.statistics_)
         self._floor_spread()
@@ -120,6 +124,8 @@ class TOOD:
             if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
                 raise ToodError(f"statistics: {name}: expected one finite number a task, found {values}")
             cal.statistics_[name] = values
+        if "range" in statistics:  # files of version 0.1 have none
+            cal.range_ = np.array(statistics["range"], dtype=np.float64)
         cal._floor_spread()
         return cal
 
@@ -133,6 +139,8 @@ class TOOD:
 
     def _score(self, logits: ArrayT, assign: bool) -> tuple[ArrayT, ArrayT]:
         logits, partition, channels = self._ready(logits)
+        if hasattr(self, "range_"):
+            check_scale(logits, self.range_, stacklevel=4)
         margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
@@ -180,6 +188,7 @@ class TOOD:
             KIND,
             {
                 **self.statistics_,
+                **({"range": self.range_} if hasattr(self, "range_") else {}),
                 "columns": np.concatenate([np.asarray(task, dtype=np.int64) for task in partition]),
                 "sizes": np.array([len(task) for task in partition], dtype=np.int64),
             },
@@ -216,7 +225,8 @@ class TOOD:
 
     def __repr__(self) -> str:
         settings = (f"{name}={value!r}" for name, value in self.get_params().items() if name != "tasks")
-        return f"TOOD({Partition(self.tasks)!r}, {', '.join(settings)})"
+        fitted = f", fitted to {self.statistics_['count'].sum():.0f} samples" if hasattr(self, "statistics_") else ""
+        return f"<TOOD {Partition(self.tasks)!r}, {', '.join(settings)}{fitted or ', not fitted'}>"
 
     def _check_parameters(self) -> None:
         if self.variant not in get_args(Variant):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
-from tood.arrays import ArrayT, FloatArray, back, floats, is_tensor
+from tood.arrays import ArrayT, FloatArray, as_array, back, floats, is_tensor
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -42,6 +42,7 @@ def energy(logits: ArrayT) -> ArrayT:
     >>> energy(np.zeros((2, 4))).round(4)
     array([1.3863, 1.3863])
     """
+    logits = as_array(logits)
     columns = _columns(logits)
     return task_energies(logits, Partition.from_sizes([columns]))[:, 0]  # type: ignore[return-value]
 
@@ -66,6 +67,7 @@ def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
     >>> task_energies(np.array([[0.0, 0.0, 3.0]]), Partition([[0, 1], [2]])).round(4)
     array([[0.6931, 3.    ]])
     """
+    logits = as_array(logits)
     partition = check_columns(logits, partition)
     if on_torch(logits):
         return cast(ArrayT, tensor_energies(logits, partition))

@@ -11,6 +11,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, IntArray, as_array, label_columns
 from tood.calibration import TOOD, Reference, Variant, all_energies
+from tood.checks import check_calibration, logit_range
 from tood.deploy.sketch import Sketch
 from tood.energy import check_columns
 from tood.errors import ToodError
@@ -59,6 +60,7 @@ class LiveTOOD:
         self.sketches = [Sketch(capacity) for _ in self.partition]
         # [3, N, N]: count, mean and squared deviations of the samples of task s in the channel of task t
         self.pairs: Float64Array = np.zeros((3, len(self.partition), len(self.partition)))
+        self.range: Float64Array = np.array([np.inf, -np.inf])  # lowest and highest logit seen
 
     @property
     def rank_error(self) -> float:
@@ -82,8 +84,12 @@ class LiveTOOD:
         """
         logits = as_array(logits)
         check_columns(logits, self.partition)
-        tasks = self.partition.column_tasks[label_columns(labels, self.partition.columns, len(logits))]
+        columns = label_columns(labels, self.partition.columns, len(logits))
+        tasks = self.partition.column_tasks[columns]
         energies = all_energies(logits, self.partition)
+        if len(columns):
+            check_calibration(logits, columns, self.partition)
+            self._widen(logit_range(logits))
         for t in np.unique(tasks):
             of = energies[tasks == t]
             self.sketches[t].add(of[:, t])
@@ -101,6 +107,7 @@ class LiveTOOD:
         for mine, its in zip(self.sketches, other.sketches, strict=True):
             mine.merge(its)
         self.pairs = _joined(self.pairs, other.pairs)
+        self._widen(other.range)
         return self
 
     def add_task(self, columns: Iterable[int]) -> LiveTOOD:
@@ -150,6 +157,8 @@ class LiveTOOD:
         rows = [sketch.statistics() for sketch in self.sketches]
         statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         statistics |= self._rest(statistics)
+        if np.isfinite(self.range).all():  # not so in files of version 0.1
+            statistics["range"] = self.range
         return TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -157,7 +166,7 @@ class LiveTOOD:
         tensors = {
             f"{t}.{name}": array for t, sketch in enumerate(self.sketches) for name, array in sketch.state().items()
         }
-        tensors["pairs"] = self.pairs
+        tensors |= {"pairs": self.pairs, "range": self.range}
         settings = {"tasks": [list(task) for task in self.partition], "capacity": self.capacity}
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
 
@@ -171,6 +180,7 @@ class LiveTOOD:
             states = [{name: tensors[f"{t}.{name}"] for name in names} for t in range(len(self.partition))]
             self.sketches = [Sketch.from_state(self.capacity, state) for state in states]
             self.pairs = np.array(tensors["pairs"])
+            self._widen(tensors.get("range", self.range))
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
@@ -184,6 +194,9 @@ class LiveTOOD:
         spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / safe)
         seen = total > 0
         return {"rest_mean": np.where(seen, centre, own["mean"]), "rest_std": np.where(seen, spread, own["std"])}
+
+    def _widen(self, seen: Float64Array) -> None:
+        self.range = np.array([min(self.range[0], seen[0]), max(self.range[1], seen[1])])
 
     def _check_task(self, task: int) -> None:
         if not 0 <= task < len(self.partition):

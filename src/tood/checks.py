@@ -1,0 +1,143 @@
+"""Checks for mistakes that raise no error by themselves: probabilities, wrong labels, logits on another scale."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from tood.arrays import Float64Array, IntArray, floats
+from tood.errors import ToodError
+from tood.partition import Partition
+
+__all__ = [
+    "check_calibration",
+    "check_scale",
+    "logit_range",
+    "looks_like_log_probabilities",
+    "looks_like_probabilities",
+    "near_chance",
+    "outside_range",
+]
+
+SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too few to cost time
+FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
+OUTSIDE = 0.01  # share of rows outside the calibrated range from which on there is a warning
+REMEDY = "pass the network's outputs before softmax"
+
+
+def looks_like_probabilities(logits: Any) -> bool:
+    """Whether every row of ``[n, C]`` lies in [0, 1] and sums to 1, one-hot rows alone excepted.
+
+    >>> looks_like_probabilities([[0.2, 0.8], [0.5, 0.5]]), looks_like_probabilities([[2.0, -1.0]])
+    (True, False)
+    """
+    values = floats(logits, "logits", ndim=2)
+    if values.size == 0 or values.shape[1] < 2 or not (values.min() >= 0 and values.max() <= 1):
+        return False
+    return bool(np.abs(values.sum(axis=1) - 1).max() < 1e-4 and (values % 1).any())
+
+
+def looks_like_log_probabilities(logits: Any) -> bool:
+    """Whether every row of ``[n, C]`` is the logarithm of probabilities: ``log Σ exp`` is 0.
+
+    >>> looks_like_log_probabilities(np.log([[0.2, 0.8], [0.5, 0.5]]))
+    True
+    """
+    values = floats(logits, "logits", ndim=2)
+    if values.size == 0 or values.shape[1] < 2 or not values.max() <= 0:
+        return False
+    return bool(np.abs(np.exp(values).sum(axis=1) - 1).max() < 1e-4)
+
+
+def near_chance(logits: Any, labels: IntArray, partition: Partition) -> bool:
+    """Whether labels fit the logits no better than chance, over all columns and within each label's own task.
+
+    Accuracy within the task counts because a learner that favours its latest task may be wrong on every older sample
+    and yet have correct labels. At least 20 labels are needed; fewer give False.
+
+    >>> near_chance(np.eye(4)[[0, 1, 2, 3] * 5], np.array([1, 2, 3, 0] * 5), Partition([[0, 1], [2, 3]]))
+    True
+    """
+    values = floats(logits, "logits", ndim=2)
+    tasks = partition.column_tasks[labels]
+    sizes = np.array([len(task) for task in partition])[tasks]
+    own = np.where(partition.column_tasks == tasks[:, None], values, -np.inf)
+    return _at_chance(values.argmax(axis=1) == labels, np.full(len(labels), 1 / partition.columns)) and (
+        _at_chance((own.argmax(axis=1) == labels)[sizes > 1], 1 / sizes[sizes > 1]) or bool((sizes == 1).all())
+    )
+
+
+def _at_chance(correct: np.ndarray[Any, Any], chance: Float64Array) -> bool:
+    """Whether the number correct is within two standard deviations of chance, or below."""
+    if len(correct) < FEWEST_LABELS or chance.min() == 1:
+        return False
+    return bool(correct.sum() <= chance.sum() + 2 * np.sqrt((chance * (1 - chance)).sum()))
+
+
+def logit_range(logits: Any) -> Float64Array:
+    """``[2]``: the lowest and the highest logit."""
+    values = floats(logits, "logits", ndim=2)
+    return np.array([values.min(), values.max()], dtype=np.float64)
+
+
+def outside_range(logits: Any, seen: Float64Array) -> float:
+    """Share of rows with a logit farther outside the range ``seen`` ``[2]`` than half the width of that range.
+
+    >>> outside_range([[0.0, 5.0], [0.0, 50.0]], np.array([-2.0, 10.0]))
+    0.5
+    """
+    values = floats(logits, "logits", ndim=2)
+    slack = (seen[1] - seen[0]) / 2
+    if values.size == 0 or (values.min() >= seen[0] - slack and values.max() <= seen[1] + slack):
+        return 0.0
+    outside = (values.min(axis=1) < seen[0] - slack) | (values.max(axis=1) > seen[1] + slack)
+    return float(outside.mean())
+
+
+def check_calibration(logits: Any, labels: IntArray, partition: Partition, stacklevel: int = 3) -> None:
+    """Warn of calibration samples that are probabilities, log-probabilities, or labelled no better than chance."""
+    if looks_like_probabilities(logits):
+        message = f"logits: every row lies in [0, 1] and sums to 1, so these are probabilities; {REMEDY}"
+    elif looks_like_log_probabilities(logits):
+        message = f"logits: log-sum-exp of every row is 0, so these are log-probabilities; {REMEDY}"
+    elif near_chance(logits, labels, partition):
+        message = (
+            "labels: the largest logit agrees with them no more often than chance; labels must be logit columns "
+            f"(0 to {partition.columns - 1}) in the order of the logits' rows"
+        )
+    else:
+        return
+    warnings.warn(message, UserWarning, stacklevel=stacklevel)
+
+
+def check_scale(logits: Any, seen: Float64Array, rows: int | None = SAMPLE, stacklevel: int = 3) -> None:
+    """Compare logits to score with the range seen in calibration.
+
+    Probabilities given to a calibrator of logits are an error, since their scores mean nothing. More than 1 % of the
+    rows far outside the range are a warning.
+
+    Parameters
+    ----------
+    logits:
+        ``[n, C]``.
+    seen:
+        ``[2]``, as :func:`logit_range` gives it for the calibration logits.
+    rows:
+        How many of the first rows to look at; ``None``: all.
+    """
+    values = floats(logits[:rows], "logits", ndim=2)
+    if (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(values):
+        raise ToodError(
+            "logits: expected logits as in calibration "
+            f"({seen[0]:.4g} to {seen[1]:.4g}), found probabilities (rows in [0, 1] that sum to 1); {REMEDY}"
+        )
+    if outside_range(values, seen) > OUTSIDE:
+        warnings.warn(
+            f"logits: more than {OUTSIDE:.0%} of the rows lie far outside the range seen in calibration "
+            f"({seen[0]:.4g} to {seen[1]:.4g}); check that network, preprocessing and column order are the "
+            "calibrated ones, or calibrate again",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
