@@ -9,7 +9,8 @@ from PIL import Image
 from tood.errors import ToodError
 from tood.streams import PackedSource
 from tood.streams import packed as module
-from tood.streams.packed import checksums, sha256
+from tood.files import sha256
+from tood.streams.packed import checksums
 
 
 @pytest.mark.parametrize("layout", ["sheets", "jpeg", "images"])

@@ -81,7 +81,8 @@ def verify(root: Path | None, as_json: bool) -> None:
     """
     from tood.errors import ToodError
     from tood.streams.catalog import data_root
-    from tood.streams.packed import CHECKSUMS, checksums, sha256
+    from tood.files import sha256
+    from tood.streams.packed import CHECKSUMS, checksums
 
     folder = data_root(root)
     if not folder.is_dir():

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
@@ -103,9 +103,18 @@ def create(
     extra = make_settings(BERSettings, ber)
     if network is None or isinstance(network, str):
         network = create_network(network or suggest(stream.train.shape), stream.train.shape, seed=seed)
-    learner = kind(stream, network, made, seed, start(device, precision))
+    learner = kind(_normalised_for(network, stream), network, made, seed, start(device, precision))
     learner.ber = BER(extra) if with_ber else None
     return learner
+
+
+def _normalised_for(network: Network, stream: Stream) -> Stream:
+    """The stream with the normalisation that pretrained weights expect, if they expect one."""
+    expected = getattr(network.backbone, "normalisation", None)
+    if expected is None:
+        return stream
+    mean, std = ((value,) * len(stream.mean) for value in expected)
+    return replace(stream, mean=mean, std=std)
 
 
 def split_name(name: str) -> tuple[str, bool]:

@@ -21,6 +21,7 @@ except ImportError as error:
     raise MissingDependencyError("torch", "torch", "a network") from error
 
 from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18
+from tood.models.efficientnet_lite import EfficientNetLite
 from tood.models.head import Head
 from tood.models.network import Network
 from tood.models.vit import ViT
@@ -29,6 +30,9 @@ __all__ = ["Head", "Network", "create", "names", "suggest"]
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "convnet": ConvNet,
+    "efficientnet_lite0": partial(EfficientNetLite, variant=0),
+    "efficientnet_lite1": partial(EfficientNetLite, variant=1),
+    "efficientnet_lite2": partial(EfficientNetLite, variant=2),
     "mlp": Perceptron,
     "resnet8": partial(cifar_resnet, depth=8),
     "resnet18": resnet18,
@@ -68,8 +72,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     seed:
         Of the initial weights; torch's own random state is left alone.
     options:
-        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``pretrained`` and
-        others (timm).
+        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and ``pretrained``
+        (efficientnet_lite), ``pretrained`` and others (timm).
     """
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
@@ -86,8 +90,10 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
         except TypeError as error:
             raise ToodError(f"network {name!r}: {error}") from error
         head = Head(int(backbone.dim), columns)  # type: ignore[arg-type]
-    # A reloaded network gets its weights from the file, never from the hub.
+    # A reloaded network gets its weights from its own file, not from the hub or a package.
     kept = {key: value for key, value in options.items() if key != "pretrained"}
+    if hasattr(backbone, "pretrained"):
+        kept["pretrained"] = False
     return Network(backbone, head, {"name": name, "shape": shape, **kept})
 
 

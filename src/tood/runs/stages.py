@@ -121,7 +121,7 @@ def build(config: RunConfig) -> tuple[Stream, learners.Learner]:
         precision=config.precision,
         **{**settings, **config.settings},
     )
-    return stream, learner
+    return learner.stream, learner  # normalised as the network expects
 
 
 def _check_config(config: RunConfig, folder: Path) -> None:

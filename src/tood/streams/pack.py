@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from tood.errors import ToodError
-from tood.files import write_atomically, write_text
+from tood.files import sha256, write_atomically, write_text
 from tood.streams.images import Pixels
-from tood.streams.packed import CHECKSUMS, checksums, sha256
+from tood.streams.packed import CHECKSUMS, checksums
 from tood.streams.sources import ArraySource, Source
 
 __all__ = ["read_cifar", "write_packed"]

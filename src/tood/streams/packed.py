@@ -10,7 +10,6 @@ Each holds ``labels`` [N], ``classes`` [C] and the images in one of three layout
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +22,11 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.files import DAMAGE, npy_header
+from tood.files import DAMAGE, npy_header, sha256
 from tood.streams.images import Pixels, decode, fit, pixels
 from tood.streams.sources import Samples
 
-__all__ = ["CHECKSUMS", "PackedSource", "checksums", "sha256"]
+__all__ = ["CHECKSUMS", "PackedSource", "checksums"]
 
 CHECKSUMS = "SHA256SUMS"
 LAYOUTS = ("sheets", "jpeg", "images")
@@ -189,12 +188,3 @@ def checksums(root: Path) -> dict[str, str]:
     if any(len(line) != 2 or len(line[0]) != 64 for line in lines):
         raise ToodError(f"{path}: expected lines of a SHA-256 and a file name")
     return {name.lstrip("*"): digest.lower() for digest, name in lines}
-
-
-def sha256(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
