@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
-# One thread a process: more collapse as soon as anything else runs.
+# One thread per process: several slow each other down as soon as anything else runs.
 export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
@@ -43,9 +43,7 @@ bench: install
 	$(BIN)/python benchmarks/score_stream.py
 
 docs: install
-	$(PIP) install -c constraints.txt -e ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/pytest --quiet tests/test_documents.py
 	@echo "site/index.html"
 
 # The results pages from the measured figures that are committed.

@@ -1,16 +1,22 @@
-"""Every Python block of the README and the docs runs as written, in order, unless a comment above it says why not."""
+"""The README and the docs: examples run as written, links resolve, the site builds without a warning."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
+from docs import generated
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(page):
+    """The Python blocks of a page, without those that a comment above excludes and says why."""
     return [code for skip, code in BLOCK.findall(page.read_text()) if not skip]
 
 
@@ -31,3 +37,55 @@ def test_links_between_pages_exist():
 def test_readme_opens_with_the_two_commands():
     head = (ROOT / "README.md").read_text()[:1500]
     assert "make demo" in head and "make test" in head
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    arguments = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    result = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0 and "WARNING" not in result.stderr, result.stderr
+    return folder
+
+
+def test_no_page_shows_a_docstring_role_or_an_unfilled_table(site):
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<[^>]+>", "", page.read_text())
+        assert not re.search(r":(meth|class|func|mod|attr|data):\S", text), page
+        assert "generated: " not in page.read_text(), page
+
+
+def test_the_reference_names_every_option_detector_and_setting(site):
+    from tood import detectors, learners
+
+    cli = (site / "reference" / "cli" / "index.html").read_text()
+    for name, command in all_commands():
+        assert f"<code>{name}</code>" in cli, name
+        for option in command.params:
+            if isinstance(option, click.Option) and not option.hidden:
+                assert option.opts[0] in cli, (name, option.opts)
+    page = (site / "reference" / "detectors" / "index.html").read_text()
+    assert all(f"<code>{name}</code>" in page for name in detectors.names())
+    page = (site / "reference" / "learners" / "index.html").read_text()
+    for name in learners.names():
+        if name != "ber":
+            assert f'id="{name}"' in page, name
+        assert all(f"<code>{setting}</code>" in page for setting in learners.settings_of(name)), name
+
+
+def all_commands():
+    from tood.cli import cli
+
+    def walk(context, command):
+        yield context.command_path, command
+        for name in command.list_commands(context) if isinstance(command, click.Group) else ():
+            child = command.get_command(context, name)
+            yield from walk(click.Context(child, parent=context, info_name=name), child)
+
+    return walk(click.Context(cli, info_name="tood"), cli)
+
+
+def test_generated_tables_are_found_by_name():
+    used = {name for page in PAGES for name in generated.MARKER.findall(page.read_text())}
+    assert used == set(generated.GENERATORS)

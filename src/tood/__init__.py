@@ -6,6 +6,6 @@ from tood.errors import ToodError
 from tood.metrics import Trajectory
 from tood.partition import Partition
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = ["TOOD", "Partition", "ToodError", "Trajectory", "energy", "task_energies"]

@@ -49,12 +49,3 @@ def test_a_missing_package_is_one_clear_line(monkeypatch):
     assert 'learners: training needs torch and lightning-fabric: pip install "tood[train]"' in result.stderr
     assert "detectors (" in result.stdout
     assert "learners (" not in result.stdout
-
-
-def test_the_docs_table_is_what_the_detectors_declare():
-    from pathlib import Path
-
-    from tood.commands.list import markdown_table
-
-    page = (Path(__file__).parents[2] / "docs" / "reference" / "detectors.md").read_text()
-    assert markdown_table() in page, "docs/reference/detectors.md: paste `tood list --markdown`"

@@ -1,0 +1,191 @@
+"""MkDocs hook: fills reference pages with tables generated from the code.
+
+A page holds a line ``<!-- generated: NAME -->``, where NAME is a key of :data:`GENERATORS`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, Field, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import click
+
+MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$", re.MULTILINE)
+# Sphinx roles of docstrings, as MkDocs renders them: the role's name, then the target as code.
+ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:([\w.]+) &lt;)?~?([\w.]+)(?:&gt;)?</code>")
+PARAMETER = re.compile(r"^(\w+(?:, \w+)*):$")
+FITTED_ON = {"none": "–", "fit": "fit set", "calibration": "calibration set"}
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace each marker of a page by what its generator returns."""
+    return MARKER.sub(lambda match: GENERATORS[match[1]](), markdown)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Turn docstring roles such as ``:func:`tood.energy``` into cross references."""
+    return ROLE.sub(_reference, html)
+
+
+def _reference(role: re.Match[str]) -> str:
+    shown, target = role.groups()
+    code = f"<code>{shown or target.removeprefix('tood.')}</code>"
+    return f'<autoref identifier="{target}" optional>{code}</autoref>' if target.startswith("tood.") else code
+
+
+def command_line() -> str:
+    """Every command with its usage, arguments, options and examples, from click."""
+    from tood.cli import cli
+
+    return "\n".join(_command(click.Context(cli, info_name="tood"), cli))
+
+
+def _command(ctx: click.Context, command: click.Command) -> Iterator[str]:
+    yield f"## `{ctx.command_path}`\n"
+    text, examples = _help(command)
+    yield f"{text}\n"
+    usage = " ".join(command.collect_usage_pieces(ctx))
+    yield f"```console\n{ctx.command_path} {usage}\n```\n"
+    options = [p for p in command.get_params(ctx) if isinstance(p, click.Option) and p.name != "help"]
+    if rows := [record for option in options if (record := option.get_help_record(ctx))]:
+        yield _table(("option", "meaning"), [(f"`{names}`", meaning) for names, meaning in rows]) + "\n"
+    if examples:
+        yield f"Examples:\n\n```console\n{examples}\n```\n"
+    if isinstance(command, click.Group):
+        for name in command.list_commands(ctx):
+            if (child := command.get_command(ctx, name)) is not None and not child.hidden:
+                yield from _command(click.Context(child, parent=ctx, info_name=name), child)
+
+
+def _help(command: click.Command) -> tuple[str, str]:
+    """The help text of a command without its examples, and the examples, one command per line."""
+    lines = (command.help or "").replace("\b", "").splitlines()
+    examples = [re.sub(r"^.*?\btood ", "tood ", line) if ": tood " in line else line.strip() for line in lines]
+    shown = [line for line in examples if re.match(r"(tood|printf) ", line)]
+    prose = [
+        line.strip()
+        for line, example in zip(lines, examples, strict=True)
+        if example not in shown and not re.match(r"\s*Example.*:$", line)
+    ]
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip(), "\n".join(shown)
+
+
+def detectors() -> str:
+    """The detectors: what each reads, what it is fitted on, its settings and its citation."""
+    from tood import detectors as registry
+
+    rows = []
+    for name in registry.names():
+        detector = type(registry.create(name))
+        settings = ", ".join(f"`{setting}={p.default}`" for setting, p in detector.parameters.items())
+        reads = ", ".join(sorted(detector.needs))
+        rows.append(
+            (f"`{name}`", _summary(detector), reads, FITTED_ON[detector.fits_on], settings, _citation(detector))
+        )
+    return _table(("name", "score", "reads", "fitted on", "settings", "citation"), rows)
+
+
+def _citation(detector: Any) -> str:
+    return str(getattr(detector, "citation", "") or getattr(detector, "reference", ""))
+
+
+def learner_settings() -> str:
+    """The settings that all learners share, then per learner those that it adds or whose default differs."""
+    from tood import learners as registry
+    from tood.learners.ber import BERSettings
+    from tood.learners.settings import Settings, settings_class
+
+    text = [f"## Settings of every learner\n\n{_settings_table(Settings, fields(Settings))}\n"]
+    common = {f.name: f.default for f in fields(Settings)}
+    for name, learner in sorted(registry.LEARNERS.items()):
+        kind = settings_class(learner)
+        own = [f for f in fields(kind) if f.name not in common or f.default != common[f.name]]
+        table = _settings_table(kind, own) if own else "No settings of its own."
+        text.append(f"## `{name}`\n\n{_summary(learner)}\n\n{table}\n")
+    text.append("## `+ber`\n\nAppended to a learner's name (`icarl+ber`), BER trains a second head that only scores.\n")
+    text.append(_settings_table(BERSettings, fields(BERSettings), prefix="ber_"))
+    return "\n".join(text)
+
+
+def presets() -> str:
+    """The YAML file of every preset."""
+    from importlib.resources import files
+
+    from tood.learners.preset_files import presets as names
+
+    folder = files("tood.learners") / "presets"
+    return "\n".join(
+        f"### `{name}`\n\n```yaml\n{(folder / f'{name}.yaml').read_text(encoding='utf-8')}```\n" for name in names()
+    )
+
+
+def streams() -> str:
+    """The named streams: tasks, image size, OOD sets."""
+    from tood.streams.catalog import CATALOG
+
+    rows = [("`digits`", "4", "8", "`eight_nine`", "`photographs`, `noise`", "comes with scikit-learn")]
+    for name, entry in CATALOG.items():
+        if entry is not None:
+            near, far = (", ".join(f"`{s}`" for s in sets) for sets in (entry.near, entry.far))
+            source = "image folders" if entry.folders else "packed sets (`tood data prepare`)"
+            rows.append((f"`{name}`", str(entry.tasks), str(entry.size), near, far, source))
+    return _table(("name", "tasks", "pixels per side", "near-OOD", "far-OOD", "images"), rows)
+
+
+def networks() -> str:
+    """The names that ``network:`` accepts."""
+    from tood import models
+
+    return ", ".join(f"`{name}`" for name in models.names())
+
+
+def _settings_table(kind: Any, shown: Sequence[Field[Any]], prefix: str = "") -> str:
+    """Fields of a settings dataclass as a table; the meaning comes from the docstring that describes the field."""
+    hints = get_type_hints(kind)
+    described: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        described |= _parameters(base)
+    rows = [(f"`{prefix}{f.name}`", _type(hints[f.name]), f"`{_default(f)}`", described.get(f.name, "")) for f in shown]
+    return _table(("setting", "type", "default", "meaning"), rows)
+
+
+def _default(field: Field[Any]) -> Any:
+    value = field.default if field.default is not MISSING else field.default_factory()  # type: ignore[misc]
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _type(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(f"`{value}`" for value in get_args(hint))
+    if get_origin(hint) is tuple:
+        return f"list of {get_args(hint)[0].__name__}"
+    return getattr(hint, "__name__", str(hint))
+
+
+def _parameters(kind: type) -> dict[str, str]:
+    """What the Parameters section of a NumPy-style docstring says of each name."""
+    described: dict[str, str] = {}
+    names: list[str] = []
+    for line in (kind.__doc__ or "").partition("----------\n")[2].splitlines():
+        if match := PARAMETER.match(line.strip()):
+            names = match[1].split(", ")
+            described |= dict.fromkeys(names, "")
+        else:
+            described |= {name: f"{described[name]} {line.strip()}".strip() for name in names}
+    return described
+
+
+def _summary(kind: type) -> str:
+    return (kind.__doc__ or "").partition("\n\n")[0].replace("\n", " ").strip()
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    # Plain code quotes, and no character that would end a cell.
+    clean = [[re.sub(r"\s+", " ", cell.replace("``", "`").replace("|", "∣")) for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in clean)
+
+
+GENERATORS = {f.__name__: f for f in (command_line, detectors, learner_settings, presets, streams, networks)}
