@@ -77,7 +77,7 @@ def test_scores_on_another_scale_are_told(tmp_path):
     live.save(tmp_path / "live")
     for cal in (TOOD.load(tmp_path / "cal"), LiveTOOD.load(tmp_path / "live").calibrator()):
         np.testing.assert_array_equal(cal.range_, [logits.min(), logits.max()])
-        with pytest.raises(ToodError, match="expected logits as in calibration .*found probabilities"):
+        with pytest.raises(ToodError, match=r"expected logits as in calibration .*found probabilities"):
             cal.score(softmax(logits, axis=1))
         with pytest.warns(UserWarning, match="far outside the range seen in calibration"):
             cal.score(10 * logits)
@@ -121,7 +121,7 @@ def test_data_frames_and_lists_are_arrays():
 
 def test_a_calibrator_says_what_it_is():
     logits, labels = draw()
-    with pytest.raises(ToodError, match="unknown variant 'robust_ancor'; did you mean 'robust_anchor'"):
+    with pytest.raises(ToodError, match="did you mean 'robust_anchor'"):
         TOOD(TASKS, variant="robust_ancor")
     assert repr(TOOD(TASKS)).endswith("not fitted>")
     assert repr(TOOD(TASKS).fit(logits, labels)).endswith("fitted to 600 samples>")

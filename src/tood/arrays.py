@@ -74,7 +74,7 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
     if length is not None and len(array) != length:
         raise ToodError(f"{name}: expected {length} entries, one a row, found {len(array)}")
-    return array.astype(np.int64)
+    return cast(IntArray, array.astype(np.int64))
 
 
 def as_array(x: Any, name: str = "logits") -> Any:

@@ -126,6 +126,8 @@ def check_scale(logits: Any, seen: Float64Array, rows: int | None = SAMPLE, stac
         ``[2]``, as :func:`logit_range` gives it for the calibration logits.
     rows:
         How many of the first rows to look at; ``None``: all.
+    stacklevel:
+        Of the warning, as :func:`warnings.warn` takes it.
     """
     values = floats(logits[:rows], "logits", ndim=2)
     if (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(values):
