@@ -1,5 +1,6 @@
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,28 @@ def peers():
     except ImportError as error:
         pytest.skip(f"pytorch-ood is not installed: {error}")
     return module
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package with entry points, as pip leaves it on disk; forget what was registered afterwards."""
+    from tood.detectors.registry import REGISTRY
+
+    monkeypatch.setattr(REGISTRY, "_items", dict(REGISTRY.items()))
+    site = tmp_path / "site"
+    monkeypatch.syspath_prepend(str(site))
+    before = set(sys.modules)
+
+    def write(name, text, points, group="tood.things"):
+        info = site / f"{name}-1.0.dist-info"
+        info.mkdir(parents=True)
+        (site / f"{name}.py").write_text(text)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items()))
+
+    yield write
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
 
 
 pytest_plugins = ["tests.made_runs"]

@@ -40,25 +40,6 @@ def package(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Install a package with entry points, as pip leaves it on disk."""
-    site = tmp_path / "site"
-    monkeypatch.syspath_prepend(str(site))
-    before = set(sys.modules)
-
-    def write(name, text, points, group="tood.things"):
-        info = site / f"{name}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (site / f"{name}.py").write_text(text)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items()))
-
-    yield write
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
-
-
 OTHER = "from tests.test_registry import Base\nclass Other(Base):\n    name = 'other'\n"
 
 

@@ -18,10 +18,10 @@ def run(*arguments):
 def test_detectors_say_what_they_declare():
     text = run("detectors").stdout
     for name, detector in detectors.classes().items():
-        assert f"{name}: {detector.__doc__.splitlines()[0]}".replace("``", "") in text
-        assert detector.reference in text
+        assert f"{name}: {detector.title}\n    {detector.__doc__.splitlines()[0]}".replace("``", "") in text
+        assert detector.citation in text
     assert "    dim = 256   [256, 1000]" in text
-    assert "    reads head, inputs, network; fitted on the fit set" in text
+    assert "    needs head, inputs, network; fitted on the fit set" in text
 
 
 def test_json_holds_every_declaration():
@@ -31,7 +31,17 @@ def test_json_holds_every_declaration():
     assert list(by_name) == detectors.names()
     assert by_name["knn"]["parameters"]["k"] == {"default": 50, "grid": [50, 100, 200, 500, 1000]}
     assert by_name["tood_robust_anchor"]["fits_on"] == "calibration"
-    assert by_name["adascale"]["reads"] == ["head", "inputs", "network"]
+    assert by_name["adascale"]["needs"] == ["head", "inputs", "network"]
+
+
+def test_installed_detectors_are_listed_and_a_broken_one_is_one_clear_line(install):
+    text = "from tood.detectors import Detector\n\nclass Theirs(Detector):\n    'Theirs.'\n    name = 'theirs'\n"
+    text += "    needs = frozenset({'logits'})\n    citation = 'They, 2031'\n"
+    install("their_package", text, {"theirs": "their_package:Theirs", "gone": "their_package:Gone"}, "tood.detectors")
+    shown = run("detectors").stdout
+    assert "theirs: theirs\n    Theirs.\n    needs logits; fitted on the fit set\n    They, 2031" in shown
+    assert "gone: not available\n    detector 'gone': loading their_package:Gone of the package their_package" in shown
+    assert " theirs gone\n" in run().stdout
 
 
 def test_everything_at_once_with_counts():

@@ -83,3 +83,32 @@ def test_what_fit_is_given_is_checked():
 def test_unknown_detectors_offer_the_nearest():
     with pytest.raises(ToodError, match="did you mean 'nnguide'"):
         detectors.create("nnguid")
+
+
+def test_a_detector_of_ones_own_is_one_class(tmp_path, install):
+    @detectors.register
+    class Gap(Detector):
+        """The difference of the two largest logits."""
+
+        name = "gap"
+        title = "Gap"
+        needs = frozenset({"logits"})
+        fits_on = "none"
+        citation = "Nobody, 2026"
+
+        def _score(self, rows, prepared):
+            return np.diff(np.sort(rows.logits, axis=1)[:, -2:])[:, 0]
+
+    assert "gap" in detectors.names()
+    assert detectors.title("gap") == "Gap"
+    assert detectors.title("not_registered") == "not_registered"
+    detector = detectors.create("gap")
+    assert detector.score(Outputs(np.array([[1.0, 4.0, 2.0]]))).tolist() == [2.0]
+    detector.save(tmp_path / "gap.safetensors")
+    assert type(Detector.load(tmp_path / "gap.safetensors")) is Gap
+
+
+def test_a_saved_detector_cannot_name_code_to_import(tmp_path):
+    write_tensors(tmp_path / "d", "tood-detector", {}, {"name": "os:system", "settings": "{}", "numbers": "{}"})
+    with pytest.raises(ToodError, match="the name 'os:system' would import code"):
+        Detector.load(tmp_path / "d")

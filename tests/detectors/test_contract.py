@@ -47,7 +47,7 @@ def test_declarations(name):
     detector = detectors.classes()[name]
     assert detector.needs <= {"logits", "features", "labels", "head", "network", "inputs"}
     assert detector.fits_on == ("calibration" if name in CALIBRATED else "none" if name not in FITTED else "fit")
-    assert re.search(r"(19|20)\d\d", detector.reference)
+    assert re.search(r"(19|20)\d\d", detector.citation)
     assert re.fullmatch(r"[A-Z].*\.", inspect.getdoc(detector).splitlines()[0])
     created = detectors.create(name)
     assert created.get_params() == {key: value.default for key, value in detector.parameters.items()}

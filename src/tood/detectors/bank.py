@@ -10,6 +10,7 @@ import numpy.typing as npt
 from tood.arrays import FloatArray, IntArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import logsumexp, unit
 
 LOTS = 1 << 20  # numbers hashed at once
@@ -141,6 +142,7 @@ class _Bank(Detector):
         return self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_))
 
 
+@register
 class KNN(_Bank):
     """Minus the squared distance to the k-th nearest fit feature, all of unit length.
 
@@ -159,8 +161,9 @@ class KNN(_Bank):
     """
 
     name = "knn"
+    title = "KNN"
     needs = frozenset({"features"})
-    reference = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
+    citation = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
     grid: ClassVar[Grid] = {"k": (50, 100, 200, 500, 1000)}
     refit = frozenset({"size", "seed"})
 
@@ -185,6 +188,7 @@ class KNN(_Bank):
         return 2 * cosine - 2
 
 
+@register
 class NNGuide(_Bank):
     """Energy times the mean similarity to the most similar fit features, each weighted by its own energy.
 
@@ -202,8 +206,9 @@ class NNGuide(_Bank):
     """
 
     name = "nnguide"
+    title = "NNGuide"
     needs = frozenset({"logits", "features"})
-    reference = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
+    citation = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
     grid: ClassVar[Grid] = {"k": (100,), "alpha": (0.01,)}
     refit = frozenset({"k", "alpha", "seed"})
 

@@ -49,7 +49,10 @@ class Detector:
     array([0.982, 0.525])
     """
 
+    #: Lower-case, as the command line takes it; also the name of score files.
     name: ClassVar[str]
+    #: How tables and figures write it; ``name`` if empty.
+    title: ClassVar[str] = ""
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
     #: Parts of outputs that are read where they are there; ``score`` then needs what ``fit`` had.
@@ -59,7 +62,9 @@ class Detector:
     #: Which set ``fit`` expects: the fit set, the calibration set, or none.
     fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
     #: Authors, title, venue, year.
-    reference: ClassVar[str]
+    citation: ClassVar[str] = ""
+    #: Raise it when the same settings and data give other scores than before: stored scores are then computed anew.
+    version: ClassVar[int] = 1
     #: The values a search tries, by hyper-parameter.
     grid: ClassVar[Grid] = {}
     #: Hyper-parameters that ``fit`` reads: changed afterwards, they ask for a new ``fit``. All others act at once.
@@ -186,10 +191,12 @@ class Detector:
     @staticmethod
     def load(path: str | os.PathLike[str], network: Any = None) -> Detector:
         """Read what :meth:`save` wrote, whichever detector it was; pass the network again where one is needed."""
-        from tood.detectors import create
+        from tood.detectors.registry import create
 
         tensors, metadata = read_tensors(path, KIND)
         try:
+            if ":" in metadata["name"]:
+                raise ToodError(f"the name {metadata['name']!r} would import code")
             detector = create(metadata["name"], **json.loads(metadata["settings"]))
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):

@@ -12,6 +12,7 @@ from tood.calibration import OWN, REST, TOOD, Reference, Variant
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
+from tood.detectors.registry import register
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -23,7 +24,7 @@ class _Calibrated(Detector):
 
     needs = frozenset({"logits", "labels"})
     fits_on = "calibration"
-    reference = TOOD_PAPER
+    citation = TOOD_PAPER
     variant: Variant
     margin: float
     units: Reference
@@ -80,28 +81,35 @@ class _Variant(_Calibrated):
         self.units = units
 
 
+@register
 class TOODMeanShift(_Variant):
     """TOOD with each task's energies shifted by their mean (paper, Eq. mean_shift)."""
 
     name = "tood_mean_shift"
+    title = "TOOD (mean shift)"
     variant = "mean_shift"
 
 
+@register
 class TOODRobustAnchor(_Variant):
     """TOOD with each task's energies centred by their median and divided by their MAD (paper, Eq. robust)."""
 
     name = "tood_robust_anchor"
+    title = "TOOD (robust anchor)"
     variant = "robust_anchor"
 
 
+@register
 class TOODAuto(_Variant):
     """TOOD with each channel moved only as far as it tells its own task from the others (``TOOD(variant="auto")``)."""
 
     name = "tood_auto"
+    title = "TOOD (auto)"
     variant = "auto"
-    reference = f"{TOOD_PAPER}; how far each channel is moved: this library"
+    citation = f"{TOOD_PAPER}; how far each channel is moved: this library"
 
 
+@register
 class Temperature(_Calibrated):
     """Each task's energy divided by its standard deviation, not re-centred (paper, Eq. temp_scale).
 
@@ -112,6 +120,7 @@ class Temperature(_Calibrated):
     """
 
     name = "temperature"
+    title = "Temperature"
     variant = "temperature"
     units = "latest"
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}

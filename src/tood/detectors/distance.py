@@ -12,6 +12,7 @@ import numpy as np
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import logsumexp, norms
 from tood.detectors.statistics import Moments
 
@@ -57,6 +58,7 @@ def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
     return result
 
 
+@register
 class MDS(Detector):
     """Minus the squared Mahalanobis distance to the nearest class mean, one covariance for all classes.
 
@@ -65,8 +67,9 @@ class MDS(Detector):
     """
 
     name = "mds"
+    title = "MDS"
     needs = FEATURES_AND_LABELS
-    reference = (
+    citation = (
         "Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples and Adversarial Attacks, "
         "NeurIPS 2018"
     )
@@ -92,6 +95,7 @@ class MDS(Detector):
         return result
 
 
+@register
 class RMDS(MDS):
     """Mahalanobis distance to the mean of everything minus that to the nearest class mean.
 
@@ -99,7 +103,8 @@ class RMDS(MDS):
     """
 
     name = "rmds"
-    reference = (
+    title = "RMDS"
+    citation = (
         "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021 (arXiv 2106.09022)"
     )
 
@@ -117,6 +122,7 @@ class RMDS(MDS):
         return result
 
 
+@register
 class ViM(Detector):
     """Energy minus the scaled distance to the principal subspace of the fit features (the virtual logit).
 
@@ -131,8 +137,9 @@ class ViM(Detector):
     """
 
     name = "vim"
+    title = "ViM"
     needs = frozenset({"logits", "features", "head"})
-    reference = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022"
+    citation = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022"
     grid: ClassVar[Grid] = {"dim": (256, 1000)}
     refit = frozenset({"dim"})
     passes = 2

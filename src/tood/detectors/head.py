@@ -9,12 +9,14 @@ import numpy as np
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import norms, own_columns, ratio, softmax
 from tood.detectors.statistics import class_sums, mean_feature
 
 LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
 
 
+@register
 class FDBD(Detector):
     """Summed distances to all decision boundaries, relative to the distance from the mean feature.
 
@@ -29,9 +31,10 @@ class FDBD(Detector):
     """
 
     name = "fdbd"
+    title = "fDBD"
     needs = LOGITS_FEATURES_HEAD
     fit_needs = frozenset({"features", "head"})
-    reference = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
+    citation = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
     grid: ClassVar[Grid] = {"normalizer": ("distance", "norm")}
 
     mean_: Float64Array  # [D]
@@ -63,6 +66,7 @@ class FDBD(Detector):
         return ratio(np.einsum("nc,nc->n", lead, inverse[winner]), norms(rows.features - origin), otherwise=0)
 
 
+@register
 class NCI(Detector):
     """How well a feature points along its predicted class's weight, plus a share of its L1 norm.
 
@@ -75,9 +79,10 @@ class NCI(Detector):
     """
 
     name = "nci"
+    title = "NCI"
     needs = LOGITS_FEATURES_HEAD
     fit_needs = frozenset({"features", "head"})
-    reference = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
+    citation = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
     grid: ClassVar[Grid] = {"alpha": (1e-4, 1e-3, 1e-2, 1e-1)}
 
     mean_: Float64Array  # [D]
@@ -101,6 +106,7 @@ class NCI(Detector):
         return ratio(along, norms(centred), otherwise=0) + float(self.alpha) * l1(rows.features)
 
 
+@register
 class SHE(Detector):
     """Similarity to the mean feature of the correctly classified fit samples of the predicted class.
 
@@ -114,8 +120,9 @@ class SHE(Detector):
     """
 
     name = "she"
+    title = "SHE"
     needs = frozenset({"logits", "features", "labels"})
-    reference = (
+    citation = (
         "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization with Modern "
         "Hopfield Energy, ICLR 2023"
     )
@@ -153,6 +160,7 @@ class SHE(Detector):
         return product
 
 
+@register
 class GradNorm(Detector):
     """L1 norm of the gradient of the cross-entropy to uniform labels, with respect to the head's weights.
 
@@ -161,9 +169,10 @@ class GradNorm(Detector):
     """
 
     name = "gradnorm"
+    title = "GradNorm"
     needs = frozenset({"logits", "features"})
     fits_on = "none"
-    reference = (
+    citation = (
         "Huang et al., On the Importance of Gradients for Detecting Distributional Shifts in the Wild, NeurIPS 2021"
     )
 

@@ -9,19 +9,22 @@ import numpy as np
 from tood.arrays import FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import exponentials, logsumexp, own_columns, softmax
 from tood.detectors.statistics import class_sums
 
 LOGITS = frozenset({"logits"})
 
 
+@register
 class MSP(Detector):
     """The largest softmax probability."""
 
     name = "msp"
+    title = "MSP"
     needs = LOGITS
     fits_on = "none"
-    reference = (
+    citation = (
         "Hendrycks and Gimpel, A Baseline for Detecting Misclassified and Out-of-Distribution Examples in Neural "
         "Networks, ICLR 2017"
     )
@@ -32,18 +35,21 @@ class MSP(Detector):
         return result
 
 
+@register
 class MaxLogit(Detector):
     """The largest logit."""
 
     name = "maxlogit"
+    title = "MaxLogit"
     needs = LOGITS
     fits_on = "none"
-    reference = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
+    citation = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         return own_columns(rows.logits, rows.logits.argmax(axis=1))
 
 
+@register
 class Energy(Detector):
     """Log-sum-exp of the logits at a temperature: ``T · log Σ_c exp(l_c / T)``.
 
@@ -54,9 +60,10 @@ class Energy(Detector):
     """
 
     name = "energy"
+    title = "Energy"
     needs = LOGITS
     fits_on = "none"
-    reference = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
+    citation = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
     grid: ClassVar[Grid] = {"temperature": (1.0,)}
 
     def __init__(self, temperature: float = 1.0) -> None:
@@ -72,6 +79,7 @@ class Energy(Detector):
         return logsumexp(rows.logits / t) * t
 
 
+@register
 class GEN(Detector):
     """Generalised entropy of the largest probabilities: ``-Σ_{m largest} p^γ (1-p)^γ``.
 
@@ -87,9 +95,10 @@ class GEN(Detector):
     """
 
     name = "gen"
+    title = "GEN"
     needs = LOGITS
     fits_on = "none"
-    reference = "Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023"
+    citation = "Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023"
     grid: ClassVar[Grid] = {"gamma": (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0), "m": (10, 50, 100, 200, 500, 1000)}
 
     def __init__(self, gamma: float = 0.1, m: int = 100) -> None:
@@ -126,6 +135,7 @@ class GEN(Detector):
         return result
 
 
+@register
 class KLM(Detector):
     """Minus the smallest Kullback-Leibler divergence to a class's typical posterior.
 
@@ -135,8 +145,9 @@ class KLM(Detector):
     """
 
     name = "klm"
+    title = "KLM"
     needs = LOGITS
-    reference = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
+    citation = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
 
     posteriors_: FloatArray  # [K, C], of the K classes that were predicted
 

@@ -12,6 +12,7 @@ from tood.arrays import FloatArray
 from tood.detectors.bank import Sample
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import logsumexp, ratio
 from tood.detectors.shaping import MOST
 from tood.errors import MissingDependencyError, ToodError
@@ -57,6 +58,7 @@ class _Networked(Detector):
             raise ToodError(f"network: expected a torch.nn.Module, found {type(self.network).__name__}")
 
 
+@register
 class ODIN(_Networked):
     """Softmax at a high temperature after a small step of the input towards its predicted class.
 
@@ -74,9 +76,10 @@ class ODIN(_Networked):
     """
 
     name = "odin"
+    title = "ODIN"
     needs = frozenset({"network", "inputs"})
     fits_on = "none"
-    reference = (
+    citation = (
         "Liang et al., Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks, ICLR 2018"
     )
     grid: ClassVar[Grid] = {"temperature": (1.0, 10.0, 100.0, 1000.0), "epsilon": (0.0014, 0.0028)}
@@ -121,6 +124,7 @@ class ODIN(_Networked):
         return torch.as_tensor(std, dtype=x.dtype, device=x.device).reshape(-1, *[1] * (x.ndim - 2))
 
 
+@register
 class AdaScale(_Networked):
     """SCALE whose percentile follows from how strongly a sample's features react to a small change of its input.
 
@@ -152,8 +156,9 @@ class AdaScale(_Networked):
     """
 
     name = "adascale"
+    title = "AdaScale"
     needs = frozenset({"head", "network", "inputs"})
-    reference = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025 (arXiv 2503.08023)"
+    citation = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025 (arXiv 2503.08023)"
     grid: ClassVar[Grid] = {
         "percentiles": tuple(
             (low, high)

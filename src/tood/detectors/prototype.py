@@ -11,6 +11,7 @@ from tood.calibration import least_spread, task_statistics
 from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import with_lead
 from tood.detectors.statistics import Moments
 from tood.errors import ToodError
@@ -28,6 +29,7 @@ def nearest(features: FloatArray, means: Means) -> Float64Array:
     return result
 
 
+@register
 class Prototype(Detector):
     """Minus the Euclidean distance to the nearest class mean.
 
@@ -35,8 +37,9 @@ class Prototype(Detector):
     """
 
     name = "prototype"
+    title = "Prototype"
     needs = FEATURES_AND_LABELS
-    reference = TOOD_PAPER
+    citation = TOOD_PAPER
 
     means_: Float64Array  # [K, D], of the classes seen
 
@@ -51,6 +54,7 @@ class Prototype(Detector):
         return -nearest(rows.features, prepared)
 
 
+@register
 class TOODPrototype(Detector):
     """Nearest-prototype distance, normalised within each task as TOOD normalises energies, scored by its maximum.
 
@@ -65,8 +69,9 @@ class TOODPrototype(Detector):
     """
 
     name = "tood_prototype"
+    title = "TOOD on prototypes"
     needs = FEATURES_AND_LABELS
-    reference = TOOD_PAPER
+    citation = TOOD_PAPER
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5)}
     passes = 2
 

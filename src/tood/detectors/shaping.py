@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tood.arrays import FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
 from tood.detectors.rowwise import logsumexp, ratio
 from tood.detectors.statistics import mean_feature, percentiles
 
@@ -51,6 +52,7 @@ class _Shaper(Detector):
         return max(1, kept)
 
 
+@register
 class DICE(_Shaper):
     """Energy through the weights that contribute most on average, all others set to zero.
 
@@ -64,7 +66,8 @@ class DICE(_Shaper):
     """
 
     name = "dice"
-    reference = "Sun and Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022"
+    title = "DICE"
+    citation = "Sun and Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022"
     grid: ClassVar[Grid] = {"percentile": (90,)}
 
     mean_: FloatArray  # [D]
@@ -87,6 +90,7 @@ class DICE(_Shaper):
         return prepared.energy(rows.features)
 
 
+@register
 class ReAct(_Shaper):
     """Energy after clipping features from above at a percentile of all fit activations.
 
@@ -97,7 +101,8 @@ class ReAct(_Shaper):
     """
 
     name = "react"
-    reference = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021"
+    title = "ReAct"
+    citation = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021"
     grid: ClassVar[Grid] = {"percentile": (85, 90, 95, 99)}
     refit = frozenset({"percentile"})
     passes = 4
@@ -117,6 +122,7 @@ class ReAct(_Shaper):
         return prepared.energy(np.minimum(rows.features, self.high_))
 
 
+@register
 class VRA(_Shaper):
     """Energy after limiting features between two percentiles of all fit activations.
 
@@ -132,7 +138,8 @@ class VRA(_Shaper):
     """
 
     name = "vra"
-    reference = "Xu et al., VRA: Variational Rectified Activation for Out-of-distribution Detection, NeurIPS 2023"
+    title = "VRA"
+    citation = "Xu et al., VRA: Variational Rectified Activation for Out-of-distribution Detection, NeurIPS 2023"
     grid: ClassVar[Grid] = {"high": (85, 90, 95, 99), "low": (1, 5, 10, 15)}
     refit = frozenset({"high", "low"})
     passes = 4
@@ -161,6 +168,7 @@ class VRA(_Shaper):
         return prepared.energy(shaped)
 
 
+@register
 class ASH(_Shaper):
     """Energy of a feature of which only the largest activations are kept.
 
@@ -179,8 +187,9 @@ class ASH(_Shaper):
     """
 
     name = "ash"
+    title = "ASH"
     fits_on = "none"
-    reference = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
+    citation = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
     grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
 
     def __init__(self, variant: str = "b", percentile: float = 90) -> None:
@@ -208,6 +217,7 @@ class ASH(_Shaper):
         return linear.energy(pruned, np.exp(np.minimum(ratio(*positive, otherwise=1), MOST)))
 
 
+@register
 class SCALE(_Shaper):
     """Energy of a feature multiplied by ``exp(s1 / s2)``: its sum over the sum of its largest activations.
 
@@ -220,8 +230,9 @@ class SCALE(_Shaper):
     """
 
     name = "scale"
+    title = "SCALE"
     fits_on = "none"
-    reference = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
+    citation = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
     grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
 
     def __init__(self, percentile: float = 85) -> None:

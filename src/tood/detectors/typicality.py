@@ -18,6 +18,7 @@ from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER, nearest
+from tood.detectors.registry import register
 from tood.detectors.rowwise import own_columns, unit, with_lead
 from tood.detectors.statistics import Moments
 from tood.energy import task_energies
@@ -144,6 +145,7 @@ class _Directions(Detector):
         return Classes(self.means_, self.covariance_, self.degrees_)
 
 
+@register
 class Typicality(_Directions):
     """Minus the Mahalanobis distance of the feature's direction to the nearest class mean.
 
@@ -160,9 +162,10 @@ class Typicality(_Directions):
     """
 
     name = "typicality"
+    title = "Typicality"
     needs = FEATURES_AND_LABELS
     fits_on = "calibration"
-    reference = f"{MAHALANOBIS}; {OAS}"
+    citation = f"{MAHALANOBIS}; {OAS}"
     grid: ClassVar[Grid] = {"shrinkage": ("oas", 0.1, 0.3)}
 
     classes_: IntArray  # [K], the logit column of each mean
@@ -190,6 +193,7 @@ class _Prepared(NamedTuple):
     means: Means | None
 
 
+@register
 class TOODJoint(_Directions, _Calibrated):
     """TOOD's maximum over tasks of two channels added: the task's energy and the log-density of its nearest class.
 
@@ -213,10 +217,11 @@ class TOODJoint(_Directions, _Calibrated):
     """
 
     name = "tood_joint"
+    title = "TOOD with distances"
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
-    reference = f"{TOOD_PAPER}; {MAHALANOBIS}"
+    citation = f"{TOOD_PAPER}; {MAHALANOBIS}"
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "variant": ("mean_shift", "robust_anchor")}
     refit = frozenset({"normalize", "shrinkage"})
     passes = 3

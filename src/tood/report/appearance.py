@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tood import detectors
+
 __all__ = ["COLOURS", "label", "spread"]
 
 # Okabe and Ito's palette. One meaning a colour, in every figure and on the page.
@@ -22,35 +24,6 @@ NAMES = {
     "near": "near-OOD",
     "far": "far-OOD",
     "accuracy": "accuracy",
-    "msp": "MSP",
-    "maxlogit": "MaxLogit",
-    "energy": "Energy",
-    "gen": "GEN",
-    "klm": "KLM",
-    "dice": "DICE",
-    "ash": "ASH",
-    "scale": "SCALE",
-    "react": "ReAct",
-    "vra": "VRA",
-    "vim": "ViM",
-    "mds": "MDS",
-    "rmds": "RMDS",
-    "knn": "KNN",
-    "nnguide": "NNGuide",
-    "fdbd": "fDBD",
-    "she": "SHE",
-    "nci": "NCI",
-    "gradnorm": "GradNorm",
-    "odin": "ODIN",
-    "adascale": "AdaScale",
-    "temperature": "Temperature",
-    "prototype": "Prototype",
-    "tood_prototype": "TOOD on prototypes",
-    "tood_mean_shift": "TOOD (mean shift)",
-    "tood_robust_anchor": "TOOD (robust anchor)",
-    "tood_auto": "TOOD (auto)",
-    "typicality": "Typicality",
-    "tood_joint": "TOOD with distances",
     "icarl": "iCaRL",
     "bic": "BiC",
     "der": "DER",
@@ -69,12 +42,12 @@ NAMES = {
 
 
 def label(name: str) -> str:
-    """How a learner, detector or group is written: ``icarl`` is iCaRL, what is not known stays as it is."""
+    """How a learner, detector or group is written: ``icarl`` is iCaRL; a name that is not registered stays as it is."""
     if name in NAMES:
         return NAMES[name]
     head, mark, rest = name.partition(" ")  # "ash (variant=s)", "icarl (memory=500)"
     base, plus, finetune = head.partition("+")
-    return NAMES.get(base, base) + plus + finetune.upper() + mark + rest
+    return NAMES.get(base, detectors.title(base)) + plus + finetune.upper() + mark + rest
 
 
 def spread(count: int, most: int) -> list[int]:

@@ -1,0 +1,54 @@
+"""The detectors by name: built in, registered, installed, or ``package.module:Class``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tood.detectors.base import Detector
+from tood.errors import UnknownNameError
+from tood.registry import Registry
+
+__all__ = ["REGISTRY", "classes", "create", "names", "register", "title"]
+
+REGISTRY: Registry[type[Detector]] = Registry("detector", "tood.detectors", Detector)
+register = REGISTRY.register
+names = REGISTRY.names
+
+
+def classes() -> dict[str, type[Detector]]:
+    """Every built-in and registered detector's class by name; what it declares is class data."""
+    return dict(REGISTRY.items())
+
+
+def create(name: str, **parameters: Any) -> Detector:
+    """A detector by name, with hyper-parameters.
+
+    Parameters
+    ----------
+    name:
+        One of :func:`names`, or ``"package.module:Class"`` for a class of your own, which is imported.
+    parameters:
+        The detector's hyper-parameters.
+
+    Examples
+    --------
+    >>> create("vim", dim=32)
+    ViM(dim=32)
+    """
+    detector_class = REGISTRY.get(name)
+    for parameter in parameters:
+        if parameter not in detector_class.parameters:
+            raise UnknownNameError(f"hyper-parameter of {name}", parameter, detector_class.parameters)
+    detector = detector_class(**parameters)
+    detector._check()
+    return detector
+
+
+def title(name: str) -> str:
+    """How a detector is written in tables and figures; its name if it is not registered. Imports nothing.
+
+    >>> title("knn"), title("someone_elses")
+    ('KNN', 'someone_elses')
+    """
+    detector_class = REGISTRY.known(name)
+    return detector_class.title or name if detector_class else name
