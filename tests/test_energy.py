@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
 
-from tood import Partition, ToodError, energy, task_energies
-from tood.energy import BLOCK
+from tood import Partition, ToodError, detectors, energy, task_energies
+from tood.detectors import Outputs
+from tood.energy import BLOCK, largest_with_lead, with_lead
 
 partitions = st.lists(st.integers(0, 4), min_size=1, max_size=30).map(
     lambda owners: Partition.from_class_tasks(np.unique(owners, return_inverse=True)[1])
@@ -114,3 +115,21 @@ def test_values_that_are_not_finite_are_located(bad, kind):
 def test_bad_shapes_are_named(logits, message):
     with pytest.raises(ToodError, match=message):
         task_energies(logits, Partition.from_sizes([2, 1]))
+
+
+def test_the_energy_detector_gives_the_same_bits():
+    logits = np.random.default_rng(4).normal(size=(2000, 37)).astype(np.float32) * 6
+    detector = detectors.create("energy").fit(Outputs(logits=logits))
+    np.testing.assert_array_equal(detector.score(Outputs(logits=logits)), energy(logits))
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.5, 2.0])
+def test_lead_against_a_sort(margin):
+    values = np.random.default_rng(5).integers(0, 4, size=(300, 5)).astype(np.float64)  # ties are common
+    ordered = np.sort(values, axis=1)
+    expected = ordered[:, -1] + margin * (ordered[:, -1] - ordered[:, -2])
+    np.testing.assert_array_equal(with_lead(values, margin), expected)
+    np.testing.assert_array_equal(with_lead(values[:, :1], margin), values[:, 0])
+    score, winner = largest_with_lead(values.T.copy(), margin, winners=True)
+    np.testing.assert_array_equal(score, expected)
+    np.testing.assert_array_equal(winner, values.argmax(axis=1))

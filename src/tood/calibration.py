@@ -18,7 +18,16 @@ import numpy.typing as npt
 
 from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, indices, label_columns
 from tood.checks import check_calibration, check_scale, logit_range
-from tood.energy import check_columns, energy_blocks, on_torch, task_energies, tensor_energies
+from tood.energy import (
+    check_columns,
+    energy_blocks,
+    largest_with_lead,
+    on_torch,
+    score_dtype,
+    task_energies,
+    tensor_energies,
+    tensor_with_lead,
+)
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
@@ -145,16 +154,14 @@ class TOOD:
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
-            best = values.topk(min(2, len(partition)), dim=1).values
-            lead = best[:, 0] + margin * (best[:, 0] - best[:, -1])
-            winners = values.argmax(dim=1)  # the first of several, which topk does not promise
-            return cast(ArrayT, lead * channels.gain + channels.offset), cast(ArrayT, winners)
-        scores = np.empty(len(logits), dtype=_dtype(logits))
+            best, winners = tensor_with_lead(values, margin)
+            return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, winners)
+        scores = np.empty(len(logits), dtype=score_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
             values -= channels.location[:, None].astype(values.dtype)
             values /= channels.scale[:, None].astype(values.dtype)
-            top, winners = _lead(values, margin, assign)
+            top, winners = largest_with_lead(values, margin, assign)
             scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
             if assign:
                 tasks[rows] = winners
@@ -359,34 +366,6 @@ def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistic
         * np.array([np.median(np.abs(group - m)) for group, m in zip(groups, median, strict=True)]),
         "std": np.array([group.std() for group in groups]),
     }
-
-
-def _lead(values: FloatArray, margin: float, assign: bool) -> tuple[FloatArray, FloatArray]:
-    """The largest of each column of ``values`` ``[N, rows]`` plus λ times its lead, and where it is.
-
-    Short axes are what ``argmax`` is slow on, so the winner comes from products with the mask of the maximum; only
-    columns in which several channels tie are looked at one by one. Overwrites ``values``.
-    """
-    top: FloatArray = values.max(axis=0)
-    if not (margin or assign):
-        return top, top
-    at_top = values == top
-    sums = np.stack([np.ones(len(values)), np.arange(len(values))]).astype(values.dtype) @ at_top.astype(values.dtype)
-    tied = np.flatnonzero(sums[0] > 1)
-    winners = sums[1]
-    winners[tied] = at_top[:, tied].argmax(axis=0)
-    if margin:
-        np.putmask(values, at_top, -np.inf)
-        second = values.max(axis=0)
-        second[tied] = top[tied]
-        top = top + margin * (top - second)
-    return top, winners
-
-
-def _dtype(logits: Any) -> np.dtype[Any]:
-    """float64 for float64 and whole numbers, float32 for float32 and less."""
-    name = str(logits.dtype).removeprefix("torch.")
-    return np.dtype(np.float32 if name in ("float32", "float16", "bfloat16") else np.float64)
 
 
 def _on(values: FloatArray, like: Any) -> Any:

@@ -1,14 +1,14 @@
-"""Energies: log-sum-exp over all columns, or over each task's own columns (paper, Eq. task_energy).
+"""Energies: log-sum-exp over all columns, or over each task's own columns (paper, Eq. task_energy); and the lead.
 
-Each segment is stabilised by its own maximum, so a task whose logits lie far below another's keeps full precision.
-Rows are taken in blocks that fit the cache and turned so that the rows lie innermost: every reduction then runs along
-contiguous memory however short the segments are. Nothing of the size of the input is ever allocated.
+Each task's segment is stabilised by its own maximum, so a task whose logits lie far below another's keeps full
+precision. Rows are processed in blocks that fit the cache, transposed so that rows lie innermost: every reduction then
+runs along contiguous memory, however short the segments are. No temporary has the size of the input.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["energy", "task_energies"]
 
-BLOCK = 1 << 18  # elements a block: 1 MiB of float32 stays in the second-level cache
+BLOCK = 1 << 18  # elements per block: 1 MiB of float32 stays in the second-level cache
+SAFE = 1e-20, 1e25  # a sum of exponentials between these has lost nothing, in float32 too
 
 
 def energy(logits: ArrayT) -> ArrayT:
@@ -43,12 +44,17 @@ def energy(logits: ArrayT) -> ArrayT:
     array([1.3863, 1.3863])
     """
     logits = as_array(logits)
-    columns = _columns(logits)
-    return task_energies(logits, Partition.from_sizes([columns]))[:, 0]  # type: ignore[return-value]
+    _columns(logits)
+    if on_torch(logits):
+        return cast(ArrayT, _finite_tensor(logits).logsumexp(1))
+    out = np.empty(len(logits), dtype=score_dtype(logits))
+    for rows, block in finite_blocks(logits):
+        out[rows] = logsumexp(block)
+    return back(out, like=logits)
 
 
 def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
-    """One energy a task, ``E_t(x) = log Σ_{c in task t} exp(h_c(x))``.
+    """Energy of each task's columns, ``E_t(x) = log Σ_{c in task t} exp(h_c(x))``.
 
     Parameters
     ----------
@@ -59,7 +65,7 @@ def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
 
     Returns
     -------
-    ``[n, N]``: a column a task.
+    ``[n, N]``: one column per task.
 
     Examples
     --------
@@ -71,52 +77,96 @@ def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
     partition = check_columns(logits, partition)
     if on_torch(logits):
         return cast(ArrayT, tensor_energies(logits, partition))
-    rows = len(logits)
-    out: FloatArray | None = None
-    for block, values in energy_blocks(logits, partition):
-        if out is None:
-            out = np.empty((rows, len(partition)), dtype=values.dtype)
-        out[block] = values.T
-    if out is None:
-        out = np.empty((0, len(partition)), dtype=floats(logits, "logits", ndim=2).dtype)
+    out = np.empty((len(logits), len(partition)), dtype=score_dtype(logits))
+    for rows, values in energy_blocks(logits, partition):
+        out[rows] = values.T
     return back(out, like=logits)
 
 
-def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, FloatArray]]:
-    """Yield ``(rows, energies)`` block by block, ``energies`` being ``[N, rows]`` and the caller's to overwrite."""
-    step = max(32, BLOCK // partition.columns)
+def finite_blocks(logits: Any) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield ``(rows, block)`` with each block ``[rows, C]`` in floating point and checked to be finite."""
+    step = max(32, BLOCK // int(logits.shape[1]))
     for start in range(0, len(logits), step):
         rows = slice(start, start + step)
         block = floats(logits[rows], "logits", ndim=2)
         if not (np.isfinite(block.min()) and np.isfinite(block.max())):
             raise _not_finite(block, start)
+        yield rows, block
+
+
+def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, FloatArray]]:
+    """Yield ``(rows, energies)`` block by block; ``energies`` is ``[N, rows]`` and may be overwritten."""
+    for rows, block in finite_blocks(logits):
         yield rows, _segment_logsumexp(block, partition)
 
 
+class Exponentials(NamedTuple):
+    """``exp(x - shift)`` and their sums per row."""
+
+    values: FloatArray  # [n, C]
+    total: FloatArray  # [n]
+    shift: FloatArray | float  # [n], or 0 for all
+
+
+def exponentials(x: FloatArray) -> Exponentials:
+    """Exponentials of each row, shifted by the row's maximum only if they overflow or vanish without.
+
+    The shift costs as much as the exponential, and the relative precision is the same without. Each row decides for
+    itself, by its sum, so its result does not depend on the rows beside it.
+    """
+    with np.errstate(over="ignore"):
+        values = np.exp(x)
+        total = _row_sums(values)
+    lost = ~((total > SAFE[0]) & (total < SAFE[1]))
+    if not lost.any():
+        return Exponentials(values, total, 0.0)
+    shift = np.where(lost, x.max(axis=1), x.dtype.type(0))
+    values[lost] = np.exp(x[lost] - shift[lost, None])
+    total[lost] = _row_sums(values[lost])
+    return Exponentials(values, total, shift)
+
+
+def _row_sums(values: FloatArray) -> FloatArray:
+    """``[n]``. A matrix product would add up a row in an order that depends on the number of rows."""
+    sums: FloatArray = np.einsum("nc->n", values)
+    return sums
+
+
+def logsumexp(x: FloatArray) -> FloatArray:
+    """``[n, C]`` to ``[n]``: log Σ_c exp(x_c) of NumPy rows; unlike :func:`energy` it does not check its input."""
+    _, total, shift = exponentials(x)
+    np.log(total, out=total)
+    total += shift
+    return total
+
+
 def _segment_logsumexp(block: FloatArray, partition: Partition) -> FloatArray:
-    """``[rows, C]`` to ``[N, rows]``."""
+    """``[rows, C]`` to ``[N, rows]``. Tasks of equal size are reduced together; exp and log run once per block."""
     order, in_order, groups = partition.layout
-    if len(block) == 1:  # NumPy adds up a single column in another order: a row alone shall score as among others
+    if len(block) == 1:  # NumPy adds up a single column in another order: a row must score the same alone
         return _segment_logsumexp(np.repeat(block, 2, axis=0), partition)[:, :1]
-    turned = np.array(block.T, order="C")  # always a copy: it is overwritten below
-    if not in_order:
-        turned = turned.take(order, axis=0)
+    turned = np.array(block.T, order="C") if in_order else block.T[order]  # always a copy: it is overwritten below
     width = turned.shape[1]
-    out = np.empty((len(partition), width), dtype=turned.dtype)
+    top = np.empty((len(partition), width), dtype=turned.dtype)
+    total = np.empty_like(top)
+    segments, first = [], 0
     for start, size, members in groups:
         segment = turned[start : start + size * len(members)].reshape(len(members), size, width)
-        top = segment.max(axis=1)
-        segment -= top[:, None]
-        np.exp(segment, out=segment)
-        total = segment.sum(axis=1)
-        np.log(total, out=total)
-        total += top
-        out[members] = total
-    return out
+        places = slice(first, first + len(members))
+        segment -= segment.max(axis=1, out=top[places])[:, None]
+        segments.append((segment, places))
+        first += len(members)
+    np.exp(turned, out=turned)
+    for segment, places in segments:
+        segment.sum(axis=1, out=total[places])
+    np.log(total, out=total)
+    total += top
+    top[np.concatenate([members for _, _, members in groups])] = total
+    return top
 
 
 def on_torch(logits: object) -> TypeGuard[torch.Tensor]:
-    """Must this stay in torch: on a device other than the CPU, or part of a graph of gradients?"""
+    """Whether this must stay in torch: it is on a device other than the CPU, or gradients are recorded."""
     if not is_tensor(logits):
         return False
     import torch
@@ -125,14 +175,11 @@ def on_torch(logits: object) -> TypeGuard[torch.Tensor]:
 
 
 def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
-    """The same in torch alone, differentiable, on any device."""
+    """:func:`task_energies` in torch alone, differentiable, on any device."""
     import torch
 
     order, in_order, groups = partition.layout
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    if not torch.isfinite(logits).all():
-        raise _not_finite(logits.detach().cpu().numpy())
+    logits = _finite_tensor(logits)
     if not in_order:
         logits = logits.index_select(1, torch.from_numpy(order).to(logits.device))
     parts = [
@@ -143,8 +190,47 @@ def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
     return torch.cat(parts, dim=1).index_select(1, places.to(logits.device))
 
 
+def with_lead(values: FloatArray, margin: float) -> FloatArray:
+    """``[n, N]`` to ``[n]``: the largest of each row plus ``margin`` times its lead over the second."""
+    return largest_with_lead(values.T.copy(), margin)[0]
+
+
+def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) -> tuple[FloatArray, FloatArray]:
+    """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead, and its index if asked for.
+
+    ``argmax`` is slow along short axes, so the winner comes from a product with the mask of the maximum; only columns
+    in which several channels tie are searched. Overwrites ``values``. With one channel the lead is 0.
+    """
+    top: FloatArray = values.max(axis=0)
+    if len(values) == 1 or not (margin or winners):
+        return top, np.zeros_like(top)
+    at_top = values == top
+    sums = np.stack([np.ones(len(values)), np.arange(len(values))]).astype(values.dtype) @ at_top.astype(values.dtype)
+    tied = np.flatnonzero(sums[0] > 1)
+    places = sums[1]
+    places[tied] = at_top[:, tied].argmax(axis=0)
+    if margin:
+        np.putmask(values, at_top, -np.inf)
+        second = values.max(axis=0)
+        second[tied] = top[tied]
+        top = top + margin * (top - second)
+    return top, places
+
+
+def tensor_with_lead(values: torch.Tensor, margin: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Torch tensors ``[n, N]``: the largest plus ``margin`` times its lead, and the first index of the largest."""
+    best = values.topk(min(2, values.shape[1]), dim=1).values
+    return best[:, 0] + margin * (best[:, 0] - best[:, -1]), values.argmax(dim=1)
+
+
+def score_dtype(logits: Any) -> np.dtype[Any]:
+    """float64 for float64 and integers, float32 for float32 and less."""
+    name = str(logits.dtype).removeprefix("torch.")
+    return np.dtype(np.float32 if name in ("float32", "float16", "bfloat16") else np.float64)
+
+
 def check_columns(logits: Any, partition: Any) -> Partition:
-    """The partition, once it is known to fit the logits."""
+    """The partition, checked to cover the columns of the logits."""
     columns = _columns(logits)
     known = partition if isinstance(partition, Partition) else Partition(partition)
     if columns != known.columns:
@@ -161,6 +247,17 @@ def _columns(logits: Any) -> int:
         found = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
         raise ToodError(f"logits: expected an array [samples, columns], found {found}")
     return int(shape[1])
+
+
+def _finite_tensor(logits: torch.Tensor) -> torch.Tensor:
+    """Single precision at least, checked to be finite."""
+    import torch
+
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    if not torch.isfinite(logits).all():
+        raise _not_finite(logits.detach().cpu().numpy())
+    return logits
 
 
 def _not_finite(logits: FloatArray, first_row: int = 0) -> ToodError:

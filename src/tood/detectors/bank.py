@@ -11,7 +11,8 @@ from tood.arrays import FloatArray, IntArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import logsumexp, unit
+from tood.detectors.rowwise import unit
+from tood.energy import logsumexp
 
 LOTS = 1 << 20  # numbers hashed at once
 PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32

@@ -13,8 +13,9 @@ from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import logsumexp, norms
+from tood.detectors.rowwise import norms
 from tood.detectors.statistics import Moments
+from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
 

@@ -10,8 +10,9 @@ from tood.arrays import FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import exponentials, logsumexp, own_columns, softmax
+from tood.detectors.rowwise import own_columns, softmax
 from tood.detectors.statistics import class_sums
+from tood.energy import exponentials, logsumexp
 
 LOGITS = frozenset({"logits"})
 

@@ -13,8 +13,9 @@ from tood.detectors.bank import Sample
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import logsumexp, ratio
+from tood.detectors.rowwise import ratio
 from tood.detectors.shaping import MOST
+from tood.energy import logsumexp
 from tood.errors import MissingDependencyError, ToodError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import with_lead
 from tood.detectors.statistics import Moments
+from tood.energy import with_lead
 from tood.errors import ToodError
 
 TOOD_PAPER = (

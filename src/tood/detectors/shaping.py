@@ -12,8 +12,9 @@ from tood.arrays import FloatArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import logsumexp, ratio
+from tood.detectors.rowwise import ratio
 from tood.detectors.statistics import mean_feature, percentiles
+from tood.energy import logsumexp
 
 FEATURES_AND_HEAD = frozenset({"features", "head"})
 MOST = 50.0  # of an exponent, so that exp stays finite in float32; rectified features reach D / k, 20 on the grids

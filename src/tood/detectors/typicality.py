@@ -19,9 +19,9 @@ from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER, nearest
 from tood.detectors.registry import register
-from tood.detectors.rowwise import own_columns, unit, with_lead
+from tood.detectors.rowwise import own_columns, unit
 from tood.detectors.statistics import Moments
-from tood.energy import task_energies
+from tood.energy import task_energies, with_lead
 from tood.errors import ToodError
 
 Shrinkage: TypeAlias = "float | Literal['oas']"

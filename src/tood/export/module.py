@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tood.energy import tensor_with_lead
 from tood.errors import MissingDependencyError, ToodError
 from tood.export.portable import SHORTEST, Exportable, Nearest, Tasks, portable
 
@@ -84,10 +85,9 @@ class ScorerModule(torch.nn.Module):
         if squared is not None:
             centred = -0.5 * squared - self._buffer("distance_location", squared)
             values = values + centred / self._buffer("distance_scale", squared)
-        best, winner = values.topk(min(2, values.shape[1]), dim=1)
-        top = best[:, 0] + self.margin * (best[:, 0] - best[:, -1])
+        top, winner = tensor_with_lead(values, self.margin)
         top = top + (0 * values).sum(1)  # TopK may pass NaN over, and does in ONNX: NaN in any channel is NaN here
-        return top * self.gain + self.offset, winner[:, 0]
+        return top * self.gain + self.offset, winner
 
     def _nearest(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``[n, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
