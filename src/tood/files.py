@@ -7,10 +7,13 @@ import hashlib
 import io
 import json
 import os
+import platform
+import re
 import tempfile
+import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +24,7 @@ from tood.errors import ToodError
 
 __all__ = [
     "DAMAGE",
+    "file_name",
     "kind_of",
     "npy_header",
     "plain",
@@ -34,21 +38,35 @@ __all__ = [
     "write_text",
 ]
 
-FORMAT = 1  # of every safetensors file written here
+FORMAT = 2  # of every safetensors file written here; since 2 a file holds a digest of its content
+LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array may not be packed more tightly than TIGHTEST
+TIGHTEST = 100
 # What NumPy, zipfile and Pillow raise when they are given other bytes than they expect.
 DAMAGE = (
     ArithmeticError,
     AttributeError,
     EOFError,
     LookupError,
+    MemoryError,
     NotImplementedError,
     OSError,
-    RuntimeError,
+    RuntimeError,  # RecursionError is one
+    SyntaxError,
     TypeError,
     ValueError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
+
+
+def file_name(text: str) -> str:
+    """A safe file name made from any text: letters, digits and ``. _ + -``; never a path, never hidden.
+
+    >>> file_name("../../etc/passwd"), file_name("bic+ber"), file_name("")
+    ('etc-passwd', 'bic+ber', 'unnamed')
+    """
+    return re.sub(r"[^\w.+-]+", "-", text).lstrip(".-")[:120] or "unnamed"
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -64,7 +82,9 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         Called with the temporary path, which it must fill.
     """
     target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    _remove_leftovers(target)
+    prefix = f".{target.name[:100]}.{_machine()}-{os.getpid()}."
+    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -78,6 +98,35 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
             temporary.unlink()
         raise
     _sync_folder(target.parent)
+
+
+def _machine() -> str:
+    """Eight characters that distinguish this machine from others that share its file system."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove temporary files of ``target`` whose process on this machine was killed."""
+    mine = re.compile(rf"\.{re.escape(target.name[:100])}\.{_machine()}-(\d+)\..*\.tmp")
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(target.parent):
+            match = mine.fullmatch(entry.name)
+            if match and not _is_running(int(match[1])):
+                os.unlink(entry.path)
+
+
+def _is_running(process: int) -> bool:
+    if process == os.getpid():
+        return True
+    if os.name != "posix":  # signal 0 would end a process on Windows
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to somebody else
+        return True
+    return True
 
 
 def _umask() -> int:
@@ -123,13 +172,25 @@ def write_tensors(
     tensors: Mapping[str, npt.NDArray[Any]],
     metadata: Mapping[str, str],
 ) -> None:
-    """Write arrays and text to one safetensors file of a given kind, atomically."""
+    """Write arrays and text to one safetensors file of a given kind, atomically, with a digest of both."""
     from safetensors.numpy import save
 
     arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    # One entry only: safetensors writes several in no fixed order, and equal content shall give equal bytes.
-    payload = save(arrays, {"tood": json.dumps({"kind": kind, "format": FORMAT, **metadata}, sort_keys=True)})
+    described = {"kind": kind, "format": FORMAT, **metadata}
+    described["digest"] = _digest(arrays, described)
+    # One entry only: safetensors writes several in no fixed order, and equal content must give equal bytes.
+    payload = save(arrays, {"tood": json.dumps(described, sort_keys=True)})
     write_atomically(path, lambda temporary: temporary.write_bytes(payload))
+
+
+def _digest(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> str:
+    """The SHA-256 of names, types, shapes and values of arrays, and of what describes them."""
+    digest = hashlib.sha256(json.dumps(dict(described), sort_keys=True).encode())
+    for name in sorted(arrays):
+        array = arrays[name]
+        digest.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        digest.update(np.ascontiguousarray(array).data if array.size else b"")
+    return digest.hexdigest()
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
@@ -151,19 +212,26 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
-            metadata = dict(json.loads((file.metadata() or {}).get("tood", "{}")))
-            found = metadata.pop("kind", "another safetensors file")
-            if found != kind:
-                raise ToodError(f"{name}: expected a {kind} file, found {found}")
-            if metadata.pop("format", FORMAT + 1) > FORMAT:
+            metadata = json.loads((file.metadata() or {}).get("tood", "{}"))
+            if not isinstance(metadata, dict) or metadata.get("kind") != kind:
+                found = metadata.get("kind") if isinstance(metadata, dict) else None
+                raise ToodError(f"{name}: expected a {kind} file, found {found or 'another safetensors file'}")
+            version = metadata.get("format")
+            if not isinstance(version, int) or version < 1:
+                raise ToodError(f"{name}: damaged: expected a format number, found {version!r}")
+            if version > FORMAT:
                 raise ToodError(f"{name}: written in a newer format than {FORMAT}: upgrade tood to read it")
-            return {key: file.get_tensor(key) for key in file.keys()}, metadata  # noqa: SIM118
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except ToodError:
         raise
     except FileNotFoundError as error:
         raise ToodError(f"{name}: no such file") from error
-    except (SafetensorError, OSError, TypeError, ValueError) as error:
+    except (SafetensorError, *DAMAGE) as error:
         raise ToodError(f"{name}: cannot be read as safetensors ({error})") from error
+    digest = metadata.pop("digest", None)
+    if version >= 2 and digest != _digest(arrays, metadata):
+        raise ToodError(f"{name}: damaged: its content does not match its digest; restore it from a copy")
+    return arrays, {key: value for key, value in metadata.items() if key not in ("kind", "format")}
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -179,18 +247,45 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     write_file(path, write)
 
 
-def read_npz(path: Path) -> tuple[dict[str, npt.NDArray[Any]], str]:
-    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from."""
+def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, npt.NDArray[Any]], str]:
+    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from.
+
+    Parameters
+    ----------
+    path:
+        The file. A size that its header declares but its bytes cannot hold is an error, before memory is taken.
+    wanted:
+        Read these arrays only, if they are there; all if None.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError as error:
         raise ToodError(f"{path}: no such file") from error
+    except OSError as error:
+        raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
+            for info in chosen.values():
+                _check_size(archive, info)
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+            arrays = {name: file[name] for name in chosen}
     except DAMAGE as error:
         raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
     return arrays, hashlib.sha256(data).hexdigest()
+
+
+def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+    """Raise if an array is not as large as its header says, or implausibly larger than its packed bytes."""
+    if info.file_size > max(LARGEST_UNSUSPICIOUS, TIGHTEST * info.compress_size):
+        raise ValueError(f"{info.filename}: {info.compress_size} bytes unpack to {info.file_size}")
+    with archive.open(info) as file:
+        shape, _, dtype = npy_header(file)
+        size = file.tell()
+    expected = size + int(np.prod(shape, dtype=object)) * dtype.itemsize
+    if min(shape, default=0) < 0 or info.file_size != expected:
+        raise ValueError(f"{info.filename}: shape {shape} needs {expected} bytes, found {info.file_size}")
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import write_file
+from tood.files import DAMAGE, write_file
 from tood.metrics import Trajectory
 from tood.runs.directory import PathLike
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy", "load_metrics", "trajectory"]
 
+DIGEST = b"tood.digest"
 COLUMNS = ("step", "task", "ood_set", "group", "detector", "metric", "value", "calibration", "settings")
 
 
@@ -58,7 +60,7 @@ def save_metrics(table: pa.Table, path: Path) -> None:
 
     buffer = io.BytesIO()
     pq.write_table(
-        table,
+        table.replace_schema_metadata({DIGEST: _digest(table)}),
         buffer,
         row_group_size=1 << 20,
         version="2.6",
@@ -68,12 +70,13 @@ def save_metrics(table: pa.Table, path: Path) -> None:
         use_dictionary=True,
         write_statistics=True,
         store_schema=False,
+        write_page_checksum=True,
     )
     write_file(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
 def load_metrics(path: PathLike) -> pa.Table:
-    """The figures of a run.
+    """The figures of a run, checked against the digest in the file.
 
     Parameters
     ----------
@@ -85,15 +88,46 @@ def load_metrics(path: PathLike) -> pa.Table:
 
     file = Path(path)
     file = file / "metrics.parquet" if file.is_dir() else file
+    remedy = f"; `tood audit {file.parent}` makes it anew"
     try:
-        table = pq.read_table(pa.BufferReader(file.read_bytes()))
+        table = pq.read_table(pa.BufferReader(file.read_bytes()), page_checksum_verification=True)
+        table.validate(full=True)
     except FileNotFoundError as error:
         raise ToodError(f"{file}: no such file; `tood audit {file.parent}` makes it") from error
-    except pa.ArrowException as error:
-        raise ToodError(f"{file}: truncated, or not a parquet file ({error})") from error
-    if tuple(table.column_names) != COLUMNS:
-        raise ToodError(f"{file}: expected the columns {', '.join(COLUMNS)}, found {', '.join(table.column_names)}")
+    except (pa.ArrowException, *DAMAGE) as error:
+        raise ToodError(f"{file}: truncated, or not a parquet file ({error}){remedy}") from error
+    if tuple(table.column_names) != COLUMNS or table.schema.types != _schema().types:
+        found = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
+        raise ToodError(f"{file}: expected the columns {', '.join(COLUMNS)}, found {found}{remedy}")
+    digest = (table.schema.metadata or {}).get(DIGEST)  # version 0.1 wrote none
+    table = table.replace_schema_metadata(None)
+    if digest is not None and digest != _digest(table):
+        raise ToodError(f"{file}: damaged: its content does not match its digest{remedy}")
+    _check_values(table, file)
     return table
+
+
+def _digest(table: pa.Table) -> bytes:
+    """The SHA-256 of the values, whatever the file's encoding."""
+    digest = hashlib.sha256()
+    for name, kind in zip(COLUMNS, _schema().types, strict=True):
+        column = table[name].combine_chunks()
+        if kind == _pyarrow().string():
+            encoded = column.dictionary_encode()  # in order of first appearance
+            digest.update("\0".join(encoded.dictionary.to_pylist()).encode())
+            column = encoded.indices
+        digest.update(column.fill_null(-1).to_numpy().tobytes())
+    return digest.hexdigest().encode()
+
+
+def _check_values(table: pa.Table, file: Path) -> None:
+    """Raise unless steps and tasks are plausible and values lie in [0, 1]."""
+    for name, low, high in (("step", 0, 9999), ("task", 0, 9999), ("value", 0.0, 1.0)):
+        numbers = table[name].drop_null().to_numpy()
+        if len(numbers) and not (low <= numbers.min() and numbers.max() <= high):  # False for NaN too
+            raise ToodError(f"{file}: {name}: expected {low} to {high}, found {numbers.min()} to {numbers.max()}")
+    if table["step"].null_count or table["metric"].null_count or table["value"].null_count:
+        raise ToodError(f"{file}: expected a step, a metric and a value in every row, found a null")
 
 
 def detectors_of(table: pa.Table) -> list[str]:

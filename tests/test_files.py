@@ -1,0 +1,124 @@
+"""Files: whole or absent, verified when read, never larger in memory than their bytes can hold."""
+
+import io
+import json
+import os
+import zipfile
+
+import numpy as np
+import pytest
+
+from tood import TOOD, ToodError
+from tood.files import file_name, read_npz, read_tensors, write_atomically, write_npz, write_tensors
+
+ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([1, 2], np.int32), "empty": np.empty((0, 4))}
+
+
+def flips(data, count, seed=0):
+    rng = np.random.default_rng(seed)
+    for place, bit in zip(rng.integers(len(data), size=count), rng.integers(8, size=count), strict=True):
+        changed = bytearray(data)
+        changed[place] ^= 1 << bit
+        yield bytes(changed)
+
+
+def test_tensors_come_back(tmp_path):
+    write_tensors(tmp_path / "f", "kind", ARRAYS, {"note": "text"})
+    arrays, metadata = read_tensors(tmp_path / "f", "kind")
+    assert metadata == {"note": "text"} and arrays.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(arrays[name], array)
+
+
+def test_a_flipped_bit_never_changes_tensors_silently(tmp_path):
+    path = tmp_path / "f"
+    write_tensors(path, "kind", ARRAYS, {"note": "text"})
+    known, metadata = read_tensors(path, "kind")
+    data = path.read_bytes()
+    refused = 0
+    for changed in flips(data, 1500):
+        path.write_bytes(changed)
+        try:
+            arrays, found = read_tensors(path, "kind")
+        except ToodError as error:
+            refused += str(path) in str(error)
+            continue
+        assert found == metadata and arrays.keys() == known.keys()
+        assert all(np.array_equal(arrays[name], known[name]) for name in known)
+    assert refused > 1000
+
+
+def test_files_of_version_0_1_have_no_digest_and_are_read(tmp_path):
+    from safetensors.numpy import save
+
+    described = json.dumps({"kind": "kind", "format": 1, "note": "old"})
+    (tmp_path / "old").write_bytes(save({"a": ARRAYS["a"]}, {"tood": described}))
+    arrays, metadata = read_tensors(tmp_path / "old", "kind")
+    assert metadata == {"note": "old"}
+    np.testing.assert_array_equal(arrays["a"], ARRAYS["a"])
+    (tmp_path / "new").write_bytes(save({"a": ARRAYS["a"]}, {"tood": described.replace("1", "2")}))
+    with pytest.raises(ToodError, match="new: damaged: its content does not match its digest"):
+        read_tensors(tmp_path / "new", "kind")
+
+
+def test_a_flipped_bit_never_changes_the_scores_of_a_calibrator(tmp_path):
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=(40, 4)), np.arange(40) % 4
+    path = tmp_path / "calibrator.safetensors"
+    TOOD([[0, 1], [2, 3]]).fit(logits, labels).save(path)
+    expected = TOOD.load(path).score(logits)
+    for changed in flips(path.read_bytes(), 300):
+        path.write_bytes(changed)
+        try:
+            calibrator = TOOD.load(path)
+        except ToodError:
+            continue
+        np.testing.assert_array_equal(calibrator.score(logits), expected)
+
+
+def test_only_the_arrays_wanted_are_read(tmp_path):
+    path = tmp_path / "f.npz"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in (("logits", np.ones((2, 3))), ("bomb", np.zeros(1 << 26))):
+            buffer = io.BytesIO()
+            np.save(buffer, array)
+            archive.writestr(f"{name}.npy", buffer.getvalue())
+    arrays, _ = read_npz(path, ["logits", "labels"])
+    assert list(arrays) == ["logits"]
+    with pytest.raises(ToodError, match=r"bomb.npy: \d+ bytes unpack to 536871040"):
+        read_npz(path)
+
+
+@pytest.mark.parametrize("shape", ["(2, 4)", "(-1, 6)", "(2, 2)", "(9999999999, 9999999999)"])
+def test_a_shape_that_the_bytes_do_not_have_is_refused(tmp_path, shape):
+    path = tmp_path / "f.npz"
+    write_npz(path, {"logits": np.zeros((2, 3))})
+    data = path.read_bytes()
+    header = b"'shape': (2, 3), }"
+    assert header in data
+    forged = f"'shape': {shape}, }}".encode()
+    padded = data.replace(header + b" " * (len(forged) - len(header)), forged) if len(forged) > len(header) else data
+    padded = padded.replace(header, forged.ljust(len(header)))
+    path.write_bytes(padded)
+    with pytest.raises(ToodError, match=r"f\.npz: truncated, or not an \.npz file of plain arrays"):
+        read_npz(path)
+
+
+def test_leftovers_of_killed_writers_are_removed(tmp_path):
+    target = tmp_path / "out.txt"
+    child = os.fork()
+    if child == 0:
+        write_atomically(target, lambda temporary: os._exit(9))
+    os.waitpid(child, 0)
+    assert len(list(tmp_path.glob(".out.txt.*.tmp"))) == 1 and not target.exists()
+    (tmp_path / ".out.txt.0.tmp").write_text("not ours")
+    write_atomically(target, lambda temporary: temporary.write_text("done"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".out.txt.0.tmp", "out.txt"]
+
+
+@pytest.mark.parametrize("text", ["../x", "/abs/x", "..", "a/b", "a\x00b", ".hidden", "-rf", "\x1b[2J", "a\nb"])
+def test_file_names_are_never_paths(text, tmp_path):
+    name = file_name(text)
+    assert name == os.path.basename(name) and not name.startswith((".", "-")) and name.isprintable()
+    (tmp_path / name).write_text("")
+    assert [p.name for p in tmp_path.iterdir()] == [name]
