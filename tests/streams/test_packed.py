@@ -7,9 +7,9 @@ import pytest
 from PIL import Image
 
 from tood.errors import ToodError
+from tood.files import sha256
 from tood.streams import PackedSource
 from tood.streams import packed as module
-from tood.files import sha256
 from tood.streams.packed import checksums
 
 

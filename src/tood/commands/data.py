@@ -80,8 +80,8 @@ def verify(root: Path | None, as_json: bool) -> None:
     Example: tood data verify
     """
     from tood.errors import ToodError
-    from tood.streams.catalog import data_root
     from tood.files import sha256
+    from tood.streams.catalog import data_root
     from tood.streams.packed import CHECKSUMS, checksums
 
     folder = data_root(root)

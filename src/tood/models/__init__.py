@@ -72,8 +72,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     seed:
         Of the initial weights; torch's own random state is left alone.
     options:
-        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and ``pretrained``
-        (efficientnet_lite), ``pretrained`` and others (timm).
+        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and
+        ``pretrained`` (efficientnet_lite), ``pretrained`` and others (timm).
     """
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
