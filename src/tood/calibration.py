@@ -153,9 +153,9 @@ class TOOD:
         margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
-            values = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
-            best, winners = tensor_with_lead(values, margin)
-            return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, winners)
+            normalized = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
+            best, channel = tensor_with_lead(normalized, margin)
+            return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, channel)
         scores = np.empty(len(logits), dtype=score_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
