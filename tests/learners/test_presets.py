@@ -17,15 +17,15 @@ def tables(name):
 
 
 def test_names():
-    assert learners.presets() == ["cpu", "paper", "released", "smoke"]
+    assert learners.presets() == ["cpu", "frozen", "paper", "released", "smoke"]
     with pytest.raises(UnknownNameError, match="unknown preset 'papr'; did you mean 'paper'"):
         learners.preset("papr", "cifar10", "icarl")
 
 
-@pytest.mark.parametrize("name", ["cpu", "paper", "released", "smoke"])
+@pytest.mark.parametrize("name", ["cpu", "frozen", "paper", "released", "smoke"])
 def test_tables_name_only_what_exists(name):
     families = {stream.split("-")[0] for stream in streams.names()}
-    everything = {key for learner in PLAIN for key in learners.settings_of(learner)} | {"network"}
+    everything = {key for learner in PLAIN for key in learners.settings_of(learner)} | {"network", "adapter"}
     for table, values in tables(name).items():
         stream, _, learner = table.rpartition("/")
         assert stream in families | {""}

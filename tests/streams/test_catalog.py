@@ -22,16 +22,16 @@ def imagenet(tmp_path, images, write_folder):
 
 
 def test_names_and_the_papers_tasks():
-    assert {"digits", "cifar10", "cifar100", "cifar100-5", "cifar100-20", "tinyimagenet", "imagenet1k"} == set(
-        streams.names()
-    )
     tasks = {name: entry.tasks for name, entry in CATALOG.items() if entry}
+    assert set(streams.names()) == {"digits", *tasks}
     assert tasks == {
         "cifar10": 5,
         "cifar100": 10,
         "cifar100-5": 5,
         "cifar100-20": 20,
+        "cifar100-50": 50,
         "tinyimagenet": 20,
+        "tinyimagenet-100": 100,
         "imagenet1k": 100,
     }
     with pytest.raises(UnknownNameError, match="unknown stream 'cifar-10'; did you mean 'cifar10'"):

@@ -14,11 +14,13 @@ import click
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--stream", help="The stream's name.  [default: digits]")
 @click.option("--learner", help="The learner's name, such as icarl or icarl+ber.  [default: icarl]")
-@click.option("--preset", help="Whose settings: cpu, paper, released or smoke.  [default: cpu]")
+@click.option("--preset", help="Whose settings: cpu, frozen, paper, released or smoke.  [default: cpu, or frozen]")
 @click.option("--seed", type=int, help="Of everything random.  [default: 0]")
 @click.option("--order", help="Class order: label, or the seed of a permutation.")
 @click.option("--tasks", type=int, help="The number of tasks, where it is not the stream's own.")
 @click.option("--network", help="The network's name, where it is not the preset's.")
+@click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
+@click.option("--adapter", type=int, help="With --frozen: width of a trained hidden layer; 0 for none.")
 @click.option("--calibration", help="Where the calibration set comes from: train, memory or reserved.")
 @click.option("--calibration-size", type=int, help="B, over all classes.")
 @click.option("--reserve", type=int, help="Samples a class set aside at arrival.")
@@ -44,6 +46,7 @@ def command(
       tood run --stream digits --learner icarl
       tood run --stream cifar10 --learner bic --preset cpu --seed 1 --set epochs=5
       tood run --stream cifar10 --learner bic --preset paper --dry-run
+      tood run --stream cifar100 --learner der --network efficientnet_lite0 --frozen
     """
     from tood.report.live import training_progress
     from tood.runs.config import RunConfig, parse_settings, read_yaml

@@ -48,4 +48,4 @@ def preset(name: str, stream: str, learner: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for table in ("all", family, base, f"{family}/{base}"):
         found |= tables.get(table) or {}
-    return {key: value for key, value in found.items() if key in known or key == "network"}
+    return {key: value for key, value in found.items() if key in known or key in ("network", "adapter")}

@@ -36,6 +36,12 @@ class RunConfig:
         The class order (``"label"`` or the seed of a permutation) and the number of tasks, where not the stream's own.
     network:
         The network's name where it is not the preset's.
+    frozen:
+        Keep the network as it is and learn on its features, which are extracted once; the preset ``frozen`` sets it,
+        and is the default with it. See docs/how-to/pretrained.md.
+    adapter:
+        With ``frozen``: the width of a trained hidden layer with ReLU between features and head; 0 for none, -1 for the
+        preset's.
     settings:
         Learner settings that replace the preset's.
     calibration:
@@ -68,6 +74,8 @@ class RunConfig:
     order: str | int = "label"
     tasks: int = 0
     network: str = ""
+    frozen: bool = False
+    adapter: int = -1
     settings: Mapping[str, Any] = field(default_factory=dict)
     calibration: CalibrationSource = "train"
     calibration_size: int = 0
@@ -88,6 +96,14 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ToodError(f"{name}: expected a whole number, 0 or more, found {value!r}")
+        if not isinstance(self.frozen, bool):
+            raise ToodError(f"frozen: expected true or false, found {self.frozen!r}")
+        if self.preset == "frozen":
+            object.__setattr__(self, "frozen", True)
+        if isinstance(self.adapter, bool) or not isinstance(self.adapter, int) or self.adapter < -1:
+            raise ToodError(f"adapter: expected the width of a layer, 0 for none, found {self.adapter!r}")
+        if self.adapter >= 0 and not self.frozen:
+            raise ToodError("adapter: expected frozen: true (--frozen), found a network that is trained as a whole")
         if not isinstance(self.settings, Mapping):
             raise ToodError(f"settings: expected a mapping of learner settings, found {self.settings!r}")
         if not (self.order == "label" or (isinstance(self.order, int) and self.order >= 0)):
@@ -101,6 +117,10 @@ class RunConfig:
             if name not in known:
                 raise UnknownNameError(f"setting of {where}", name, known)
         given = dict(values)
+        if given.get("frozen"):
+            given.setdefault("preset", "frozen")
+        if given.get("preset") == "frozen" and given.get("frozen") is False:
+            raise ToodError("frozen: expected true with the preset frozen, found false")
         if "detectors" in given:
             names = given["detectors"] or ()
             given["detectors"] = tuple(names.split(",") if isinstance(names, str) else names)
@@ -118,17 +138,18 @@ class RunConfig:
         parts = [self.stream, self.learner, self.preset, f"s{self.seed}"]
         if plain != self:
             values = self.to_mapping() | {"device": "", "threads": 0}
-            if self.precision == "auto":  # names are older than this setting
-                del values["precision"]
+            for name, default in (("precision", "auto"), ("frozen", False), ("adapter", -1)):
+                if values[name] == default:  # names are older than these settings
+                    del values[name]
             text = json.dumps(values, sort_keys=True)
             parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
         return "-".join(parts)
 
     def options(self) -> dict[str, Any]:
         """What sets the run apart from others of its stream, learner, preset and seed; the manifest has it."""
-        plain = RunConfig()
-        names = ("order", "tasks", "network", "calibration", "calibration_size", "reserve", "fit", "precision")
-        found = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(plain, name)}
+        plain = RunConfig(preset=self.preset)
+        names = ("order", "tasks", "network", "frozen", "adapter", "calibration", "calibration_size", "reserve", "fit")
+        found = {n: getattr(self, n) for n in (*names, "precision") if getattr(self, n) != getattr(plain, n)}
         return found | dict(self.settings)
 
     def without_ber(self) -> RunConfig:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.detectors import Outputs
+from tood.errors import ToodError
 from tood.runs.extract import BATCH, StepRows
 from tood.runs.score import Scored, Scorer, keep_scores, kept_scores
 from tood.runs.steps import Step
@@ -26,11 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["score_with_network", "scorers_for"]
 
 
-def scorers_for(names: tuple[str, ...], stream: Stream) -> list[Scorer]:
+def scorers_for(names: tuple[str, ...], stream: Stream, frozen: bool = False) -> list[Scorer]:
     """Scorers by name; ODIN is told what the inputs were divided by."""
     scorers = [Scorer(name, {"std": stream.std} if name == "odin" else {}) for name in names]
     for scorer in scorers:
-        scorer.create()  # an unknown name is told before anything is trained
+        detector = scorer.create()  # an unknown name is told before anything is trained
+        if frozen and "network" in detector.needs:
+            raise ToodError(f"detectors: {scorer.detector} needs the images again, and a frozen run has only features")
     return scorers
 
 

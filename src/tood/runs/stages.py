@@ -37,6 +37,7 @@ from tood.runs.extract import (
     step_rows,
     with_source,
 )
+from tood.runs.frozen import extraction_left, freeze
 from tood.runs.measure import default_scorers, measure, measure_step
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
@@ -79,9 +80,9 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 
 def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> Run:
-    stream, learner = build(config)
+    stream, learner = build(config, say)
     folder.mkdir(parents=True, exist_ok=True)
-    asked = scorers_for(config.detectors, stream)
+    asked = scorers_for(config.detectors, stream, config.frozen)
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
@@ -106,16 +107,19 @@ def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> 
     return found
 
 
-def build(config: RunConfig) -> tuple[Stream, learners.Learner]:
-    """The stream and the learner of a configuration."""
+def build(config: RunConfig, say: Say | None = None, dry: bool = False) -> tuple[Stream, learners.Learner]:
+    """The stream and the learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
     stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, seed=config.seed)
     stream = dataclasses.replace(stream, reserve=config.reserved_a_class(len(stream.order)))
     settings = learners.preset(config.preset, config.stream, config.learner)
-    suggested = settings.pop("network", None)
+    adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
+    network: Network | str | None = config.network or suggested
+    if config.frozen:
+        stream, network = freeze(config, stream, config.network or suggested, adapter, say, dry)
     learner = learners.create(
         config.learner,
         stream=stream,
-        network=config.network or suggested,
+        network=network,
         seed=config.seed,
         device=config.device,
         precision=config.precision,
@@ -230,7 +234,7 @@ def _clock(seconds: float) -> str:
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     """What a run would do, with time and disk estimated from a few batches on this machine. Nothing is written."""
-    stream, learner = build(config)
+    stream, learner = build(config, dry=True)
     with _torch_threads(config.threads):
         train_speed, forward_speed = _speeds(stream, learner)
     epochs = learner.settings.epochs
@@ -245,17 +249,26 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     columns, dim = len(stream.order), learner.network.head.dim
     stored = 4 * forwarded * (columns + dim)
     weights = 4 * sum(p.numel() for p in learner.network.parameters())
+    features = {"features": _extraction(config)} if config.frozen else {}
     return {
         "run": config.name,
         "folder": str(folder),
         "stream": f"{config.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
         "learner": f"{config.learner}, preset {config.preset}: {epochs} epochs a task",
         "network": f"{weights // 4:,} parameters",
+        **features,
         "training": f"{trained:,} images, about {_clock(trained / train_speed)} (min:s) on this device",
         "evaluation": f"{forwarded:,} images, about {_clock(forwarded / forward_speed)} (min:s)",
         "disk": f"about {(stored + 4 * weights * len(stream)) / 1e6:.0f} MB",
         "detectors": ", ".join(config.detectors) or "all that do not need the network again",
     }
+
+
+def _extraction(config: RunConfig) -> str:
+    """What a frozen run must extract first."""
+    name = config.network or learners.preset(config.preset, config.stream, config.learner).get("network")
+    images, seconds = extraction_left(config, streams.load(config.stream), name)
+    return f"{images:,} images to extract first, about {_clock(seconds)} (min:s)" if images else "all in the cache"
 
 
 def _speeds(stream: Stream, learner: learners.Learner) -> tuple[float, float]:

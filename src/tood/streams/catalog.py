@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tood.streams.packed import PackedSource
 from tood.streams.sources import Source, Subset
 from tood.streams.stream import Stream
 
-__all__ = ["CATALOG", "Entry", "data_root", "load", "locate", "missing", "names"]
+__all__ = ["CATALOG", "Entry", "data_root", "load", "locate", "missing", "names", "user_cache"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,9 @@ CATALOG: dict[str, Entry | None] = {
     "cifar100": _cifar100(10),
     "cifar100-5": _cifar100(5),
     "cifar100-20": _cifar100(20),
+    "cifar100-50": _cifar100(50),
     "tinyimagenet": TINYIMAGENET,
+    "tinyimagenet-100": replace(TINYIMAGENET, tasks=100),
     "imagenet1k": IMAGENET1K,
 }
 LISTS = "benchmark_imglist"  # what tells OpenOOD's data folder
@@ -133,9 +135,13 @@ def data_root(root: str | Path | None = None) -> Path:
     """The folder of the packed sets: ``root``, or ``TOOD_DATA``, or ``tood`` in the user's cache folder."""
     if root is not None:
         return Path(root)
-    if os.environ.get("TOOD_DATA"):
-        return Path(os.environ["TOOD_DATA"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
+    return Path(os.environ["TOOD_DATA"]) if os.environ.get("TOOD_DATA") else user_cache()
+
+
+def user_cache(root: str | Path | None = None) -> Path:
+    """The folder of what can be made again: ``root``, or ``TOOD_CACHE``, or ``tood`` in the user's cache folder."""
+    chosen = root or os.environ.get("TOOD_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
 
 
 def missing(name: str, root: Path) -> list[str]:

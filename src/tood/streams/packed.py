@@ -78,6 +78,10 @@ class PackedSource:
         taken: Samples = self.images[rows]
         return taken
 
+    def content(self) -> str:
+        """What distinguishes its images from others, without decoding them: the file's SHA-256 and the size."""
+        return f"{sha256(self.path)} {self.size}"
+
     @property
     def images(self) -> Samples:
         """All images, uint8 ``[N, H, W, C]``, read-only; the first call verifies and decodes the file."""

@@ -1,0 +1,279 @@
+"""Frozen features: the images of a stream as vectors of a pretrained network, extracted once and kept on disk.
+
+One ``.npy`` file per image set, memory-mapped by every run that uses it. Its name is a hash of what the features derive
+from: the weights, the architecture and image size, the normalisation, and the images. So changed images or another
+network can never meet old features. An interrupted extraction resumes; a file that has its final name is complete.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray
+from tood.errors import MissingDependencyError, ToodError
+from tood.streams.catalog import user_cache
+from tood.streams.sources import Source, Subset, batches
+from tood.streams.stream import OODSet, Stream
+
+if TYPE_CHECKING:
+    from tood.models import Network
+
+__all__ = ["Extractor", "FeatureSource", "frozen"]
+
+FORMAT = 1  # part of every key: raise it when the same images would give other features
+BATCH = 128  # images per forward pass; the fastest of 32 to 256 on one core
+BLOCK = 8 * BATCH  # images between two writes: what an interruption costs at most, twice
+EVERY = 20.0  # seconds between two lines
+Say = Callable[[str], object]
+
+
+class FeatureSource:
+    """Vectors ``(feature - shift) / scale`` of the samples of another source, read from a memory-mapped file.
+
+    Parameters
+    ----------
+    features:
+        ``[N, D]``.
+    labels:
+        Class ids ``[N]``.
+    shift, scale:
+        Of each feature, ``[D]``.
+    """
+
+    def __init__(self, features: FloatArray, labels: IntArray, shift: FloatArray, scale: FloatArray) -> None:
+        self.features, self.labels = features, labels
+        self.shift, self.scale = shift, scale
+        self.shape: tuple[int, ...] = features.shape[1:]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: IntArray) -> FloatArray:
+        """The vectors of these rows, float32 ``[k, D]``."""
+        vectors: FloatArray = (self.features[rows] - self.shift) / self.scale
+        return vectors
+
+
+def frozen(
+    stream: Stream, network: Network, root: str | Path | None = None, say: Say | None = None, dry: bool = False
+) -> Stream:
+    """The stream as vectors: features of a network that does not change, extracted at most once.
+
+    Each feature is standardised with the training samples of the first task, so nothing of later tasks is known
+    beforehand. Vectors are not augmented.
+
+    Parameters
+    ----------
+    stream:
+        A stream of images.
+    network:
+        Its backbone makes the features.
+    root:
+        The folder of the cache; by default ``TOOD_CACHE``, or ``tood`` in the user's cache folder.
+    say:
+        Called with a line now and then while features are extracted.
+    dry:
+        Extract nothing: features that are not there read as zeros. For planning a run.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from tood import models, streams
+    >>> network = models.create("convnet", shape=(8, 8, 1))
+    >>> frozen(streams.load("digits"), network, root=tempfile.mkdtemp()).train.shape
+    (64,)
+    """
+    extractor = Extractor(network, stream, root, dry)
+    first = extractor.features(stream.train, "training images", say)[stream.train_rows(0)].astype(np.float64)
+    shift, spread = first.mean(axis=0), first.std(axis=0)
+    scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)  # constant in task 0: only centred
+
+    def vectors(source: Source, name: str) -> FeatureSource:
+        found = extractor.features(source, name, say)
+        return FeatureSource(found, source.labels, shift.astype(np.float32), scale.astype(np.float32))
+
+    return dataclasses.replace(
+        stream,
+        name=f"{stream.name}, {extractor}",
+        train=vectors(stream.train, "training images"),
+        test=vectors(stream.test, "test images"),
+        ood=tuple(OODSet(s.name, s.group, vectors(s.source, s.name)) for s in stream.ood),
+        mean=(0.0,),
+        std=(1.0,),
+        augmentation="none",
+    )
+
+
+class Extractor:
+    """Extracts features of image sets into the cache, or finds them there.
+
+    Parameters
+    ----------
+    network:
+        Its backbone makes the features, on the device that it is on.
+    stream:
+        Says how images are normalised, unless the network does.
+    root, dry:
+        As for :func:`frozen`.
+    """
+
+    def __init__(self, network: Network, stream: Stream, root: str | Path | None = None, dry: bool = False) -> None:
+        if len(stream.train.shape) != 3:
+            raise ToodError(f"frozen: {stream.name} has vectors already, {stream.train.shape}; expected images")
+        self.network = network.fused()
+        self.mean, self.std = _normalisation(network, stream)
+        self.folder = user_cache(root) / "features"
+        self.dry = dry
+        digest = hashlib.sha256(json.dumps([FORMAT, network.spec, self.mean, self.std]).encode())
+        for name, tensor in sorted(network.backbone.state_dict().items()):
+            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+        self.digest = digest.hexdigest()
+
+    def __str__(self) -> str:
+        return f"{(self.network.spec or {}).get('name', 'network')} {self.digest[:12]}"
+
+    def path(self, source: Source) -> Path:
+        """The file of a set's features, there or not."""
+        key = hashlib.sha256(f"{self.digest} {content(source)}".encode()).hexdigest()
+        return self.folder / self.digest[:12] / f"{key[:32]}.npy"
+
+    def missing(self, stream: Stream) -> int:
+        """The number of images of a stream whose features must still be extracted."""
+        sources = {self.path(s): s for s in (stream.train, stream.test, *(ood.source for ood in stream.ood))}
+        return sum(len(source) for path, source in sources.items() if _open(path, self._shape(source)) is None)
+
+    def features(self, source: Source, name: str, say: Say | None = None) -> FloatArray:
+        """Features ``[N, D]`` of every sample of a source, memory-mapped and read-only.
+
+        Processes that want the same features at the same time wait for the one that extracts them.
+        """
+        path, shape = self.path(source), self._shape(source)
+        found = _open(path, shape)
+        if found is not None:
+            return found
+        if self.dry:
+            return np.broadcast_to(np.float32(0), shape)
+        try:
+            from filelock import FileLock
+        except ImportError as error:
+            raise MissingDependencyError("filelock", "pretrained", "extracting features") from error
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(path.with_suffix(".lock")):
+                found = _open(path, shape)
+                if found is None:
+                    self._extract(source, path, name, say or (lambda line: None))
+                    found = _open(path, shape)
+        except OSError as error:
+            raise ToodError(
+                f"{path.parent}: features cannot be written ({error.strerror or error}); "
+                "nothing incomplete is used; set TOOD_CACHE to a folder with room and start again"
+            ) from error
+        if found is None:  # pragma: no cover
+            raise ToodError(f"{path}: features were written but cannot be read")
+        return found
+
+    def _shape(self, source: Source) -> tuple[int, int]:
+        return len(source), self.network.head.dim
+
+    def _extract(self, source: Source, path: Path, name: str, say: Say) -> None:
+        """Append block after block to ``NAME.part``, then rename it.
+
+        A block is flushed to disk before the next one begins, so after a crash all blocks but the last are sound.
+        """
+        rows, dim = self._shape(source)
+        part = path.with_suffix(".part")
+        with part.open("ab+") as file:
+            start = _header(file, (rows, dim))
+            size = 4 * dim * BLOCK
+            done = max(0, (file.tell() - start) // size - 1) * BLOCK
+            file.truncate(start + 4 * dim * done)
+            _check_room(path.parent, 4 * dim * (rows - done), rows)
+            told = -EVERY
+            for first in range(done, rows, BLOCK):
+                if time.monotonic() - told >= EVERY:
+                    told = time.monotonic()
+                    say(f"features of {name}: {first:,} of {rows:,} images")
+                last = min(first + BLOCK, rows)
+                chunks = [np.arange(i, min(i + BATCH, last)) for i in range(first, last, BATCH)]
+                for samples in batches(source, chunks):
+                    file.write(self.forward(samples).tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+        part.replace(path)
+
+    def forward(self, samples: Any) -> FloatArray:
+        """Features ``[n, D]`` of one batch of images, float32."""
+        import torch
+
+        from tood.streams.augment import prepare
+
+        with torch.inference_mode():
+            inputs = prepare(samples, self.mean, self.std, self.network.head.weight.device)
+            features: FloatArray = self.network.features(inputs).float().cpu().numpy()
+        return features
+
+
+def content(source: Source) -> str:
+    """What distinguishes the images of a source: a hash of all of them, or what the source gives in its place."""
+    if hasattr(source, "content"):
+        own: str = source.content()
+        return own
+    if isinstance(source, Subset):
+        return hashlib.sha256(content(source.source).encode() + source.rows.tobytes()).hexdigest()
+    digest = hashlib.sha256(f"{len(source)} {source.shape}".encode())
+    for first in range(0, len(source), BLOCK):
+        samples = source.take(np.arange(first, min(first + BLOCK, len(source))))
+        digest.update(np.ascontiguousarray(samples).tobytes())
+    return digest.hexdigest()
+
+
+def _normalisation(network: Network, stream: Stream) -> tuple[Sequence[float], Sequence[float]]:
+    """Mean and standard deviation per channel: the network's own, or the stream's."""
+    own = getattr(network.backbone, "normalisation", None)
+    if own is None:
+        return stream.mean, stream.std
+    channels = stream.train.shape[-1]
+    return (own[0],) * channels, (own[1],) * channels
+
+
+def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
+    """The features in a file, memory-mapped; None if they are absent or not what was written."""
+    try:
+        features: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    return features if features.shape == shape and features.dtype == np.float32 else None
+
+
+def _header(file: Any, shape: tuple[int, int]) -> int:
+    """Make sure that a file begins with the header of an array; returns the header's length, at the file's end."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
+    expected = header.getvalue()
+    file.seek(0)
+    if file.read(len(expected)) != expected:
+        file.truncate(0)
+        file.write(expected)
+    file.seek(0, os.SEEK_END)
+    return len(expected)
+
+
+def _check_room(folder: Path, needed: int, images: int) -> None:
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise ToodError(
+            f"{folder}: features of {images:,} images need {needed / 1e6:,.0f} MB, found {free / 1e6:,.0f} MB free; "
+            "set TOOD_CACHE to a folder with room"
+        )
