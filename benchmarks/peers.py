@@ -23,8 +23,8 @@ class Peer(NamedTuple):
 DECLARED: list[torch.library.Library] = []  # a declaration lives as long as its library
 
 
-def import_pytorch_ood() -> Any:
-    """The module of its detectors; ImportError where it is not installed."""
+def import_torchvision() -> None:
+    """Import torchvision, declaring the operators it misses; ImportError if it is not installed."""
     try:
         import torchvision  # noqa: F401
     except RuntimeError:  # operator torchvision::nms does not exist
@@ -32,6 +32,12 @@ def import_pytorch_ood() -> Any:
         for operator in ("nms", "qnms"):
             library.define(f"{operator}(Tensor boxes, Tensor scores, float iou_threshold) -> Tensor")
         DECLARED.append(library)
+        import torchvision  # noqa: F401
+
+
+def import_pytorch_ood() -> Any:
+    """The module of its detectors; ImportError if it is not installed."""
+    import_torchvision()
     import pytorch_ood.detector
 
     return pytorch_ood.detector

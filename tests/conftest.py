@@ -13,17 +13,32 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 
 
 @pytest.fixture(scope="session")
-def peers():
-    """``benchmarks/peers.py``, which declares the operators torchvision misses before pytorch-ood is imported."""
+def peers_module():
+    """``benchmarks/peers.py``, which declares the operators that torchvision misses."""
     path = Path(__file__).parents[1] / "benchmarks" / "peers.py"
     spec = importlib.util.spec_from_file_location("peers", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def peers(peers_module):
+    """pytorch-ood's detectors."""
     try:
-        module.import_pytorch_ood()
+        peers_module.import_pytorch_ood()
     except ImportError as error:
         pytest.skip(f"pytorch-ood is not installed: {error}")
-    return module
+    return peers_module
+
+
+@pytest.fixture(scope="session")
+def torchvision(peers_module):
+    """For what imports torchvision: timm, the image models of transformers."""
+    try:
+        peers_module.import_torchvision()
+    except ImportError as error:
+        pytest.skip(f"torchvision is not installed: {error}")
 
 
 @pytest.fixture

@@ -29,14 +29,10 @@ def _undisturbed(network: Any) -> Iterator[None]:
     """Evaluation mode and gradients of inputs while it lasts; every module's mode as before afterwards."""
     import torch
 
-    modes = [(module, module.training) for module in network.modules()]
-    try:
-        network.eval()
-        with torch.inference_mode(False), torch.enable_grad():
-            yield
-    finally:
-        for module, training in modes:
-            module.training = training
+    from tood.models.extract import evaluating
+
+    with evaluating(network), torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 def _batches(network: Any, inputs: Any) -> Iterator[torch.Tensor]:

@@ -22,11 +22,12 @@ except ImportError as error:
 
 from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18
 from tood.models.efficientnet_lite import EfficientNetLite
+from tood.models.extract import extract
 from tood.models.head import Head
 from tood.models.network import Network
 from tood.models.vit import ViT
 
-__all__ = ["Head", "Network", "create", "names", "suggest"]
+__all__ = ["Head", "Network", "create", "extract", "names", "suggest"]
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "convnet": ConvNet,

@@ -14,6 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
+from tood.models.extract import evaluating, logits_of
 from tood.models.head import Head
 
 __all__ = ["Network"]
@@ -75,18 +76,14 @@ class Network(nn.Module):
         return network
 
     def _check_split(self, module: nn.Module, last: str, example: Tensor) -> None:
-        was = module.training
-        with torch.no_grad():
-            expected, found = module.eval()(example), self.eval()(example)
-        module.train(was)
-        self.train(was)
+        with torch.no_grad(), evaluating(module), evaluating(self):
+            expected, found = logits_of(module(example)), self(example)
         if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
             raise ToodError(f"module: its last linear layer, {last!r}, is not what produces the output")
 
     def features(self, x: Tensor) -> Tensor:
         """Penultimate features ``[n, D]``."""
-        features: Tensor = self.backbone(x)
-        return features
+        return logits_of(self.backbone(x))  # of a wrapped Hugging Face model they stand where its logits did
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[n, C]``."""

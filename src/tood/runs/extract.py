@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.runs.config import RunConfig
 from tood.runs.directory import Arrays
 from tood.streams import Source, Stream
 
 if TYPE_CHECKING:
+    import torch
+
     from tood.models import Network
 
 __all__ = ["StepRows", "check_sources", "extract", "fingerprint", "forward", "step_rows"]
@@ -143,24 +145,25 @@ def forward(
     import torch
     from torch.nn.functional import linear
 
+    from tood import models
     from tood.streams.augment import augment, prepare
 
     head = network.head
-    parts: dict[str, list[FloatArray]] = {}
     generator = torch.Generator().manual_seed(augmentation_seed or 0)
-    with torch.inference_mode():
+
+    def batches() -> Iterator[torch.Tensor]:
         for start in range(0, len(rows), BATCH):
-            samples = source.take(rows[start : start + BATCH])
-            batch = prepare(samples, stream.mean, stream.std, head.weight.device)
+            batch = prepare(source.take(rows[start : start + BATCH]), stream.mean, stream.std, head.weight.device)
             if augmentation_seed is not None:
                 batch = augment(batch, stream.augmentation, generator, black=stream.black)
-            z = network.features(batch)
-            found = {"logits": head(z), "features": z}
-            if head.corrected:
-                found["raw_logits"] = linear(z, head.weight, head.bias)
-            for name, tensor in found.items():
-                parts.setdefault(name, []).append(tensor.float().cpu().numpy())
-    return {name: np.concatenate(chunks) for name, chunks in parts.items()}
+            yield batch
+
+    outputs = models.extract(network, batches())
+    arrays = {"logits": outputs.logits, "features": outputs.features}
+    if head.corrected:
+        raw = (tensor.detach().cpu() for tensor in (head.weight, head.bias))
+        arrays["raw_logits"] = linear(torch.from_numpy(outputs.features), *raw).numpy()
+    return arrays
 
 
 def predictions(learner: Any, test: Arrays) -> IntArray | None:
