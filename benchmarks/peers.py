@@ -26,7 +26,7 @@ DECLARED: list[torch.library.Library] = []  # a declaration lives as long as its
 def import_torchvision() -> None:
     """Import torchvision, declaring the operators it misses; ImportError if it is not installed."""
     try:
-        import torchvision  # noqa: F401
+        import torchvision
     except RuntimeError:  # operator torchvision::nms does not exist
         library = torch.library.Library("torchvision", "FRAGMENT")
         for operator in ("nms", "qnms"):
