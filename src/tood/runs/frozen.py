@@ -1,0 +1,60 @@
+"""Frozen runs: the network keeps its weights, its features are extracted once, and learners train on these."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from tood import models
+from tood.models import Network
+from tood.runs.config import RunConfig
+from tood.streams import Stream
+from tood.streams.features import BATCH, Extractor, frozen
+
+__all__ = ["extraction_left", "freeze"]
+
+Say = Callable[[str], object]
+
+
+def freeze(
+    config: RunConfig, stream: Stream, name: str | None, adapter: int, say: Say | None = None, dry: bool = False
+) -> tuple[Stream, Network]:
+    """The stream as features of the frozen network, and the network that learns on them.
+
+    Parameters
+    ----------
+    config:
+        Of the run; its ``adapter`` goes before the preset's.
+    stream:
+        Of images.
+    name, adapter:
+        The frozen network's name and the width of the trained hidden layer, as the preset has them.
+    say, dry:
+        As for :func:`tood.streams.features.frozen`.
+    """
+    vectors = frozen(stream, _network(config, stream, name), say=say, dry=dry)
+    width = adapter if config.adapter < 0 else config.adapter
+    widths = [width] if width else []
+    return vectors, models.create("mlp", vectors.train.shape, seed=config.seed, widths=widths)
+
+
+def _network(config: RunConfig, stream: Stream, name: str | None) -> Network:
+    shape = stream.train.shape
+    gpu = config.device in ("auto", "cuda") and torch.cuda.is_available()
+    return models.create(name or models.suggest(shape), shape, seed=config.seed).to("cuda" if gpu else "cpu")
+
+
+def extraction_left(config: RunConfig, stream: Stream, name: str | None) -> tuple[int, float]:
+    """The number of images whose features must still be extracted, and the seconds that takes here."""
+    extractor = Extractor(_network(config, stream, name), stream)
+    left = extractor.missing(stream)
+    if not left:
+        return 0, 0.0
+    samples = stream.train.take(np.arange(min(BATCH, len(stream.train))))
+    extractor.forward(samples)
+    started = time.perf_counter()
+    extractor.forward(samples)
+    return left, left * (time.perf_counter() - started) / len(samples)
