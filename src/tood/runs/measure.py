@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from tood import detectors
 from tood.errors import ToodError
 from tood.metrics import evaluate_tasks
+from tood.runs.directory import Run
 from tood.runs.metrics_file import Row, concat, save_metrics, to_table
 from tood.runs.score import Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
-from tood.runs.directory import Run
 
 if TYPE_CHECKING:
     import pyarrow as pa

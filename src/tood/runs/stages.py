@@ -27,6 +27,7 @@ from tood.files import write_text
 from tood.learners.progress import Report
 from tood.models import Network
 from tood.runs.config import RunConfig, read_yaml, write_yaml
+from tood.runs.directory import Run, lock, write_manifest
 from tood.runs.extract import (
     BATCH,
     check_sources,
@@ -42,7 +43,6 @@ from tood.runs.measure import default_scorers, measure, measure_step
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
 from tood.runs.steps import Step, write_step
-from tood.runs.directory import Run, lock, write_manifest
 from tood.streams import Stream
 
 __all__ = ["plan", "run"]

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.runs.config import RunConfig, read_yaml, write_yaml
-from tood.runs.metrics_file import load_metrics
-from tood.runs.directory import Run, is_locked
 from tood.ray_tasks import ray_tasks
+from tood.runs.config import RunConfig, read_yaml, write_yaml
+from tood.runs.directory import Run, is_locked
+from tood.runs.metrics_file import load_metrics
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 

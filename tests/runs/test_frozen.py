@@ -1,0 +1,88 @@
+"""Frozen runs, end to end on digits: learners see the features of a network that never changes."""
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tood import ToodError
+from tood.cli import cli
+from tood.models import Network
+from tood.runs import Run, Step
+from tood.runs.config import RunConfig
+from tood.runs.stages import build, plan, run
+
+CONFIG = RunConfig(learner="er", preset="frozen", network="convnet", settings={"epochs": 2})
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("TOOD_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.mark.parametrize(("adapter", "dim"), [(-1, 512), (32, 32), (0, 64)])
+def test_the_adapter_is_a_trained_hidden_layer_or_none(adapter, dim):
+    stream, learner = build(RunConfig(learner="er", preset="frozen", network="convnet", adapter=adapter))
+    assert stream.train.shape == (64,) and learner.network.head.dim == dim
+    hidden = [tuple(p.shape) for p in learner.network.backbone.parameters()]
+    assert hidden == ([(dim, 64), (dim,)] if adapter else [])
+    if adapter == 0:  # what the head sees is what was extracted
+        vectors = learner.prepare(stream.train.take(np.arange(5)))
+        np.testing.assert_array_equal(learner.network.features(vectors), vectors)
+
+
+def test_a_run_writes_what_the_small_network_answers_on_the_features(tmp_path):
+    lines = []
+    run(CONFIG, tmp_path / "run", say=lines.append)
+    assert sum(line.startswith("step ") for line in lines) == 4
+    stream, _ = build(CONFIG)
+    step = Step(Run(tmp_path / "run"), 3)
+    network = Network.load(step.folder / "model.safetensors").eval()
+    rows = np.concatenate([stream.test_rows(task) for task in range(4)])
+    import torch
+
+    with torch.no_grad():
+        expected = network(torch.from_numpy(stream.test.take(rows)))
+    np.testing.assert_allclose(step.test.logits, expected, atol=1e-4)
+    assert Run(tmp_path / "run").manifest["options"]["network"] == "convnet"
+
+
+def test_the_preset_implies_frozen_and_frozen_implies_the_preset():
+    assert RunConfig(preset="frozen").frozen
+    assert RunConfig.from_mapping({"frozen": True}).preset == "frozen"
+    assert RunConfig.from_mapping({"frozen": True, "preset": "cpu"}).preset == "cpu"
+    assert RunConfig(stream="cifar100", preset="frozen").name == "cifar100-icarl-frozen-s0"
+    assert RunConfig(stream="cifar100", preset="frozen").options() == {}
+    assert RunConfig(preset="cpu", frozen=True).options() == {"frozen": True}
+    assert RunConfig(order=3).name == "digits-icarl-cpu-s0-a84745"  # as before there were frozen runs
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"adapter": 8}, "adapter: expected frozen: true"),
+        ({"frozen": "yes"}, "frozen: expected true or false, found 'yes'"),
+        ({"preset": "frozen", "frozen": False}, "frozen: expected true with the preset frozen"),
+        ({"frozen": True, "adapter": -2}, "adapter: expected the width"),
+    ],
+)
+def test_bad_values(values, message):
+    with pytest.raises(ToodError, match=message):
+        RunConfig.from_mapping(values)
+
+
+@pytest.mark.parametrize("detector", ["odin", "adascale"])
+def test_detectors_that_need_images_are_refused(tmp_path, detector):
+    arguments = ["run", "--network", "convnet", "--frozen", "--detectors", f"energy,{detector}"]
+    result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "run")])
+    assert result.exit_code == 1
+    assert f"{detector} needs the images again, and a frozen run has only features" in str(result.exception)
+
+
+def test_a_dry_run_counts_the_images_and_extracts_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "cache"))
+    stream, _ = build(CONFIG, dry=True)
+    images = len(stream.train) + len(stream.test) + sum(len(s.source) for s in stream.ood)
+    assert plan(CONFIG, tmp_path / "run")["features"].startswith(f"{images:,} images to extract first")
+    assert not (tmp_path / "cache").exists()
+    build(CONFIG)
+    assert plan(CONFIG, tmp_path / "run")["features"] == "all in the cache"
