@@ -52,6 +52,11 @@ class Sample:
         assert self._rows is not None
         return self._rows
 
+    @property
+    def classes(self) -> IntArray:
+        """The class of each row that was kept."""
+        return self._classes
+
 
 def quotas(counts: IntArray, size: int) -> IntArray:
     """How many of each class make a sample of ``size``: the same number, or all where a class has fewer."""
@@ -62,6 +67,17 @@ def quotas(counts: IntArray, size: int) -> IntArray:
     quota = np.minimum(counts, low)
     quota[np.flatnonzero(counts > low)[: size - quota.sum()]] += 1
     return quota
+
+
+def balanced(data: FitData, size: int, seed: int) -> npt.NDArray[Any]:
+    """``[n, D]``: features of a seeded sample of at most ``size`` rows, balanced over classes; reads the data twice."""
+    counts = np.zeros((), dtype=np.int64)
+    for rows in data:
+        counts = counts + np.bincount(rows.classes, minlength=data.columns)
+    sample = Sample(quotas(counts, size), seed)
+    for rows in data:
+        sample.add(rows.features, rows.classes, rows.features)
+    return sample.rows
 
 
 def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
@@ -101,41 +117,62 @@ def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
     return out
 
 
-class _Bank(Detector):
-    """A bank of directions, and what they are worth."""
+class Bank(Detector):
+    """A detector that keeps fit samples: all of them, or a seeded sample balanced over classes."""
 
     passes = 2
-    k: int
+    size: int | None
     seed: int
     bank_: FloatArray  # [N, D]
+    bank_classes: IntArray  # [N], known until fit returns
+    class_counts: IntArray  # [C], of all fit samples
 
     def _check(self) -> None:
-        self._number("k", 1, 1 << 31, whole=True)
         self._number("seed", 0, 1 << 63, whole=True)
+        if self.size is not None:
+            self._number("size", 1, 1 << 31, whole=True)
 
     def _entries(self, rows: Rows) -> FloatArray:
         """What the bank keeps of some rows."""
         return unit(rows.features)
 
-    def _keeps_all(self) -> bool:
-        """Does the bank keep every fit sample, however many there are?"""
-        raise NotImplementedError
+    def _kept(self, rows: Rows) -> Any:
+        """Which rows may enter the bank."""
+        return slice(None)
 
-    def _size(self, total: int) -> int:
-        """How many of ``total`` fit samples the bank keeps."""
-        raise NotImplementedError
+    def _size(self, total: int) -> int | None:
+        """How many of ``total`` fit samples the bank keeps; none means all."""
+        return self.size
 
     def _fit(self, data: FitData) -> None:
-        if self._keeps_all():
-            self.bank_ = np.concatenate([self._entries(rows) for rows in data])
-            return
         counts = np.zeros((), dtype=np.int64)
         for rows in data:
-            counts = counts + np.bincount(rows.classes, minlength=data.columns)
-        sample = Sample(quotas(counts, self._size(int(counts.sum()))), self.seed)
+            counts = counts + np.bincount(rows.classes[self._kept(rows)], minlength=data.columns)
+        self.class_counts, size = counts, self._size(int(counts.sum()))
+        if size is None or size >= counts.sum():
+            blocks = [(self._entries(rows)[self._kept(rows)], rows.classes[self._kept(rows)]) for rows in data]
+            self.bank_, self.bank_classes = (np.concatenate(part) for part in zip(*blocks, strict=True))
+            return
+        sample = Sample(quotas(counts, size), self.seed)
         for rows in data:
-            sample.add(rows.features, rows.classes, self._entries(rows))
-        self.bank_ = sample.rows
+            kept = self._kept(rows)
+            sample.add(rows.features[kept], rows.classes[kept], self._entries(rows)[kept])
+        self.bank_, self.bank_classes = sample.rows, sample.classes
+
+
+class _Neighbours(Bank):
+    """A bank that is searched for the k rows with the largest inner products."""
+
+    k: int
+    fewest_: int = 1 << 62  # samples of the smallest class among the fit samples
+
+    def _check(self) -> None:
+        super()._check()
+        self._number("k", 1, 1 << 31, whole=True)
+
+    def _fit(self, data: FitData) -> None:
+        super()._fit(data)
+        self.fewest_ = int(self.class_counts[self.class_counts > 0].min())
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, int]:
         if self.k > len(self.bank_):
@@ -144,18 +181,19 @@ class _Bank(Detector):
 
 
 @register
-class KNN(_Bank):
+class KNN(_Neighbours):
     """Minus the squared distance to the k-th nearest fit feature, all of unit length.
 
     ``‖a - b‖² = 2 - 2 a·b``: the k-th largest cosine. An all-zero feature has no direction; its cosine with anything
-    counts as 0.
+    counts as 0. If a class has fewer than k fit samples, the k-th neighbour of its samples lies in another class, which
+    makes the class look out-of-distribution: a warning says so.
 
     Parameters
     ----------
     k:
-        Which neighbour; where the bank is smaller, its farthest sample is taken, with a warning.
+        Which neighbour; if the bank is smaller, its farthest sample is taken, with a warning.
     size:
-        Keep at most this many fit features, a seeded sample balanced over classes (labels where given, else
+        Keep at most this many fit features, a seeded sample balanced over classes (labels if given, else
         predictions); none keeps all.
     seed:
         Of that sample.
@@ -173,16 +211,13 @@ class KNN(_Bank):
         self.size = size
         self.seed = seed
 
-    def _check(self) -> None:
-        super()._check()
-        if self.size is not None:
-            self._number("size", 1, 1 << 31, whole=True)
-
-    def _keeps_all(self) -> bool:
-        return self.size is None
-
-    def _size(self, total: int) -> int:
-        return min(self.size or total, total)
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, int]:
+        if self.fewest_ < self.k <= len(self.bank_):
+            self._warn(
+                f"k = {self.k} exceeds the {self.fewest_} samples of the smallest class, whose k-th neighbour is then "
+                "in another class; use a smaller k"
+            )
+        return super()._prepare(dtype)
 
     def _score(self, rows: Rows, prepared: tuple[FloatArray, int]) -> FloatArray:
         cosine: FloatArray = top_products(unit(rows.features), *prepared).min(axis=1)
@@ -190,7 +225,7 @@ class KNN(_Bank):
 
 
 @register
-class NNGuide(_Bank):
+class NNGuide(_Neighbours):
     """Energy times the mean similarity to the most similar fit features, each weighted by its own energy.
 
     The bank is a seeded sample balanced over classes. (OpenOOD takes the first batches of the loader, which in a
@@ -199,9 +234,9 @@ class NNGuide(_Bank):
     Parameters
     ----------
     k:
-        How many similarities are averaged; where the bank is smaller, all of them, with a warning.
+        How many similarities are averaged; if the bank is smaller, all of them, with a warning.
     alpha:
-        The share of the fit set that makes the bank, which has at least ``k`` samples where there are as many.
+        The share of the fit set that makes the bank, which has at least ``k`` samples if there are as many.
     seed:
         Of that sample.
     """
@@ -212,6 +247,7 @@ class NNGuide(_Bank):
     citation = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
     grid: ClassVar[Grid] = {"k": (100,), "alpha": (0.01,)}
     refit = frozenset({"k", "alpha", "seed"})
+    size = None
 
     def __init__(self, k: int = 100, alpha: float = 0.01, seed: int = 0) -> None:
         self.k = k
@@ -222,10 +258,7 @@ class NNGuide(_Bank):
         super()._check()
         self._number("alpha", 0, 1)
 
-    def _keeps_all(self) -> bool:
-        return self.alpha == 1
-
-    def _size(self, total: int) -> int:
+    def _size(self, total: int) -> int | None:
         return min(total, max(self.k, int(np.ceil(self.alpha * total))))
 
     def _entries(self, rows: Rows) -> FloatArray:

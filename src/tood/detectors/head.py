@@ -11,7 +11,7 @@ from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import norms, own_columns, ratio, softmax
-from tood.detectors.statistics import class_sums, mean_feature
+from tood.detectors.statistics import correct_class_means, mean_feature
 
 LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
 
@@ -137,15 +137,7 @@ class SHE(Detector):
         self._one_of("metric", self.grid["metric"])
 
     def _fit(self, data: FitData) -> None:
-        sums, counts = np.zeros(()), np.zeros(())  # [2, C, D], [2, C]: correct, all
-        for rows in data:
-            right = rows.logits.argmax(axis=1) == rows.classes
-            parts = (rows.features[right], rows.classes[right]), (rows.features, rows.classes)
-            sums = sums + np.stack([class_sums(z, c, data.columns) for z, c in parts])
-            counts = counts + np.stack([np.bincount(c, minlength=data.columns) for _, c in parts])
-        means = sums / np.maximum(counts, 1)[..., None]
-        common = sums[1].sum(axis=0) / counts[1].sum()
-        self.patterns_ = np.where(counts[0, :, None] > 0, means[0], np.where(counts[1, :, None] > 0, means[1], common))
+        self.patterns_ = correct_class_means(data, "features").means
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
         return self.patterns_.astype(dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,34 @@ def mean_feature(data: FitData) -> Float64Array:
         total = total + rows.features.sum(axis=0, dtype=np.float64)
         count += len(rows.features)
     return total / count
+
+
+class CorrectMeans(NamedTuple):
+    """Mean logits or features per class."""
+
+    means: Float64Array  # [C, ·]
+    seen: npt.NDArray[np.bool_]  # [C], classes with samples
+    any_correct: npt.NDArray[np.bool_]  # [C], classes with a correctly classified sample
+
+
+def correct_class_means(data: FitData, part: str) -> CorrectMeans:
+    """Means of a part of the outputs over the correctly classified samples of each class.
+
+    A class without a correctly classified sample has the mean of all its samples, one without samples the mean of all:
+    after forgetting, and before a class is learned, both are normal.
+    """
+    sums, counts = np.zeros(()), np.zeros(())  # [2, C, ·], [2, C]: correct, all
+    for rows in data:
+        values: FloatArray = getattr(rows, part)
+        right = rows.logits.argmax(axis=1) == rows.classes
+        parts = (values[right], rows.classes[right]), (values, rows.classes)
+        sums = sums + np.stack([class_sums(x, c, data.columns) for x, c in parts])
+        counts = counts + np.stack([np.bincount(c, minlength=data.columns) for _, c in parts])
+    correct, seen = counts > 0
+    means = sums / np.maximum(counts, 1)[..., None]
+    common = sums[1].sum(axis=0) / counts[1].sum()
+    chosen = np.where(correct[:, None], means[0], np.where(seen[:, None], means[1], common))
+    return CorrectMeans(chosen, seen, correct)
 
 
 class Moments:

@@ -26,7 +26,7 @@ from tood.errors import ToodError
 
 Shrinkage: TypeAlias = "float | Literal['oas']"
 
-MAHALANOBIS = "Lee et al., A Simple Unified Framework for Detecting Out-of-Distribution Samples, NeurIPS 2018"
+MAHALANOBIS_PP = "Müller and Hein, Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025"
 OAS = "Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE Transactions on Signal Processing 2010"
 
 
@@ -165,7 +165,7 @@ class Typicality(_Directions):
     title = "Typicality"
     needs = FEATURES_AND_LABELS
     fits_on = "calibration"
-    citation = f"{MAHALANOBIS}; {OAS}"
+    citation = f"{MAHALANOBIS_PP}; {OAS}"
     grid: ClassVar[Grid] = {"shrinkage": ("oas", 0.1, 0.3)}
 
     classes_: IntArray  # [K], the logit column of each mean
@@ -221,7 +221,7 @@ class TOODJoint(_Directions, _Calibrated):
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
-    citation = f"{TOOD_PAPER}; {MAHALANOBIS}"
+    citation = f"{TOOD_PAPER}; {MAHALANOBIS_PP}"
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "variant": ("mean_shift", "robust_anchor")}
     refit = frozenset({"normalize", "shrinkage"})
     passes = 3

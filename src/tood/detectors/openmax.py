@@ -1,0 +1,135 @@
+"""OpenMax: logits revised by how far a sample lies in the tail of each class."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tood.arrays import Float64Array, FloatArray
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
+from tood.detectors.rowwise import norms
+from tood.detectors.statistics import correct_class_means
+from tood.energy import logsumexp
+
+SHIFT = 10_000.0  # added to distances before the Weibull fit, as in libMR: the fit then hardly depends on their origin
+
+
+class Tails(NamedTuple):
+    """What scoring reads, per class."""
+
+    centres: Float64Array  # [C, C]
+    start: Float64Array  # [C], the smallest distance of the tail
+    shape: Float64Array  # [C], of the Weibull distribution; infinite: a step at the largest distance
+    log_scale: Float64Array  # [C]
+
+
+@register
+class OpenMax(Detector):
+    """Log-odds of "known" against "unknown" after OpenMax has revised the logits.
+
+    Per class, the mean logits ``μ_c`` of its correctly classified fit samples, and a Weibull distribution ``F_c`` of
+    the ``tail`` largest distances to it. With ``r`` the rank of class c among the logits, the ``alpha`` largest are
+    revised: ``l'_c = l_c (1 - ω_c)``, ``ω_c = (alpha - r + 1) / alpha · F_c(‖l - μ_c‖)``. What they lose is the logit
+    of "unknown", ``l'_0 = Σ_c l_c ω_c``. The score is ``log Σ_c exp(l'_c) - l'_0``, which ranks as 1 - P(unknown) and
+    does not saturate.
+
+    A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
+    its logit is revised as if ``F_c`` were 1.
+
+    Parameters
+    ----------
+    tail:
+        How many of the largest distances per class the Weibull distribution is fitted to.
+    alpha:
+        How many of the largest logits are revised.
+    """
+
+    name = "openmax"
+    title = "OpenMax"
+    needs = frozenset({"logits", "labels"})
+    citation = "Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016"
+    grid: ClassVar[Grid] = {"tail": (10, 20, 50), "alpha": (3, 10)}
+    refit = frozenset({"tail"})
+    passes = 2
+
+    centres_: Float64Array  # [C, C]
+    seen_: Float64Array  # [C], 1 for a class with fit samples
+    tails_: Float64Array  # [C, tail], distances in ascending order, filled from the right; NaN elsewhere
+
+    def __init__(self, tail: int = 20, alpha: int = 10) -> None:
+        self.tail = tail
+        self.alpha = alpha
+
+    def _check(self) -> None:
+        self._number("tail", 2, 1 << 20, whole=True)
+        self._number("alpha", 1, 1 << 31, whole=True)
+
+    def _fit(self, data: FitData) -> None:
+        means = correct_class_means(data, "logits")
+        self.centres_, self.seen_ = means.means, means.seen.astype(np.float64)
+        tails: list[Float64Array] = [np.empty(0)] * data.columns
+        for rows in data:
+            right = (rows.logits.argmax(axis=1) == rows.classes) | ~means.any_correct[rows.classes]
+            distances = norms(rows.logits[right] - self.centres_[rows.classes[right]])
+            for c in np.unique(rows.classes[right]):
+                own = np.concatenate([tails[c], distances[rows.classes[right] == c]])
+                tails[c] = np.sort(own)[-self.tail :]
+        self.tails_ = np.full((data.columns, self.tail), np.nan)
+        for c, tail in enumerate(tails):
+            self.tails_[c, self.tail - len(tail) :] = tail
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Tails:
+        fits = [weibull(tail[~np.isnan(tail)]) for tail in self.tails_]
+        start, shape, log_scale = (np.array(part) for part in zip(*fits, strict=True))
+        return Tails(self.centres_, start, shape, log_scale)
+
+    def _score(self, rows: Rows, prepared: Tails) -> FloatArray:
+        logits = rows.logits.astype(np.float64)
+        count = min(self.alpha, logits.shape[1])
+        top = np.argsort(-logits, axis=1, kind="stable")[:, :count]
+        weights = (count - np.arange(count)) / count  # 1 for the largest logit, 1 / alpha for the last one revised
+        lost = np.zeros_like(logits)
+        for rank in range(count):
+            c = top[:, rank]
+            distance = norms(rows.logits - prepared.centres[c]).astype(np.float64)
+            revised = weights[rank] * self._outside(distance, c, prepared)
+            each = np.arange(len(c))
+            lost[each, c] = logits[each, c] * revised
+        result: FloatArray = logsumexp(logits - lost) - lost.sum(axis=1)
+        return result
+
+    def _outside(self, distance: Float64Array, c: Any, tails: Tails) -> Float64Array:
+        """``F_c(distance)`` per row; 1 for a class without samples."""
+        shape, start = tails.shape[c], tails.start[c]
+        step = np.isinf(shape)
+        logs = np.log(np.maximum(distance - start + SHIFT, 1e-300)) - tails.log_scale[c]
+        exponent = np.where(step, 0.0, np.minimum(np.where(step, 1.0, shape) * logs, 50.0))
+        inside = np.where(step, distance > start, -np.expm1(-np.exp(exponent)))
+        result: Float64Array = np.where(self.seen_[c] > 0, inside, 1.0)
+        return result
+
+
+def weibull(tail: Float64Array) -> tuple[float, float, float]:
+    """Maximum-likelihood Weibull distribution of ``tail - min(tail) + SHIFT``: start, shape and log of the scale.
+
+    The shape k solves ``Σ x^k log x / Σ x^k - 1/k = mean(log x)``, whose left side increases with k; the scale is
+    ``(mean x^k)^(1/k)``. If all distances are equal, the distribution is a step there (an infinite shape).
+    """
+    if len(tail) == 0 or tail[-1] - tail[0] <= 1e-9 * max(1.0, abs(tail[-1])):
+        return (float(tail[-1]) if len(tail) else 0.0), np.inf, 0.0
+    logs = np.log1p((tail - tail[0]) / SHIFT)
+    mean = logs.mean()
+    low, high = 1e-3 / logs[-1], 1e6 / logs[-1]
+    for _ in range(200):
+        k = np.sqrt(low * high)
+        powers = np.exp(k * (logs - logs[-1]))
+        excess = powers @ logs / powers.sum() - 1 / k - mean
+        low, high = (low, k) if excess > 0 else (k, high)
+        if high <= low * (1 + 1e-14):
+            break
+    shape = float(np.sqrt(low * high))
+    scale = logs[-1] + np.log(np.mean(np.exp(shape * (logs - logs[-1])))) / shape
+    return float(tail[0]), shape, float(np.log(SHIFT) + scale)

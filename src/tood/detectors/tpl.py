@@ -1,0 +1,145 @@
+"""TPL: likelihood ratio of a task against the other tasks, with the largest logit."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.detectors.bank import Bank, top_products
+from tood.detectors.base import Grid
+from tood.detectors.distance import Means, whiten
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
+from tood.detectors.rowwise import unit
+from tood.detectors.statistics import Moments
+from tood.errors import ToodError
+
+SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number of dimensions counts as that
+
+
+class Tasks(NamedTuple):
+    """What scoring reads."""
+
+    means: Means
+    class_tasks: IntArray  # [K], task of each class mean
+    banks: list[FloatArray]  # per task with samples, [N_t, D]
+    seen: IntArray  # tasks with samples
+
+
+@register
+class TPL(Bank):
+    """Largest over tasks of a likelihood-ratio score composed with the task's largest logit.
+
+    Of task t, with ``MD_t`` the squared Mahalanobis distance to the nearest of its class means and ``d_t`` the squared
+    distance to the k-th nearest fit feature of *other* tasks (unit length), ``LR_t = 1 / (β_t MD_t) + d_t``: near to
+    the own task and far from the others. The task's score is ``log(exp(LR_t) + exp(max_{c in t} l_c / γ_t))``, where
+    ``β_t`` and ``γ_t`` scale both terms to mean 1 over the task's own fit samples.
+
+    One covariance, that of the features about their class means, serves all tasks: the tasks share one network here.
+    With one task ``d_t`` is 0. Classes and tasks without a fit sample take no part. It needs the partition.
+
+    Parameters
+    ----------
+    k:
+        Which neighbour in other tasks.
+    composition:
+        ``"max"``: the soft maximum above, as in the paper; ``"min"``: the soft minimum ``-log(exp(-a) + exp(-b))``, as
+        in the authors' code.
+    size:
+        Keep at most this many fit features, a seeded sample balanced over classes; none keeps all.
+    seed:
+        Of that sample.
+    """
+
+    name = "tpl"
+    title = "TPL"
+    needs = frozenset({"logits", "features", "labels"})
+    citation = "Lin et al., Class Incremental Learning via Likelihood Ratio Based Task Prediction, ICLR 2024"
+    grid: ClassVar[Grid] = {"k": (1, 5, 20), "composition": ("max", "min")}
+    refit = frozenset({"k", "size", "seed"})
+    passes = 4
+
+    means_: Float64Array  # [K, D], of the classes seen
+    whitening_: Float64Array  # [D, r]
+    class_tasks_: IntArray  # [K]
+    bank_tasks_: IntArray  # [N]
+    scales_: Float64Array  # [2, T], what 1 / MD and the largest logit of each task are divided by
+    tasks_: list[list[int]]  # columns of each task
+
+    def __init__(self, k: int = 5, composition: str = "max", size: int | None = 2000, seed: int = 0) -> None:
+        self.k = k
+        self.composition = composition
+        self.size = size
+        self.seed = seed
+
+    def _check(self) -> None:
+        super()._check()
+        self._number("k", 1, 1 << 31, whole=True)
+        self._one_of("composition", self.grid["composition"])
+
+    def _fit(self, data: FitData) -> None:
+        if data.partition is None:
+            raise ToodError("partition: tpl compares tasks; pass fit(..., partition=[[columns of task 0], ...])")
+        moments = Moments.of(data)
+        task_of = np.array(data.partition.column_tasks)
+        self.tasks_ = [list(task) for task in data.partition.tasks]
+        seen = np.flatnonzero(moments.seen)
+        self.means_, self.class_tasks_ = moments.class_means[seen], task_of[seen]
+        self.whitening_ = whiten(moments.within_covariance(), float(np.trace(moments.second_moment(moments.mean))))
+        if self.whitening_.shape[1] == 0:
+            self.whitening_ = np.eye(data.dimensions)
+        super()._fit(data)
+        self.bank_tasks_ = task_of[self.bank_classes]
+        tasks = self._tasks(data.dtype)
+        sums = np.zeros((3, len(self.tasks_)))  # of 1 / MD, of the largest logit's size, of samples
+        for rows in data:
+            own = task_of[rows.classes]
+            each = np.arange(len(own))
+            values = (self._near(rows, tasks)[each, own], np.abs(self._logits(rows)[each, own]), np.ones(len(own)))
+            sums += np.stack([np.bincount(own, value, minlength=len(self.tasks_)) for value in values])
+        means = sums[:2] / np.maximum(sums[2], 1)
+        self.scales_ = np.where(means > 0, means, 1.0)
+
+    def _tasks(self, dtype: np.dtype[Any]) -> Tasks:
+        seen = np.unique(self.class_tasks_)
+        banks = [self.bank_[self.bank_tasks_ == t].astype(dtype, copy=False) for t in seen]
+        return Tasks(Means.of(self.means_, self.whitening_), self.class_tasks_, banks, seen)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Tasks:
+        return self._tasks(dtype)
+
+    def _near(self, rows: Rows, tasks: Tasks) -> Float64Array:
+        """``[n, T]``: inverse squared Mahalanobis distance to the nearest class of each task; 0 if it has none."""
+        own, other = tasks.means.squared(rows.features)
+        result = np.zeros((len(own), len(self.tasks_)))
+        for t in tasks.seen:
+            nearest = own + other[:, tasks.class_tasks == t].min(axis=1)
+            result[:, t] = 1 / np.maximum(nearest, SMALLEST * self.means_.shape[1])
+        return result
+
+    def _logits(self, rows: Rows) -> Float64Array:
+        """``[n, T]``: the largest logit of each task."""
+        return np.stack([rows.logits[:, columns].max(axis=1) for columns in self.tasks_], axis=1).astype(np.float64)
+
+    def _far(self, rows: Rows, tasks: Tasks) -> Float64Array:
+        """``[n, T]``: squared distance to the k-th nearest fit feature of other tasks; 0 if there is none."""
+        queries = unit(rows.features)
+        result = np.zeros((len(queries), len(self.tasks_)))
+        if len(tasks.seen) < 2:
+            return result
+        cosines = [top_products(queries, bank, min(self.k, len(bank))) for bank in tasks.banks]
+        for i, t in enumerate(tasks.seen):
+            others = np.concatenate([c for j, c in enumerate(cosines) if j != i], axis=1)
+            place = max(0, others.shape[1] - self.k)
+            result[:, t] = 2 - 2 * np.partition(others, place, axis=1)[:, place]
+        return result
+
+    def _score(self, rows: Rows, prepared: Tasks) -> FloatArray:
+        near, logit = self.scales_
+        ratio = self._near(rows, prepared) / near + self._far(rows, prepared)
+        logits = self._logits(rows) / logit
+        composed = np.logaddexp(ratio, logits) if self.composition == "max" else -np.logaddexp(-ratio, -logits)
+        result: FloatArray = composed[:, prepared.seen].max(axis=1)
+        return result

@@ -1,0 +1,183 @@
+"""WeiPer + KLD: activation histograms under a randomly perturbed head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from tood.arrays import Float64Array, FloatArray
+from tood.detectors.bank import balanced
+from tood.detectors.base import Detector, Grid
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
+from tood.detectors.rowwise import norms
+from tood.detectors.shaping import FEATURES_AND_HEAD
+from tood.energy import exponentials
+
+PERTURBED = 1 << 22  # perturbed logits held at once
+FLOORS = 0.01, 0.025  # added to each bin of the densities of features and of perturbed logits
+
+
+class Perturbed(NamedTuple):
+    """What scoring reads."""
+
+    weight: FloatArray  # [D, repeats · C]
+    bias: FloatArray  # [repeats · C]
+    densities: list[Float64Array]  # [bins] each: mean density of features and of perturbed logits, smoothed and floored
+
+
+@register
+class WeiPer(Detector):
+    """Minus the divergence of two activation histograms from their mean over the fit samples, plus the mean confidence.
+
+    The head's weights are perturbed ``repeats`` times: ``w̃_c = w_c + distance · ‖w_c‖ · u`` with u random of unit
+    length. Of each sample, two densities with ``bins`` bins between the extremes of the fit samples: of its D features,
+    and of its ``repeats · C`` perturbed logits. Each is smoothed by a running mean, gets a floor and is compared with
+    the mean density of the fit samples by the symmetric Kullback-Leibler divergence. With MSP the mean over repeats of
+    the largest softmax probability, the score is ``-KL(features) - lambda_1 KL(logits) + lambda_2 MSP``.
+
+    A value is shared between the two bins whose centres are nearest, and beyond the extremes belongs to the last bin.
+    (In the authors' code a value falls in one bin, so that the last digit of a float can change a score.)
+
+    Parameters
+    ----------
+    distance:
+        Length of a perturbation relative to the weight.
+    repeats:
+        Number of perturbed heads. (The authors use up to 100; a sample costs ``repeats`` times its logits.)
+    samples:
+        The mean densities are those of a seeded sample of the fit set, balanced over classes, of this size.
+    bins:
+        Bins of a density.
+    smoothing, smoothing_perturbed:
+        Bins that the running mean of each density covers.
+    lambda_1, lambda_2:
+        Weights of the perturbed logits' divergence and of their confidence.
+    seed:
+        Of the perturbations.
+    """
+
+    name = "weiper"
+    title = "WeiPer+KLD"
+    needs = FEATURES_AND_HEAD
+    citation = "Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024"
+    grid: ClassVar[Grid] = {"lambda_1": (0.1, 1.0, 2.5), "lambda_2": (0.1, 1.0, 2.5)}
+    refit = frozenset({"distance", "repeats", "samples", "bins", "seed"})
+    passes = 2
+
+    ranges_: Float64Array  # [2, 2], lowest and highest feature, lowest and highest perturbed logit
+    densities_: Float64Array  # [2, bins], mean over the fit samples
+
+    def __init__(
+        self,
+        distance: float = 2.1,
+        repeats: int = 10,
+        samples: int = 1000,
+        bins: int = 100,
+        smoothing: int = 20,
+        smoothing_perturbed: int = 20,
+        lambda_1: float = 1.0,
+        lambda_2: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        self.distance = distance
+        self.repeats = repeats
+        self.samples = samples
+        self.bins = bins
+        self.smoothing = smoothing
+        self.smoothing_perturbed = smoothing_perturbed
+        self.lambda_1 = lambda_1
+        self.lambda_2 = lambda_2
+        self.seed = seed
+
+    def _check(self) -> None:
+        self._number("distance", 0, 1e3)
+        self._number("lambda_1", 0, 1e6)
+        self._number("lambda_2", 0, 1e6)
+        self._number("repeats", 1, 1 << 16, whole=True)
+        self._number("samples", 1, 1 << 31, whole=True)
+        self._number("bins", 2, 1 << 16, whole=True)
+        self._number("smoothing", 1, 1 << 16, whole=True)
+        self._number("smoothing_perturbed", 1, 1 << 16, whole=True)
+        self._number("seed", 0, 1 << 63, whole=True)
+
+    def _head(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        """``[D, repeats · C]`` and ``[repeats · C]``: all perturbed heads side by side."""
+        weight = self.weight_.astype(np.float64)
+        noise = np.random.default_rng(self.seed).normal(size=(self.repeats, *weight.shape))
+        noise /= np.sqrt(np.einsum("rcd,rcd->rc", noise, noise))[..., None]
+        noise *= self.distance * norms(weight)[:, None]
+        perturbed = (weight + noise).reshape(-1, weight.shape[1])
+        return perturbed.T.astype(dtype, order="C"), np.tile(self.bias_, self.repeats).astype(dtype)
+
+    def _fit(self, data: FitData) -> None:
+        head = self._head(np.dtype(np.float64))
+        features = balanced(data, self.samples, self.seed).astype(np.float64)
+        parts = list(self._activations(features, *head))
+        ends = [[(x.min(), x.max()) for x in part] for part in zip(*parts, strict=True)]
+        self.ranges_ = np.array([[min(low for low, _ in e), max(high for _, high in e)] for e in ends])
+        sums = np.zeros((2, self.bins))
+        for pair in parts:
+            for i, x in enumerate(pair):
+                sums[i] += histogram(x, self.bins, *self.ranges_[i]).sum(axis=0)
+        self.densities_ = sums / len(features)
+
+    def _activations(
+        self, features: FloatArray, weight: FloatArray, bias: FloatArray
+    ) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Features and perturbed logits, some rows at a time."""
+        step = max(1, PERTURBED // len(bias))
+        for start in range(0, len(features), step):
+            z = features[start : start + step]
+            yield z, z @ weight + bias
+
+    def _windows(self) -> tuple[int, int]:
+        return min(self.smoothing, self.bins), min(self.smoothing_perturbed, self.bins)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Perturbed:
+        densities = [floored(density[None], floor)[0] for density, floor in zip(self.densities_, FLOORS, strict=True)]
+        return Perturbed(*self._head(dtype), densities)
+
+    def _score(self, rows: Rows, prepared: Perturbed) -> FloatArray:
+        out: list[Float64Array] = []
+        for parts in self._activations(rows.features, prepared.weight, prepared.bias):
+            values, total, _ = exponentials(parts[1].reshape(len(parts[0]) * self.repeats, -1))
+            confidence = (values.max(axis=1) / total).reshape(-1, self.repeats).mean(axis=1, dtype=np.float64)
+            score = float(self.lambda_2) * confidence
+            settings = zip(parts, self.ranges_, prepared.densities, FLOORS, self._windows(), strict=True)
+            for factor, (x, ends, mean, floor, window) in zip((1.0, float(self.lambda_1)), settings, strict=True):
+                density = floored(smooth(histogram(x, self.bins, *ends), window), floor)
+                score -= factor * ((density - mean) * np.log(density / mean)).sum(axis=1)
+            out.append(score)
+        return np.concatenate(out) if out else np.empty(0)
+
+
+def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array:
+    """``[n, bins]``: share of each row's values near each of ``bins`` centres between two ends, linear in between."""
+    place = (x.astype(np.float64) - low) * ((bins - 1) / (high - low) if high > low else 0.0)
+    np.clip(place, 0, bins - 1, out=place)
+    left = np.minimum(place.astype(np.int64), bins - 2)
+    right_share = (place - left).reshape(-1)
+    flat = (left + bins * np.arange(len(x))[:, None]).reshape(-1)
+    counts = np.bincount(flat, 1 - right_share, minlength=bins * len(x))
+    counts += np.bincount(flat + 1, right_share, minlength=bins * len(x))
+    result: Float64Array = counts.reshape(len(x), bins) / x.shape[1]
+    return result
+
+
+def smooth(density: Float64Array, window: int) -> Float64Array:
+    """``[n, bins]``: running mean over ``window`` bins; zero beyond the ends."""
+    before = (window - 1) // 2
+    padded = np.pad(density, ((0, 0), (before + 1, window - 1 - before)))
+    total = padded.cumsum(axis=1)
+    result: Float64Array = (total[:, window:] - total[:, :-window]) / window
+    return result
+
+
+def floored(density: Float64Array, floor: float) -> Float64Array:
+    """``[n, bins]``: a density with a floor added to each bin, summing to 1."""
+    raised = np.maximum(density, 0) + floor
+    result: Float64Array = raised / raised.sum(axis=1, keepdims=True)
+    return result
