@@ -1,6 +1,7 @@
 import subprocess
 import sys
 
+import click
 import pytest
 
 from tood import __version__
@@ -16,14 +17,47 @@ def test_version_and_help():
     assert result.returncode == 0 and "completion" in result.stdout
 
 
-def test_every_command_has_help_with_an_example():
+def commands():
     from tood.cli import cli
 
-    names = cli.list_commands(None)
-    assert {"completion", "list", "toy"} <= set(names)
-    for name in names:
-        assert "Example" in cli.get_command(None, name).help, name
-        assert "\\b" not in cli.get_command(None, name).help, name  # click's own mark, not two characters
+    for name in cli.list_commands(None):
+        command = cli.get_command(None, name)
+        yield name, command
+        yield from ((f"{name} {child}", inner) for child, inner in getattr(command, "commands", {}).items())
+
+
+def test_every_command_has_help_with_an_example():
+    assert {"calibrate", "completion", "list", "toy"} <= {name for name, _ in commands()}
+    for name, command in commands():
+        assert f"tood {name}" in command.help and "Example" in command.help, name
+        assert "\\b" not in command.help, name  # click's own mark, not two characters
+
+
+def test_every_option_is_explained():
+    for name, command in commands():
+        for option in command.params:
+            assert not isinstance(option, click.Option) or option.help, f"{name} {option.opts[0]}"
+
+
+def test_a_failure_is_one_line_and_exits_with_1(tmp_path):
+    for arguments in (["audit", tmp_path / "absent"], ["report", tmp_path], ["score", "--calibrator", "absent"]):
+        result = tood(*map(str, arguments))
+        assert result.returncode in (1, 2) and "Traceback" not in result.stderr, arguments
+    result = tood("--debug", "audit", str(tmp_path / "absent"))
+    assert result.returncode == 1 and "Traceback" in result.stderr
+
+
+def test_an_interrupted_command_exits_with_130(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tood.cli", "toy", "--no-figure", "--out", str(tmp_path)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    process.stderr.readline()  # the first run is done
+    process.terminate()
+    assert process.wait(timeout=60) == 130
+    assert "tood: interrupted" in process.stderr.read()
 
 
 def test_wrong_usage_exits_with_2_and_suggests():
@@ -35,10 +69,3 @@ def test_wrong_usage_exits_with_2_and_suggests():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_the_variable_click_reads(shell):
     assert "_TOOD_COMPLETE" in tood("completion", shell).stdout
-
-
-def test_importing_tood_is_light():
-    code = "import sys, numpy; before = set(sys.modules); import tood; print(*(set(sys.modules) - before))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    heavy = {"torch", "scipy", "sklearn", "matplotlib", "pyarrow", "rich", "click", "yaml", "PIL"}
-    assert not heavy & set(loaded)

@@ -12,20 +12,24 @@ from docs import generated
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-BLOCK = re.compile(r"(<!-- not run: [^>]+ -->\n)?^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"(<!-- not run: [^>]+ -->\n)?^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL
+)
 
 
 def blocks(page):
-    """The Python blocks of a page, without those that a comment above excludes and says why."""
-    return [code for skip, code in BLOCK.findall(page.read_text()) if not skip]
+    """Pairs (Python block, its output as shown in a text block below, or ""); a comment above excludes a block."""
+    return [(code, output) for skip, code, output in BLOCK.findall(page.read_text()) if not skip]
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_examples_run(page, tmp_path, monkeypatch):
+def test_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
-    for code in blocks(page):
+    for code, output in blocks(page):
         exec(compile(code, str(page), "exec"), namespace)
+        printed = capsys.readouterr().out
+        assert not output or printed == output
 
 
 def test_links_between_pages_exist():

@@ -1,4 +1,4 @@
-"""The ``tood`` command: finds its subcommands by name and turns errors into one clear line."""
+"""The ``tood`` command line: loads subcommands by name, reports errors in one line, sets the exit code."""
 
 from __future__ import annotations
 
@@ -17,50 +17,48 @@ from tood.errors import ToodError, UnknownNameError
 
 __all__ = ["main"]
 
+FAILED, INTERRUPTED = 1, 130  # 0 is success, 2 is click's code for wrong usage
+
 
 class Commands(click.Group):
-    """Subcommands are the modules of :mod:`tood.commands`, imported when asked for."""
+    """Command group whose commands are the modules of :mod:`tood.commands`, imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every module of the commands package."""
+        """Names of all commands: one per module of the package."""
         return sorted(module.name for module in pkgutil.iter_modules(tood.commands.__path__))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The ``command`` of the module with that name."""
+        """The object ``command`` of the module with that name."""
         if name not in self.list_commands(ctx):
             return None
-        found = importlib.import_module(f"tood.commands.{name}").command
-        return cast(click.Command, found)
+        return cast(click.Command, importlib.import_module(f"tood.commands.{name}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the nearest known name when there is no such command."""
-        if args and self.get_command(ctx, args[0]) is None:
+        """As click does; an unknown command is an error that suggests the nearest name."""
+        if args and args[0] not in self.list_commands(ctx):
             raise click.UsageError(str(UnknownNameError("command", args[0], self.list_commands(ctx))), ctx)
         return super().resolve_command(ctx, args)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tood", message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show the whole traceback of an error.")
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
 def cli(debug: bool) -> None:
-    """Does a continually learning classifier still know what it does not know?
-
-    Measure how well each step of a stream rejects what it never learned, see where that ability was lost, and repair
-    what can be repaired without training.
+    """Out-of-distribution detection in continual learning: measure how it decays, and repair it without training.
 
     Example: tood demo
     """
 
 
 def _interrupt(number: int, frame: object) -> None:
-    """Being asked to stop is being interrupted: locks are released and child processes stopped."""
+    """Treat SIGTERM as Ctrl-C, so that locks are released and child processes are stopped."""
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Run the command line: exit code 0 when done, 1 when something failed, 2 when it was called wrongly."""
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = cli.main(prog_name="tood", standalone_mode=False)  # click returns the code of ctx.exit(n)
@@ -70,10 +68,10 @@ def main() -> None:
         sys.exit(wrong.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("tood: interrupted", err=True)
-        sys.exit(1)
-    except BrokenPipeError:  # the reader, such as `head`, has had enough
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
-        sys.exit(1)
+        sys.exit(FAILED)
     except Exception as error:
         if "--debug" in sys.argv:
             traceback.print_exc()
@@ -81,7 +79,7 @@ def main() -> None:
             click.echo(f"tood: {error}", err=True)
         else:
             click.echo(f"tood: {type(error).__name__}: {error} (a bug: `tood --debug …` shows where)", err=True)
-        sys.exit(1)
+        sys.exit(FAILED)
 
 
 if __name__ == "__main__":

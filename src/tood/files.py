@@ -1,8 +1,9 @@
-"""Files that are either whole or absent: write beside the target, flush to disk, rename."""
+"""Reading and writing files. A file is complete or absent: write to a temporary name, fsync, rename."""
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import hashlib
 import io
 import json
@@ -13,7 +14,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ from tood.errors import ToodError
 
 __all__ = [
     "DAMAGE",
+    "csv_text",
     "file_name",
     "kind_of",
     "npy_header",
@@ -41,7 +43,7 @@ __all__ = [
 FORMAT = 2  # of every safetensors file written here; since 2 a file holds a digest of its content
 LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array may not be packed more tightly than TIGHTEST
 TIGHTEST = 100
-# What NumPy, zipfile and Pillow raise when they are given other bytes than they expect.
+# What NumPy, zipfile and Pillow raise on a damaged file.
 DAMAGE = (
     ArithmeticError,
     AttributeError,
@@ -70,16 +72,16 @@ def file_name(text: str) -> str:
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
-    """Have ``write`` fill a temporary file in the target's folder, then rename it onto ``path``.
+    """Write a file so that a crash, a full disk or an exception leaves the previous version unchanged.
 
-    A crash, a full disk or an exception in ``write`` leaves the previous file as it was.
+    ``write`` fills a temporary file in the same folder, which is then renamed to ``path``.
 
     Parameters
     ----------
     path:
-        The file to make or replace; its folder must exist.
+        The file to create or replace; its folder must exist.
     write:
-        Called with the temporary path, which it must fill.
+        Called with the temporary path; must write that file.
     """
     target = Path(path)
     _remove_leftovers(target)
@@ -136,7 +138,7 @@ def _umask() -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable; some file systems refuse, and that is fine."""
+    """Make the rename itself durable, on file systems that support it."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -146,23 +148,33 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all; a full disk or a read-only folder is one line that names the file."""
+    """Like :func:`write_atomically`; creates the folder, and an OSError becomes a ToodError that names the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, write)
     except OSError as error:
         raise ToodError(
-            f"{path}: cannot be written ({error.strerror or error}); what was there before is as it was"
+            f"{path}: cannot be written ({error.strerror or error}); the previous version is unchanged"
         ) from error
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write UTF-8 as :func:`write_file` does."""
+    """Write UTF-8 text with :func:`write_file`."""
     write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV: one column per name that occurs in any row, empty if a row does not have it."""
+    text = io.StringIO()
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
 def plain(value: Any) -> Any:
-    """A NumPy number as Python's own: the ``default`` of :func:`json.dumps`."""
+    """A NumPy scalar as a Python number: the ``default`` argument of ``json.dumps``."""
     return value.item()
 
 
@@ -194,7 +206,7 @@ def _digest(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """The kind of file that :func:`write_tensors` wrote; None where it did not, or the file cannot be read."""
+    """The kind that :func:`write_tensors` stored in a file; None if it wrote another file or it cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -206,7 +218,7 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote; another kind, a newer format or a damaged file is an error."""
+    """Read what :func:`write_tensors` wrote. Another kind, a newer format or a damaged file is a ToodError."""
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)
@@ -235,7 +247,7 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
 
 
 def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write plain arrays, uncompressed. The bytes depend on the arrays alone: NumPy dates every entry 1980."""
+    """Write arrays uncompressed. Equal arrays give equal bytes, since NumPy dates every zip entry 1980."""
 
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
@@ -289,7 +301,7 @@ def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and dtype, from the start of an ``.npy`` file, which is left at its data."""
+    """Shape, Fortran order and dtype of an ``.npy`` file; leaves the file positioned at its data."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     return read(file)

@@ -91,7 +91,7 @@ def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, t
     scorers = [Scorer(name) for name in ("energy", "msp", "tood_robust_anchor")]
     measure(Run(gap_run), [*scorers, Scorer("tood_robust_anchor", {"margin": 0.0})])
     arguments = ["figures", "--out", str(gap_run), "--collect", str(tmp_path / "kept"), "--commit", "abc"]
-    assert "1 of 1 finished runs were new" in CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
+    assert "1 of 1 finished runs are new" in CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
     (kept,) = find_runs([tmp_path / "kept"])
     assert sorted(p.name for p in kept.path.iterdir()) == ["collected.json", "manifest.json", "metrics.parquet"]
     assert kept.metrics_path.stat().st_size < 200_000
@@ -101,11 +101,11 @@ def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, t
     point = json.loads((kept.path / "collected.json").read_text())["point"]
     assert point["drift"] == Measured(Run(gap_run)).drift() and point["drift"] > 0
     again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
-    assert "0 of 1 finished runs were new" in again.stdout
+    assert "0 of 1 finished runs are new" in again.stdout
     assert json.loads((kept.path / "collected.json").read_text())["commit"] == "abc"
     (kept.path / "collected.json").write_text(json.dumps({"commit": "abc", "point": point}))  # an older format
     again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
-    assert "1 of 1 finished runs were new" in again.stdout
+    assert "1 of 1 finished runs are new" in again.stdout
     renewed = json.loads((kept.path / "collected.json").read_text())
     assert renewed["commit"] == "later" and renewed["along"] == Measured(Run(gap_run)).along()
 

@@ -12,7 +12,7 @@ from scipy import stats
 from results_pages.__main__ import write_results
 from results_pages.agreement import claims, learner_orders, reference, signs, tood_ranks
 from results_pages.mechanisms import _interval, mechanism_claims, relation
-from tood.paper.ablation_tables import differences, draw_ablations, findings, over_seeds, summarize
+from tood.paper.ablation_summary import differences, draw_ablations, findings, over_seeds, summarize
 from tood.paper.collect import Collected, collect_runs, read_collected
 from tood.paper.reference import reported
 from tood.report.appearance import label
@@ -434,8 +434,8 @@ def test_signs_of_ablations_stand_beside_the_papers():
         ]
     }
     notes = summarize(rows).notes
-    assert "The same sign as the paper's: Temperature." in notes
-    assert "Another sign than the paper's: TOOD (mean shift)." in notes
+    assert "Same sign as the paper: Temperature." in notes
+    assert "Opposite sign to the paper: TOOD (mean shift)." in notes
 
 
 def test_figures_of_ablations_are_of_the_papers_learners(tmp_path, monkeypatch):

@@ -1,5 +1,7 @@
-"""The toy beside the paper's: what is kept says the same as toy.json, and claims can fail."""
+"""The toy's tables follow from its trajectories; what is collected agrees with toy.json; claims can fail."""
 
+import csv
+import io
 import json
 
 import numpy as np
@@ -10,9 +12,8 @@ from results_pages.__main__ import write_results
 from results_pages.toy_claims import toy_claims
 from tood.commands.reproduce import command
 from tood.paper.collect import collect_runs
-from tood.paper.collect_toy import collect_toy
-from tood.paper.toy import MARGINS, Settings, runs
-from tood.paper.toy_tables import to_json
+from tood.paper.toy import MARGINS, METHODS, REGIMES, Settings, runs
+from tood.paper.toy_results import collect_toy, summarize, to_csv, to_json
 from tood.runs import Run
 
 SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epochs=1)
@@ -21,6 +22,47 @@ SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epo
 @pytest.fixture(scope="module")
 def toys():
     return list(runs([3, 7], SMALL))
+
+
+def by_hand(values, steps):
+    """Eq. avg_auroc and D_avg from a list of lists with None for tasks not seen yet."""
+    average = np.mean([np.mean([values[t][i] for i in range(t + 1)]) for t in range(steps)])
+    return average, np.mean([values[i][i] - values[steps - 1][i] for i in range(steps - 1)])
+
+
+def test_csv_follows_from_the_trajectories_in_the_json(toys):
+    trajectories = {(r["regime"], r["seed"]): r["auroc"] for r in json.loads(to_json(toys, SMALL))["runs"]}
+    rows = list(csv.DictReader(io.StringIO(to_csv(toys))))
+    assert len(rows) == len(REGIMES) * 2 * len(METHODS) * 2
+    for row in rows:
+        of = trajectories[row["regime"], int(row["seed"])]
+        average, forgetting = by_hand(of[row["method"]], int(row["steps"]))
+        energy, _ = by_hand(of["energy"], int(row["steps"]))
+        found = [float(row[name]) for name in ("avg_auroc", "d_avg", "gain")]
+        np.testing.assert_allclose(found, [average, forgetting, average - energy], atol=1e-12)
+
+
+def test_json_gives_back_every_figure(toys):
+    document = json.loads(to_json(toys, SMALL))
+    assert document["settings"]["tasks"] == 6 and document["regimes"]["no_replay"] == {"radius": 4.0, "replay": False}
+    for saved, r in zip(document["runs"], toys, strict=True):
+        assert (saved["regime"], saved["seed"]) == (r.regime, r.seed)
+        assert saved["own_channel"][0][1:] == [None] * 5
+        for name in ("accuracy", "own_channel", "margins"):
+            np.testing.assert_array_equal(np.array(saved[name], dtype=float), getattr(r, name))
+        for name in ("auroc", "gap"):
+            for key, values in getattr(r, name).items():
+                np.testing.assert_array_equal(np.array(saved[name][key], dtype=float), values)
+
+
+def test_summary_is_mean_and_sample_deviation_over_seeds(toys):
+    for row in summarize(toys):
+        of = [r for r in toys if r.regime == row["regime"]]
+        figures = [by_hand(r.auroc[row["method"]], row["steps"])[0] for r in of]
+        assert row["seeds"] == 2
+        assert row["avg_auroc"] == pytest.approx(np.mean(figures), abs=1e-12)
+        assert row["avg_auroc_std"] == pytest.approx(np.std(figures, ddof=1), abs=1e-12)
+        assert np.mean(row["by_step"]) == pytest.approx(np.mean([r.trajectory(row["method"]).average() for r in of]))
 
 
 @pytest.fixture

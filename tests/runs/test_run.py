@@ -199,7 +199,7 @@ def test_interrupted_or_out_of_space_it_says_one_line_and_goes_on(finished, tmp_
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 1 and error.strip() == "tood: interrupted"
+    assert process.returncode == 130 and error.strip() == "tood: interrupted"
     full = tood(*arguments, limit=100_000)
     assert full.returncode == 1
     assert full.stderr.startswith("tood: ") and full.stderr.count("\n") == 1 and "too large" in full.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 from results_pages.agreement import Claim
 from tood.paper.reference import table_rows
-from tood.paper.toy_tables import FIRST
+from tood.paper.toy_results import FIRST
 
 __all__ = ["toy_claims"]
 

@@ -1,4 +1,4 @@
-"""``tood ablate``: what TOOD owes to each of its parts, on the stored outputs of runs."""
+"""``tood ablate``: ablations of TOOD on the stored outputs of runs."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ __all__ = ["command"]
 @click.option(
     "--only",
     default="",
-    help="Some of buffer, margin, mechanism, partition, anchor, source, interval, with commas between.  [default: all]",
+    help="Ablations to run, separated by commas: buffer, margin, mechanism, partition, anchor, source, interval."
+    "  [default: all]",
 )
-@click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random sets of each size B.")
-@click.option("--resamples", type=click.IntRange(10), default=200, show_default=True, help="Of the bootstrap.")
-@click.option("--figures/--no-figures", default=True, help="Draw them (needs matplotlib).  [default: figures]")
+@click.option(
+    "--draws", type=click.IntRange(1), default=5, show_default=True, help="Random calibration sets per B."
+)
+@click.option("--resamples", type=click.IntRange(10), default=200, show_default=True, help="Bootstrap resamples.")
+@click.option("--figures/--no-figures", default=True, help="Draw figures (needs matplotlib).  [default: figures]")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder of tables and figures.  [default: ablations, inside PATH]"
+    "--out", type=click.Path(path_type=Path), help="Folder for tables and figures.  [default: RUN_OR_PARENT/ablations]"
 )
 def command(
     paths: tuple[Path, ...], only: str, draws: int, resamples: int, figures: bool, as_json: bool, out: Path | None
 ) -> None:
-    """Ablate TOOD on stored outputs: nothing is trained, no image is read; a run takes seconds.
+    """Vary TOOD's parts and settings on stored outputs. Nothing is trained; a run takes seconds.
 
-    Size and choice of the calibration set (buffer), λ (margin), temperature and the feature-space analogue
-    (mechanism), tasks cut into parts (partition), the reference task (anchor), training data, exemplars or samples
-    never trained on (source), and bootstrap intervals (interval). The summary shows the paper's findings beside.
+    buffer: size and choice of the calibration set. margin: λ. mechanism: parts of TOOD alone, temperature, prototypes.
+    partition: tasks split into parts. anchor: the reference task. source: calibration on training data, exemplars or
+    samples never trained on. interval: bootstrap intervals. The summary also shows the paper's findings.
 
     \b
     Examples:
@@ -40,7 +43,7 @@ def command(
       tood ablate runs --only source --json
     """
     from tood.errors import ToodError
-    from tood.paper.ablation_tables import draw_ablations, gather_ablations, summarize, write_ablations
+    from tood.paper.ablation_summary import draw_ablations, gather_ablations, summarize, write_ablations
     from tood.report.render import print_tables
     from tood.runs.directory import find_runs
 

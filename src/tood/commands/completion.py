@@ -1,4 +1,4 @@
-"""``tood completion``: the script that teaches a shell to complete ``tood``."""
+"""``tood completion``: shell completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def command(ctx: click.Context, shell: str) -> None:
     """Print a shell-completion script.
 
     \b
-    Example, for bash, once:
+    Example for bash; run it once:
       tood completion bash >> ~/.bashrc
     """
     script = get_completion_class(shell)

@@ -1,7 +1,8 @@
-"""``tood demo``: the whole job on data inside the dependencies."""
+"""``tood demo``: the whole pipeline on data bundled with the dependencies."""
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,13 +17,20 @@ LEARNERS = ("finetune", "lwf", "icarl", "der", "bic", "wa")
 
 
 @click.command()
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs/demo"), show_default=True)
-@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="How many seeds.")
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes at a time.")
-def command(out: Path, seeds: int, workers: int) -> None:
-    """Train six learners on handwritten digits, score every step with every detector, and show what was lost.
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="Parent folder of the run directories and of the page.",
+)
+@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Number of seeds per learner.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Number of parallel processes.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
+def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
+    """Train six learners on handwritten digits, evaluate every detector at every step, and report what was lost.
 
-    Nothing is downloaded: the images come with scikit-learn. Interrupted, it goes on where it was.
+    Nothing is downloaded: the images come with scikit-learn. If interrupted, start the command again to resume.
 
     \b
     Example:
@@ -40,26 +48,30 @@ def command(out: Path, seeds: int, workers: int) -> None:
 
     started = time.perf_counter()
     cells = [Cell(RunConfig(learner=name, seed=seed), out) for seed in range(seeds) for name in LEARNERS]
-    failed = run_cells(cells, workers, say=click.echo)
+    failed = run_cells(cells, workers, say=lambda text: click.echo(text, err=as_json))
     if failed:
         raise ToodError("; ".join(f"{name}: {error}" for name, error in failed.items()))
     runs = find_runs([cell.path for cell in cells])
     measured = [(run, load_metrics(run.path)) for run in runs]
-    print_tables([table for table in tables_of(measured) if table.name in ("digits-main", "ranks")])
-    for line in _in_words(collect(measured)):
-        click.echo(line)
+    tables = [table for table in tables_of(measured) if table.name in ("digits-main", "ranks")]
+    if as_json:
+        click.echo(json.dumps([record for table in tables for record in table.records()], indent=2))
+    else:
+        print_tables(tables)
+        for line in _in_words(collect(measured)):
+            click.echo(line)
     page = write_page(runs, out / "report" / "report.html")
-    click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. The page: {page.resolve()}")
+    click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. Page: {page.resolve()}", err=as_json)
 
 
 def _in_words(summaries: Mapping[Key, Summary]) -> Iterator[str]:
-    """A line a learner: what it kept of accuracy, what it lost of rejection, what TOOD gave back."""
+    """One line per learner: its accuracy, what energy lost along the stream, and what TOOD changes."""
     figure = {(key.learner, key.detector, key.metric): value.mean for key, value in summaries.items()}
     for name in LEARNERS:
         plain, repaired = (figure[name, detector, "avg_auroc"] for detector in ("energy", "tood_robust_anchor"))
         yield (
-            f"{name:>9}: accuracy {figure[name, '-', 'avg_cil_acc']:.1f} %; each task lost "
-            f"{figure[name, 'energy', 'd_avg']:.1f} points of energy's AUROC by the end; "
-            f"TOOD {'gives' if repaired >= plain else 'costs'} {abs(repaired - plain):.1f} on average "
+            f"{name:>9}: accuracy {figure[name, '-', 'avg_cil_acc']:.1f} %; energy lost "
+            f"{figure[name, 'energy', 'd_avg']:.1f} points of AUROC per task by the last step; "
+            f"TOOD {'adds' if repaired >= plain else 'costs'} {abs(repaired - plain):.1f} on average "
             f"({plain:.1f} → {repaired:.1f})"
         )

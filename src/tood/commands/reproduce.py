@@ -1,4 +1,4 @@
-"""``tood reproduce``: every table, figure and ablation of the paper from one command each."""
+"""``tood reproduce``: the paper's tables, figures and ablations, one command each."""
 
 from __future__ import annotations
 
@@ -16,24 +16,34 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations")
-STORED = ("figures", "ablations", "toy")  # nothing is trained for these, but for the toy's seconds
+STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the toy (seconds)
 
 
 @click.command()
 @click.argument("target", type=click.Choice([*TRAINED, *STORED]))
-@click.option("--preset", type=click.Choice(["paper", "released", "cpu"]), default="cpu", show_default=True)
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
-@click.option("--seeds", type=click.IntRange(1), help="How many.  [default: 3 for the tables, else 1]")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
-@click.option("--dry-run", is_flag=True, help="List the runs with how far each is, and stop.")
+@click.option(
+    "--preset",
+    type=click.Choice(["paper", "released", "cpu"]),
+    default="cpu",
+    show_default=True,
+    help="Settings: in the paper's text, as its authors ran it, or short runs for a CPU.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder."
+)
+@click.option(
+    "--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes."
+)
+@click.option("--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for table1 and table2, else 1]")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
+@click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
 @click.option(
     "--collect",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Copy the figures of finished runs to DIR, for `make results`, and stop.",
+    help="Copy the results of finished runs to DIR, for `make results`, and stop.",
 )
-@click.option("--commit", help="With --collect: what made them.  [default: what git says here]")
+@click.option("--commit", help="With --collect: commit that made the runs.  [default: git describe]")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
 @click.pass_context
 def command(
@@ -49,10 +59,10 @@ def command(
     commit: str | None,
     as_json: bool,
 ) -> None:
-    """Reproduce a table of the paper: its runs, then tables beside the paper's figures, figures and a page.
+    """Reproduce a table of the paper: train its runs, then write tables beside the paper's, figures and a page.
 
-    Interrupted at any time, the same command goes on where it was; runs that another target has made in --out are
-    used as they are. The targets figures and ablations work on what --out holds and train nothing.
+    If interrupted, start the same command again to resume. Runs that another target has made in --out are reused.
+    The targets figures and ablations use the runs in --out and train nothing.
 
     \b
     Examples:
@@ -83,12 +93,12 @@ def command(
         failed = _train(members, workers, engine)
         _report(_finished(members, out), out / "report" / target)
         if failed:
-            click.echo(f"tood: {failed} of {len(members)} runs failed; start again to retry them", err=True)
+            click.echo(f"tood: {failed} of {len(members)} runs failed; start the command again to retry", err=True)
             sys.exit(1)
 
 
 def _train(members: list[Cell], workers: int, engine: Engine) -> int:
-    """Bring every run to its end; how many failed."""
+    """Run all members; returns the number that failed."""
     from tood.runs.sweep import run_cells
 
     failed = run_cells(members, workers, engine, say=click.echo)
@@ -98,7 +108,7 @@ def _train(members: list[Cell], workers: int, engine: Engine) -> int:
 
 
 def _finished(members: list[Cell], out: Path) -> list[Run]:
-    """The finished runs of a target; every one in ``out`` where the target has none of its own."""
+    """The finished runs of a target; all finished runs in ``out`` if the target has none of its own."""
     from tood.errors import ToodError
     from tood.runs.directory import Run, find_runs
 
@@ -110,7 +120,7 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
 
 
 def _report(runs: list[Run], folder: Path) -> None:
-    """Tables beside the paper's figures, figures, and the page."""
+    """Write tables beside the paper's, figures, and the page."""
     from tood.paper.reference import reported
     from tood.report.figures import draw_all
     from tood.report.page.write import write_page
@@ -143,7 +153,7 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
 
 def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
     from tood.paper.collect import collect_figures, collect_runs, current_commit
-    from tood.paper.collect_toy import collect_toy
+    from tood.paper.toy_results import collect_toy
 
     commit = current_commit() if commit is None else commit
     if target == "toy":
@@ -153,4 +163,4 @@ def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: 
     runs = _finished(members, out)
     copied = collect_runs(runs, folder, commit)
     files = collect_figures(out, folder, commit)
-    click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs were new; {len(files)} figures and summaries")
+    click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs are new; {len(files)} figures and summaries")

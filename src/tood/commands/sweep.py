@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
 def command(file: Path, out: Path, workers: int, engine: Engine, status: bool, as_json: bool) -> None:

@@ -1,1 +1,1 @@
-"""The TOOD paper's experiments: toy, ablations, tables and their runs. Imported by commands only."""
+"""Reproduction of the TOOD paper: toy experiment, ablations, runs and reported values. Only commands import it."""

@@ -1,7 +1,7 @@
-"""``tood ablate``: what TOOD owes to each of its parts, from stored outputs alone. Nothing is trained or forwarded.
+"""Ablations of TOOD on the stored outputs of a run: nothing is trained, no network is run.
 
-The energies of a step are computed once a partition. They then stand in for the logits of a partition into single
-columns, whose energy is the column itself, so that :class:`~tood.TOOD` does all the rest and no formula is repeated.
+The task energies of a step are computed once per partition. :class:`tood.TOOD` then receives them as the logits of a
+partition into single columns: the energy of a single column is the column itself, so no formula is repeated here.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ from tood.runs.steps import Step
 
 __all__ = ["ABLATIONS", "Ablated", "ablate", "balanced_order"]
 
-Scores: TypeAlias = dict[str, npt.NDArray[Any]]  # of "test", and of each OOD set
-Case: TypeAlias = tuple[tuple[str, Any], ...]  # the columns that tell a row from others of its table
+Scores: TypeAlias = dict[str, npt.NDArray[Any]]  # keys: "test" and the names of the OOD sets
+Case: TypeAlias = tuple[tuple[str, Any], ...]  # the columns that identify a row of a table
 Cases: TypeAlias = Iterator[tuple[dict[str, Any], Scores]]
 
 TEST = "test"
 VARIANTS: dict[str, Variant] = {"tood_robust_anchor": "robust_anchor", "tood_mean_shift": "mean_shift"}
-SIZES = (5, 10, 20, 50, 100, 200, 300, 500, 700)  # B, over all classes of the stream
+SIZES = (5, 10, 20, 50, 100, 200, 300, 500, 700)  # B, the size of the calibration set for all classes of the stream
 MARGINS = tuple(k / 10 for k in range(11))
 SPLITS = {"1": 1, "2": 2, "3": 3, "singletons": None}
 
 
 class Ablated(NamedTuple):
-    """Of one run: a list of rows for each ablation, figures in percent, and what a reader of them should know."""
+    """Result for one run: rows per ablation, values in percent, and notes for the reader."""
 
     rows: dict[str, list[dict[str, Any]]]
     notes: tuple[str, ...]
 
 
 class View:
-    """One step, its energies computed once for each partition it is looked at through."""
+    """One step of a run, with its task energies cached per partition."""
 
     def __init__(self, step: Step, draws: int) -> None:
         self.step = step
@@ -54,10 +54,11 @@ class View:
         self._energies: dict[Partition, Scores] = {}
 
     def energies(self, partition: Partition) -> Scores:
-        """``[n, N]`` of every set."""
+        """Task energies ``[n, N]`` of every set."""
         if partition not in self._energies:
-            found = {name: np.asarray(task_energies(s.logits, partition)) for name, s in self.sets.items()}
-            self._energies[partition] = found
+            self._energies[partition] = {
+                name: np.asarray(task_energies(s.logits, partition)) for name, s in self.sets.items()
+            }
         return self._energies[partition]
 
     def calibration(self, partition: Partition, source: str | None = None) -> tuple[FloatArray, IntArray]:
@@ -66,24 +67,22 @@ class View:
         return np.asarray(task_energies(outputs.logits, partition)), np.asarray(outputs.labels)
 
     def score(self, calibrator: TOOD, partition: Partition | None = None, double: bool = False) -> Scores:
-        """Every set, scored with what :func:`calibrate` made."""
-        found = self.energies(partition or self.step.partition)
-        return {name: calibrator.score(e.astype(np.float64) if double else e) for name, e in found.items()}
+        """Scores of every set by a calibrator from :func:`calibrate`."""
+        energies = self.energies(partition or self.step.partition)
+        return {name: calibrator.score(e.astype(np.float64) if double else e) for name, e in energies.items()}
 
 
 def calibrate(energies: FloatArray, channels: IntArray, variant: Variant, margin: float = 0.5) -> TOOD:
-    """A calibrator that scores energies ``[n, N]``; ``channels`` is the one each calibration sample belongs to."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a channel without spread is a finding here, not an accident
-        singles = Partition.from_sizes([1] * energies.shape[1])
-        return TOOD(singles, variant=variant, margin=margin).fit(energies, channels)
+    """A calibrator for task energies ``[n, N]``; ``channels`` is the channel of each calibration sample."""
+    singles = Partition.from_sizes([1] * energies.shape[1])
+    return TOOD(singles, variant=variant, margin=margin).fit(energies, channels)
 
 
-# --- the ablations: each yields, at one step, the scores of every case
+# --- the ablations: each yields the scores of every case at one step
 
 
 def margin(view: View) -> Cases:
-    """λ from 0 to 1 (paper, Fig. ablation_lambda)."""
+    """Margin weight λ from 0 to 1 (paper, Fig. ablation_lambda)."""
     partition = view.step.partition
     energies, labels = view.calibration(partition)
     for detector, variant in VARIANTS.items():
@@ -93,7 +92,7 @@ def margin(view: View) -> Cases:
 
 
 def buffer(view: View) -> Cases:
-    """B, drawn at random or by herding among the calibration samples that were stored (paper, Fig. buffer_ablation)."""
+    """Size B of the calibration set, at random or by herding from the stored one (paper, Fig. buffer_ablation)."""
     step = view.step
     outputs, partition = step.calibration(), step.partition
     energies, labels = view.calibration(partition)
@@ -111,13 +110,13 @@ def buffer(view: View) -> Cases:
 
 
 def mechanism(view: View) -> Cases:
-    """Which part does the work: decomposition, rescaling, re-centring, or the same in feature space."""
+    """Parts of TOOD alone: maximum over tasks, rescaling, re-centring, and the same in feature space."""
     partition = view.step.partition
     energies, labels = view.calibration(partition)
     channels = partition.column_tasks[labels]
-    ways: list[tuple[str, Variant, float]] = [("maximum of task energies", "none", 0.0)]
-    ways += [("temperature", "temperature", 0.0), *((name, variant, 0.5) for name, variant in VARIANTS.items())]
-    for name, variant, value in ways:
+    methods: list[tuple[str, Variant, float]] = [("maximum of task energies", "none", 0.0)]
+    methods += [("temperature", "temperature", 0.0), *((name, variant, 0.5) for name, variant in VARIANTS.items())]
+    for name, variant, value in methods:
         yield {"mechanism": name, "baseline": "energy"}, view.score(calibrate(energies, channels, variant, value))
     if view.step.has("features"):
         for name, baseline in (("prototype", "energy"), ("tood_prototype", "prototype")):
@@ -126,7 +125,7 @@ def mechanism(view: View) -> Cases:
 
 
 def partition(view: View) -> Cases:
-    """Tasks cut into pseudo-tasks; a group's statistics from its own samples or from all of its real task."""
+    """Tasks split into pseudo-tasks; statistics of a group from its own samples or from its whole real task."""
     real = view.step.partition
     widest = max(map(len, real))
     for split, factor in SPLITS.items():
@@ -140,7 +139,7 @@ def partition(view: View) -> Cases:
 
 
 def anchor(view: View) -> Cases:
-    """The reference task. In double precision: in single, mapped scores are rounded and neighbours may become ties."""
+    """Reference task. In double precision, since rounding in single precision creates ties between neighbours."""
     partition = view.step.partition
     energies, labels = view.calibration(partition)
     for detector, variant in VARIANTS.items():
@@ -151,7 +150,7 @@ def anchor(view: View) -> Cases:
 
 
 def source(view: View) -> Cases:
-    """Calibration on training data, on replayed exemplars, or on samples that were never trained on."""
+    """Source of the calibration set: training data, replayed exemplars, or samples never trained on."""
     partition = view.step.partition
     for name in _sources(view.step.run):
         energies, labels = view.calibration(partition, name)
@@ -161,7 +160,7 @@ def source(view: View) -> Cases:
 
 
 def interval(view: View) -> Cases:
-    """Energy and both variants as they are, for the bootstrap."""
+    """Energy and both variants with default settings, for the bootstrap."""
     partition = view.step.partition
     energies, labels = view.calibration(partition)
     yield {"detector": "energy"}, {name: np.asarray(energy(s.logits)) for name, s in view.sets.items()}
@@ -175,22 +174,22 @@ ABLATIONS: dict[str, Callable[[View], Cases]] = {
 }
 
 
-# --- what they share
+# --- shared functions
 
 
 def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, features: Any = None) -> IntArray:
-    """Calibration samples so ordered that every beginning is balanced: over tasks first, then over their classes.
+    """An order of the calibration samples whose every prefix is balanced over tasks, then over classes.
 
     Parameters
     ----------
     labels:
-        ``[B]``, logit columns.
+        Logit columns ``[B]``.
     partition:
         The columns of each task.
     seed:
-        Of the random order within a class, and of the order of classes and tasks.
+        Seed of the order within each class, and of the order of classes and tasks.
     features:
-        ``[B, D]``: herding's order within a class in place of a random one.
+        Features ``[B, D]``. If given, samples of a class are ordered by herding instead of at random.
     """
     from tood.sampling import herding
 
@@ -199,17 +198,17 @@ def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, featur
     for task, columns in enumerate(partition):
         for turn, column in enumerate(rng.permutation(columns)):
             own = np.flatnonzero(labels == column)
-            order = rng.permutation(len(own)) if features is None else herding(features[own], len(own))
-            keys[2, own[order]] = np.arange(len(own))  # the how-manieth of its class, then of its task
+            ranked = rng.permutation(len(own)) if features is None else herding(features[own], len(own))
+            keys[2, own[ranked]] = np.arange(len(own))  # rank within its class, then within its task
             keys[1, own] = turn
             keys[0, own] = task
     shuffled = rng.permutation(len(partition))
-    found: IntArray = np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
-    return found
+    order: IntArray = np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
+    return order
 
 
 def auroc_by_task(test: FloatArray, tasks: IntArray, ood: FloatArray) -> npt.NDArray[np.float64]:
-    """``[N]``: AUROC of each task against one OOD set, ties counted half."""
+    """AUROC of each task against one OOD set, ``[N]``; ties count half."""
     ordered = np.sort(ood)
     below = np.searchsorted(ordered, test, "left") + np.searchsorted(ordered, test, "right")
     means: npt.NDArray[np.float64] = np.bincount(tasks, below) / np.bincount(tasks) / (2 * len(ood))
@@ -217,42 +216,44 @@ def auroc_by_task(test: FloatArray, tasks: IntArray, ood: FloatArray) -> npt.NDA
 
 
 def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 200) -> Ablated:
-    """Every ablation of one run.
+    """Run ablations on one run.
 
     Parameters
     ----------
     run:
-        A run with the outputs of its steps.
+        A run with stored outputs of its steps.
     only:
-        Names in :data:`ABLATIONS`; all of them where it is empty.
+        Names in :data:`ABLATIONS`; empty for all.
     draws:
-        How many random calibration sets of each size.
+        Number of random calibration sets per size.
     resamples:
-        Of the bootstrap behind the intervals.
+        Number of bootstrap resamples for the intervals.
 
     Returns
     -------
-    For each ablation rows with ``avg_auroc``, ``near_auroc``, ``far_auroc``, ``d_avg`` and ``gain`` (over energy; of
-    ``tood_prototype`` over ``prototype``) in percent, beside the columns that tell them apart.
+    Rows per ablation: the columns that identify a case, then ``avg_auroc``, ``near_auroc``, ``far_auroc``, ``d_avg``
+    and ``gain`` (over energy; ``tood_prototype`` over ``prototype``) in percent.
     """
     for name in only:
         if name not in ABLATIONS:
             raise UnknownNameError("ablation", name, ABLATIONS)
     steps = run.steps()
     if not steps or steps != list(range(len(steps))):
-        raise ToodError(f"{run.path}: expected the outputs of the steps from 0 on, found steps {steps}")
+        raise ToodError(f"{run.path}: expected outputs of steps 0, 1, …, found steps {steps}")
     wanted = list(only) or list(ABLATIONS)
     cubes: dict[str, dict[Case, list[npt.NDArray[np.float64]]]] = {name: {} for name in [*wanted, "interval"]}
     resampling = Resampling(run.ood, resamples)
-    for index in steps:
-        view = View(Step(run, index), draws)
-        tasks = view.step.test_tasks()
-        for name, cases in cubes.items():
-            for case, scored in ABLATIONS[name](view):
-                values = [auroc_by_task(scored[TEST], tasks, scored[ood]) for ood in run.ood]
-                cases.setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
-                if name == "interval" and name in wanted:
-                    resampling.add(case["detector"], scored[TEST], tasks, {ood: scored[ood] for ood in run.ood})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a handful of calibration samples has no spread and no range
+        for index in steps:
+            view = View(Step(run, index), draws)
+            tasks = view.step.test_tasks()
+            for name, cases in cubes.items():
+                for case, scored in ABLATIONS[name](view):
+                    values = [auroc_by_task(scored[TEST], tasks, scored[ood]) for ood in run.ood]
+                    cases.setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
+                    if name == "interval" and name in wanted:
+                        resampling.add(case["detector"], scored[TEST], tasks, {ood: scored[ood] for ood in run.ood})
     rows = {name: _rows(cases, run, cubes["interval"]) for name, cases in cubes.items() if name in wanted}
     if "interval" in rows:
         rows["interval"] = [row | _bounds(resampling.interval(row["detector"])) for row in rows["interval"]]
@@ -262,17 +263,17 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 
 def _rows(
     cases: dict[Case, list[npt.NDArray[np.float64]]], run: Run, plain: dict[Case, list[npt.NDArray[np.float64]]]
 ) -> list[dict[str, Any]]:
-    """A row a case."""
+    """One row per case."""
     groups = list(run.ood.values())
     averages = {"energy": _trajectory(plain[(("detector", "energy"),)], groups).balanced().average()}
     rows = []
     for case, values in cases.items():
         row = dict(case)
-        along = _trajectory(values, groups)
-        average = along.balanced().average()
+        trajectory = _trajectory(values, groups)
+        average = trajectory.balanced().average()
         averages[row.get("mechanism", "")] = average
-        row |= {"avg_auroc": 100 * average, "d_avg": 100 * along.balanced().average_forgetting()}
-        row |= {f"{group}_auroc": 100 * along.group(group).average() for group in dict.fromkeys(groups)}
+        row |= {"avg_auroc": 100 * average, "d_avg": 100 * trajectory.balanced().average_forgetting()}
+        row |= {f"{group}_auroc": 100 * trajectory.group(group).average() for group in dict.fromkeys(groups)}
         rows.append(row | {"gain": 100 * (average - averages[row.get("baseline", "energy")])})
     return rows
 
@@ -284,12 +285,12 @@ def _trajectory(values: list[npt.NDArray[np.float64]], groups: list[str]) -> Tra
     return Trajectory(cube, groups)
 
 
-def _bounds(found: Interval) -> dict[str, float]:
-    return {name: 100 * value for name, value in found._asdict().items()}
+def _bounds(interval: Interval) -> dict[str, float]:
+    return {name: 100 * value for name, value in interval._asdict().items()}
 
 
 def _members(labels: IntArray, real: Partition, groups: Partition, rule: str) -> tuple[IntArray, IntArray]:
-    """The calibration samples behind each group's statistics, and the group each stands for."""
+    """The calibration samples that give each group its statistics, and the group of each."""
     if rule == "group":
         return np.arange(len(labels)), groups.column_tasks[labels]
     parents = [int(real.column_tasks[columns[0]]) for columns in groups]
@@ -298,7 +299,7 @@ def _members(labels: IntArray, real: Partition, groups: Partition, rule: str) ->
 
 
 def _sizes(run: Run) -> list[int]:
-    """The sizes B that give every task of every step a sample and do not exceed what is stored; all of it last."""
+    """Sizes B with at least one sample per task at every step, below the stored size; the stored size last."""
     total, sizes = run.partition.columns, list[int]()
     last = Step(run, run.steps()[-1])
     stored = len(np.asarray(last.calibration().labels)) * total // len(last.columns)
@@ -310,18 +311,18 @@ def _sizes(run: Run) -> list[int]:
 
 
 def _sources(run: Run) -> list[str]:
-    """The sources of calibration samples that every step has, the one in use first."""
-    found = [Step(run, index).calibration_sources() for index in run.steps()]
-    return [name for name in found[-1] if all(name in other for other in found)]
+    """Sources of calibration samples that every step has; the one in use first."""
+    by_step = [Step(run, index).calibration_sources() for index in run.steps()]
+    return [name for name in by_step[-1] if all(name in sources for sources in by_step)]
 
 
 def _notes(run: Run, wanted: Sequence[str]) -> Iterator[str]:
     steps, step = run.steps(), Step(run, run.steps()[-1])
     if len(steps) < len(run.partition):
-        yield f"{len(steps)} of {len(run.partition)} steps are there"
+        yield f"only {len(steps)} of {len(run.partition)} steps are stored"
     if not step.has("features"):
-        yield "no features: herding and the feature-space analogue are left out"
+        yield "no features: herding and prototypes are left out"
     if "buffer" in wanted:
-        yield f"B goes up to {_sizes(run)[-1]}, what is stored; herding picks among these samples"
+        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among these samples"
     if "source" in wanted and len(_sources(run)) == 1:
-        yield f"calibration samples come from one source only, {run.calibration}"
+        yield f"only one source of calibration samples is stored: {run.calibration}"

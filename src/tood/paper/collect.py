@@ -1,10 +1,10 @@
-"""What is kept of finished runs beside the code: figures and manifest, a few dozen kilobytes each, no network.
+"""Collect measured values of finished runs for docs/results: a few dozen kilobytes per run, no weights, no outputs.
 
-FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % of OOD), enough for every table
-                  manifest.json      so that each is a run directory that `tood report` reads
-                  collected.json     the commit, and the diagnostics that need the outputs (drift, energies, distances)
+FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD recall), enough for every table
+                  manifest.json      makes it a run directory that `tood report` reads
+                  collected.json     the commit, and diagnostics that need the outputs (drift, energies, distances)
 FOLDER/figures/STREAM/*.png          figures over learners, of ablations, and of the run that the paper shows
-FOLDER/ablations.md                  the summary of the ablations
+FOLDER/ablations.md                  summary of the ablations
 """
 
 from __future__ import annotations
@@ -30,47 +30,47 @@ if TYPE_CHECKING:
 __all__ = ["Collected", "collect_figures", "collect_runs", "current_commit", "read_collected"]
 
 KEPT = ("accuracy", "auroc", "fpr_at_ood_recall")
-MOST = 200_000  # bytes of a metrics.parquet that keeps every digit
-OF_ONE_RUN = [f"cifar10/icarl/{name}.png" for name in ("task0", "ridges", "tsne", "nearest")]  # as the paper shows
+ROUND_ABOVE = 200_000  # bytes: a larger metrics.parquet is rounded
+OF_ONE_RUN = [f"cifar10/icarl/{name}.png" for name in ("task0", "ridges", "tsne", "nearest")]  # shown in the paper
 
 
 class Collected(NamedTuple):
-    """A run as it was kept."""
+    """A collected run."""
 
     run: Run
     table: Any
-    commit: str  # of the code that collected it
-    point: dict[str, Any]  # what it is in figures over learners
-    along: dict[str, list[float]]  # diagnostics step by step; empty where a run kept no outputs
+    commit: str  # of the code that collected the run
+    point: dict[str, Any]  # its values in figures over learners
+    along: dict[str, list[float]]  # diagnostics per step; empty if the run had no outputs
 
     @property
     def preset(self) -> str:
-        """Whose settings it was trained with."""
+        """The preset it was trained with."""
         return str(self.run.manifest.get("preset") or "unknown")
 
 
 def read_collected(folder: Path) -> list[Collected]:
-    """Every run in a folder that :func:`collect_runs` filled."""
-    found = []
+    """All runs in a folder written by :func:`collect_runs`."""
+    collected = []
     for run in find_runs([folder]):
         file = run.path / "collected.json"
         kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         commit, point, along = kept.get("commit") or "unknown", kept.get("point") or {}, kept.get("along") or {}
-        found.append(Collected(run, load_metrics(run.path), commit, point, along))
-    return found
+        collected.append(Collected(run, load_metrics(run.path), commit, point, along))
+    return collected
 
 
 def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
-    """Copy what is kept of runs that have been measured; returns the names of those that were new or had changed.
+    """Collect measured runs; returns the names of those that were new or had changed.
 
     Parameters
     ----------
     runs:
-        Runs; those without a ``metrics.parquet`` are passed over.
+        Runs; those without a ``metrics.parquet`` are skipped.
     folder:
-        Where to.
+        Target folder.
     commit:
-        Of the code that made them; see :func:`current_commit`.
+        Commit of the code that made them; see :func:`current_commit`.
     """
     copied = []
     for run in runs:
@@ -85,7 +85,7 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
         target.mkdir(parents=True, exist_ok=True)
         file = target / "metrics.parquet"
         save_metrics(table, file)
-        if file.stat().st_size > MOST:  # long streams: to 0.01 points, far below a seed's spread
+        if file.stat().st_size > ROUND_ABOVE:  # to 0.01 points, far below the deviation over seeds
             save_metrics(_rounded(table), file)
         shutil.copyfile(run.path / "manifest.json", target / "manifest.json")
         write_text(target / "collected.json", json.dumps({"commit": commit, **kept}, indent=1) + "\n")
@@ -94,9 +94,9 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
 
 
 def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
-    """Copy figures (over learners, of the run that the paper shows, of ablations) and the ablations' summary."""
+    """Copy the figures over learners, of ablations and of the run that the paper shows, and the ablation summary."""
     copied = []
-    # Several targets may have drawn one figure: the one over most runs comes last and stays.
+    # Several targets may draw the same figure: the target with most runs comes last and wins.
     drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
     places = {
         source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]
@@ -126,7 +126,7 @@ def _place(target: str) -> int:
 
 
 def current_commit() -> str:
-    """The commit checked out in the current folder, ``-dirty`` where files differ from it; "" outside of any."""
+    """The commit checked out in the current folder, with ``-dirty`` if files differ; "" outside a repository."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
@@ -135,7 +135,7 @@ def current_commit() -> str:
 
 
 def _slim(table: pa.Table) -> pa.Table:
-    """The figures that tables show, of every detector at its defaults."""
+    """The rows that tables show: every detector with default settings."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -144,7 +144,7 @@ def _slim(table: pa.Table) -> pa.Table:
 
 
 def _unchanged(target: Path, run: Run, table: pa.Table, kept: dict[str, Any]) -> bool:
-    """Is all that would be written there already, whichever commit wrote it?"""
+    """Whether the target already holds the same content, from any commit."""
     files = [target / name for name in ("metrics.parquet", "manifest.json", "collected.json")]
     if not all(file.exists() for file in files):
         return False
@@ -166,5 +166,5 @@ def _rounded(table: pa.Table) -> pa.Table:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold; NaN, such as the drift of a run without features, is null."""
+    """A value for JSON: NaN, such as the drift of a run without features, becomes null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""``tood reproduce``: the runs behind each table of the paper. Tables share runs, so nothing is trained twice."""
+"""The runs behind each table of the paper. Tables share runs, so nothing is trained twice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tood.runs.sweep import Cell, read_sweep
 __all__ = ["PRESETS", "TARGETS", "cells", "command_of", "notes"]
 
 PRESETS = ("cpu", "paper", "released")
-# The targets that train, and how many seeds each has.
+# The targets that train, with their number of seeds.
 TARGETS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "tinyimagenet": 1, "variations": 1}
 FROM_SCRATCH = (
-    "vit, preset cpu: the own small ViT, from scratch, stands in for the pretrained ViT-B/16, which needs its weights "
-    "and a GPU (--preset paper); its figures do not compare with the paper's"
+    "vit, preset cpu: a small ViT trained from scratch replaces the pretrained ViT-B/16, which needs its weights and a "
+    "GPU (--preset paper); its results are not comparable with the paper's"
 )
 
 
@@ -28,13 +28,13 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
     Parameters
     ----------
     target:
-        A name in :data:`TARGETS`; the grid is the sweep file of that name in ``tood/paper/sweeps``.
+        A name in :data:`TARGETS`; its grid is the sweep file of that name in ``tood/paper/sweeps``.
     out:
-        The parent of the run directories. A run that another target has already made there is not made again.
+        Parent folder of the run directories. Runs that another target has made there are reused.
     preset:
-        ``"cpu"``, ``"paper"`` (its text) or ``"released"`` (its authors' settings).
+        ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it).
     seeds:
-        How many, from 0 on; by default as many as the paper has, or one.
+        Number of seeds, starting at 0; the default is that of :data:`TARGETS`.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
 
 @lru_cache
 def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
-    """The sweep file of a target, or its own one for a preset."""
+    """The configurations in the sweep file of a target; a preset may have a file of its own."""
     folder = resources.files("tood.paper") / "sweeps"
     special = folder / f"{target}-{preset}.yaml"
     with resources.as_file(special if special.is_file() else folder / f"{target}.yaml") as file:
@@ -62,12 +62,12 @@ def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
 
 
 def notes(target: str, preset: str) -> list[str]:
-    """What a reader of a target's figures must know."""
+    """Warnings for readers of the results of a target."""
     return [FROM_SCRATCH] if (target, preset) == ("vit", "cpu") else []
 
 
 def command_of(name: str, preset: str) -> str | None:
-    """The command that makes the run called ``name``; None where no target has it."""
+    """The command that makes the run called ``name``; None if no target includes it."""
     if preset in PRESETS:
         for target in TARGETS:
             if any(cell.config.name == name for cell in cells(target, "runs", preset, seeds=max(TARGETS.values()))):

@@ -1,20 +1,19 @@
-"""The controlled toy: a stream whose geometry is known, so that what happens to the scores can be told apart.
+"""Toy experiment: a class-incremental stream with known geometry (paper, appendix "A Controlled Toy Experiment").
 
-Sixteen Gaussian classes (spread 1) arrive two at a time; their centres are random directions at a fixed distance from
-the origin, and the OOD samples are one more such blob at the origin. An MLP with a growing head learns them task by
-task. Three regimes change one thing each (paper, appendix "A Controlled Toy Experiment with Known Geometry"):
+Sixteen Gaussian classes with standard deviation 1 arrive two at a time. Their centres are random directions at a fixed
+distance from the origin. The OOD samples are one more Gaussian at the origin. An MLP with a growing head learns the
+tasks in turn. Each of three regimes changes one thing:
 
-- ``separated``: centres 4 spreads out, exemplars replayed. The classes stay apart; only the scores drift.
-- ``crowded``: the same with the centres pulled in to 1 spread, where all blobs, the OOD one too, overlap.
-- ``no_replay``: as separated, but nothing is replayed; the exemplars only calibrate. The paper does not show this one.
+- ``separated``: centres at distance 4, exemplars replayed. The classes stay apart; only the scores drift.
+- ``crowded``: centres at distance 1, where all classes and the OOD samples overlap.
+- ``no_replay``: as separated, without replay; the exemplars only calibrate. The paper does not show this regime.
 
-Readings of what the paper leaves open: ReLU after both hidden layers; every layer and each task's new head columns
-start uniform within ±1/√inputs, weight and bias; a batch is drawn from new samples and exemplars shuffled together,
-the last one of an epoch being smaller; the learning rate is constant and the momentum starts from zero at each task;
-exemplars are the first of each class's (random) training samples; the calibration set at a step is the exemplars of
-every class seen, the newest included. A seed gives each regime the same directions, noise and initial weights.
+Choices the paper leaves open: ReLU after both hidden layers; weights and biases start uniform within ±1/√inputs;
+batches mix new samples and exemplars, and the last batch of an epoch is smaller; constant learning rate; momentum
+restarts at zero per task; exemplars are the first training samples of each class; the calibration set at a step is the
+exemplars of all classes seen. A seed gives all regimes the same directions, noise and initial weights.
 
-The network is written out in NumPy: at this size that is several times faster than any framework, and needs none.
+The network is plain NumPy: at this size it is several times faster than a framework, and needs none.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = ["MARGINS", "METHODS", "REGIMES", "Settings", "ToyRun", "check_seeds",
 
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 
-MARGINS = tuple(k / 10 for k in range(11))  # λ, as in the paper's sweep
+MARGINS = tuple(k / 10 for k in range(11))  # values of λ in the paper's sweep
 METHODS: dict[str, tuple[Variant, float] | None] = {
     "energy": None,
     "mean shift, λ=0": ("mean_shift", 0.0),
@@ -54,7 +53,7 @@ METHODS: dict[str, tuple[Variant, float] | None] = {
 
 @dataclass(frozen=True)
 class Regime:
-    """What one regime changes: how far out the centres lie, and whether exemplars are replayed."""
+    """A regime: distance of the class centres from the origin, and whether exemplars are replayed."""
 
     radius: float
     replay: bool
@@ -65,7 +64,7 @@ REGIMES = {"separated": Regime(4.0, True), "crowded": Regime(1.0, True), "no_rep
 
 @dataclass(frozen=True)
 class Settings:
-    """The sizes of the toy; the defaults are the experiment's. Counts of samples are a class, except ``ood``."""
+    """Sizes of the experiment. Sample counts are per class, except ``ood``."""
 
     dimensions: int = 16
     tasks: int = 8
@@ -82,7 +81,7 @@ class Settings:
 
     @property
     def classes(self) -> int:
-        """All classes of the stream."""
+        """Number of classes in the stream."""
         return self.tasks * self.classes_per_task
 
 
@@ -97,15 +96,15 @@ class Samples(NamedTuple):
 
 @dataclass(frozen=True)
 class ToyRun:
-    """Everything measured on one seed in one regime. T steps; AUROC in [0, 1]; NaN where a task is not seen yet."""
+    """Measurements of one seed in one regime over T steps. AUROC in [0, 1]; NaN for tasks not yet learned."""
 
     regime: str
     seed: int
     accuracy: Float64Array  # [T], over the tasks seen
-    auroc: dict[str, Float64Array]  # [T, T] for each of METHODS
-    own_channel: Float64Array  # [T, T]: AUROC of task i by its own energy E_i alone
+    auroc: dict[str, Float64Array]  # [T, T] per method
+    own_channel: Float64Array  # [T, T]: AUROC of task i scored by its own channel E_i alone
     margins: Float64Array  # [len(MARGINS), T, T]: AUROC of robust anchor at each λ
-    gap: dict[str, Float64Array]  # [T]: newest minus first task, before and after re-centring, in energy units
+    gap: dict[str, Float64Array]  # [T]: newest minus first task in energy units, before and after TOOD
 
     def trajectory(self, method: str, steps: int | None = None) -> Trajectory:
         """The trajectory of a method over the first ``steps`` steps, by default all."""
@@ -122,7 +121,7 @@ def linear(rng: np.random.Generator, inputs: int, outputs: int) -> list[Float32A
 
 
 def activations(parameters: Sequence[Float32Array], inputs: Float32Array) -> list[Float32Array]:
-    """The inputs, what each hidden layer makes of them, and last the logits."""
+    """The inputs, the activations of each hidden layer, and the logits."""
     values = [inputs]
     for k in range(0, len(parameters), 2):
         out = values[-1] @ parameters[k]
@@ -134,21 +133,21 @@ def activations(parameters: Sequence[Float32Array], inputs: Float32Array) -> lis
 
 
 def gradients(parameters: Sequence[Float32Array], inputs: Float32Array, labels: IntArray) -> list[Float32Array]:
-    """The gradient of the mean cross-entropy with respect to each parameter."""
+    """Gradient of the mean cross-entropy with respect to each parameter."""
     values = activations(parameters, inputs)
-    delta = values.pop()  # becomes the loss's gradient at the output of the layer at hand
+    delta = values.pop()  # becomes the gradient of the loss at the output of the current layer
     delta -= delta.max(axis=1, keepdims=True)
     np.exp(delta, out=delta)
     delta /= delta.sum(axis=1, keepdims=True)
     delta[np.arange(len(labels)), labels] -= 1
     delta /= len(labels)
-    found: list[Float32Array] = []
+    result: list[Float32Array] = []
     for weight in parameters[-2::-2]:
         below = values.pop()
-        found += [delta.sum(axis=0), below.T @ delta]
+        result += [delta.sum(axis=0), below.T @ delta]
         if values:
             delta = (delta @ weight.T) * (below > 0)
-    return found[::-1]
+    return result[::-1]
 
 
 def train(
@@ -190,12 +189,12 @@ def sample(regime: str, seed: int, settings: Settings | None = None) -> Samples:
 
 
 def _generators(seed: int) -> list[np.random.Generator]:
-    """Independent sources for directions, noise, weights and batches, so that regimes differ in nothing else."""
+    """Independent generators for directions, noise, weights and batches, shared by all regimes of a seed."""
     return [np.random.default_rng(child) for child in np.random.SeedSequence(seed).spawn(4)]
 
 
 def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
-    """Learn the stream of one seed in one regime, and measure every step.
+    """Train on the stream of one seed in one regime, and measure every step.
 
     Parameters
     ----------
@@ -204,7 +203,7 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
     seed:
         0 or more; the same seed gives the same figures.
     settings:
-        The sizes; by default the experiment's.
+        Sizes; the paper's by default.
 
     Examples
     --------
@@ -228,22 +227,24 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
             exemplars, of = _flat(samples.train[:old, : s.exemplars])
             inputs, labels = np.concatenate([inputs, exemplars]), np.concatenate([labels, of])
         train([*body, *head], inputs, labels, s, batches)
-        _measure([*body, *head], samples, s, step, result)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # channels without spread and logits out of range are expected
+            _measure([*body, *head], samples, s, step, result)
     return result
 
 
 def runs(seeds: Sequence[int], settings: Settings | None = None, workers: int = 1) -> Iterator[ToyRun]:
-    """Every regime on every seed, in that order.
+    """All seeds of all regimes, regime by regime.
 
     Parameters
     ----------
     seeds:
-        Different whole numbers, 0 or more.
+        Distinct integers, 0 or more.
     settings:
-        The sizes; by default the experiment's.
+        Sizes; the paper's by default.
     workers:
-        With more than one, runs go to as many processes, each with one BLAS thread: at these sizes further threads
-        cost many times what they save. The figures of a run do not depend on its neighbours.
+        Number of processes, each with one BLAS thread: more threads are slower at these sizes. The result does not
+        depend on it.
     """
     check_seeds(seeds)
     regimes, of = zip(*((regime, seed) for regime in REGIMES for seed in seeds), strict=True)
@@ -257,13 +258,13 @@ def runs(seeds: Sequence[int], settings: Settings | None = None, workers: int = 
 
 
 def check_seeds(seeds: Sequence[int]) -> None:
-    """Complain unless these are different whole numbers, 0 or more."""
+    """Raise a ToodError unless the seeds are distinct integers, 0 or more."""
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise ToodError(f"seeds: expected different whole numbers, 0 or more, found {list(seeds)}")
+        raise ToodError(f"seeds: expected distinct integers, 0 or more, found {list(seeds)}")
 
 
 def _flat(blobs: Float32Array, first: int = 0) -> tuple[Float32Array, IntArray]:
-    """``[classes, n, D]`` as samples ``[classes · n, D]`` and their labels, counted from ``first``."""
+    """``[classes, n, D]`` as samples ``[classes · n, D]`` and their labels, starting at ``first``."""
     return blobs.reshape(-1, blobs.shape[-1]), np.repeat(np.arange(first, first + len(blobs)), blobs.shape[1])
 
 
@@ -281,7 +282,7 @@ def _empty(regime: str, seed: int, s: Settings) -> ToyRun:
 
 
 def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, step: int, result: ToyRun) -> None:
-    """Fill in the row of one step."""
+    """Measure one step, and store it in row ``step`` of the result."""
     partition = Partition.from_sizes([s.classes_per_task] * (step + 1))
     seen = partition.columns
     test, labels = _flat(samples.test[:seen])
@@ -290,12 +291,10 @@ def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, 
     result.accuracy[step] = (test.argmax(axis=1) == labels).mean()
 
     def by_task(id_scores: Any, ood_scores: Any) -> list[float]:
-        # Samples come task by task, as many of each.
+        # Samples are sorted by task, the same number per task.
         return [auroc(own, ood_scores) for own in np.split(id_scores, step + 1)]
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a channel without spread is a finding here, not an accident
-        cal = TOOD(partition).fit(exemplars, exemplar_labels)
+    cal = TOOD(partition).fit(exemplars, exemplar_labels)
     for method, setting in METHODS.items():
         if setting is None:
             result.auroc[method][step, : step + 1] = by_task(energy(test), energy(ood))
@@ -316,6 +315,6 @@ def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, 
 
 
 def _gap(energies: npt.NDArray[Any]) -> float:
-    """How far the newest task's mean energy in its own channel lies above the first task's in its own."""
+    """Mean energy of the newest task in its own channel, minus that of the first task in its own."""
     tasks = np.split(energies, energies.shape[1])
     return float(tasks[-1][:, -1].mean(dtype=np.float64) - tasks[0][:, 0].mean(dtype=np.float64))

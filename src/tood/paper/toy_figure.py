@@ -1,4 +1,4 @@
-"""The toy in one picture: the geometry, the confidence gap and its repair, and where the repair works."""
+"""Figure of the toy experiment: geometry, confidence gap before and after TOOD, and AUROC against the margin."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from tood.errors import MissingDependencyError
 from tood.metrics import Trajectory
 from tood.paper.toy import MARGINS, REGIMES, Settings, ToyRun, sample
-from tood.paper.toy_tables import FIRST, by_regime
+from tood.paper.toy_results import FIRST, by_regime
 from tood.report.appearance import COLOURS
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["toy_figure"]
 
-# Lines differ in dash and marker too.
+# Lines also differ in dash and marker, for readers who cannot distinguish the colours.
 ID, OOD, TOOD, PLAIN = (COLOURS[name] for name in ("id", "far", "tood", "energy"))
 TEXT = "#404040"
 STYLE: dict[Any, Any] = {
@@ -41,9 +41,9 @@ def toy_figure(results: Sequence[ToyRun], settings: Settings | None = None) -> F
     Parameters
     ----------
     results:
-        The runs of every regime, as :func:`tood.paper.toy.runs` yields them.
+        Runs of every regime, from :func:`tood.paper.toy.runs`.
     settings:
-        What they were run with; by default the experiment's.
+        Settings of these runs; the paper's by default.
     """
     try:
         import matplotlib
@@ -64,15 +64,15 @@ def toy_figure(results: Sequence[ToyRun], settings: Settings | None = None) -> F
 
 def _caption(seeds: int, s: Settings) -> str:
     return (
-        "(a) one seed; each class is drawn in its own plane through the origin, where its distance from the OOD core "
-        f"is true; circles: where the centres lie.  (b, c) mean and range over {seeds} seed{'s' * (seeds > 1)};\n"
-        f"{s.test * s.classes_per_task:,} test samples a task, {s.ood:,} OOD samples, "
-        f"{s.exemplars * s.classes_per_task} exemplars a task for calibration."
+        "(a) one seed; each class is drawn in its own plane through the origin, which keeps its distance from the OOD "
+        f"samples; circles: class centres.  (b, c) mean and range over {seeds} seed{'s' * (seeds > 1)};\n"
+        f"{s.test * s.classes_per_task:,} test samples per task, {s.ood:,} OOD samples, "
+        f"{s.exemplars * s.classes_per_task} exemplars per task for calibration."
     )
 
 
 def _geometry(axes: Axes, seed: int, s: Settings, shown: int = 40) -> None:
-    """Each class in its own plane through the origin, so that its distance from the OOD core is true."""
+    """Draw each class in its own plane through the origin, which preserves its distance from the OOD samples."""
     samples = sample("separated", seed, s)
     angles = np.pi / 2 - 2 * np.pi * (np.arange(s.classes) + 0.5) / s.classes
     for c, angle in enumerate(angles):
@@ -93,14 +93,14 @@ def _geometry(axes: Axes, seed: int, s: Settings, shown: int = 40) -> None:
         axes.text(x, y, f"task {task}", ha="center", va="center", color=ID)
     ticks = np.arange(-8, 9, 4)
     axes.set(aspect="equal", anchor="N", xlim=(-edge, edge), ylim=(-edge, edge), xticks=ticks, yticks=ticks)
-    axes.set(title="(a) Classes around an OOD core", xlabel="distance from the origin (spreads of a blob)")
+    axes.set(title="(a) Classes around OOD samples", xlabel="distance from the origin (standard deviations)")
     axes.legend(
         loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=4, markerscale=2, columnspacing=1, handlelength=1.6
     )
 
 
 def _plane(first: Any, second: Any) -> Any:
-    """``[2, D]``: an orthonormal basis of the plane of two vectors, the first vector's direction first."""
+    """Orthonormal basis ``[2, D]`` of the plane of two vectors; the first row has the direction of the first vector."""
     u = first / np.linalg.norm(first)
     v = second - (second @ u) * u
     return np.stack([u, v / np.linalg.norm(v)])
@@ -109,7 +109,7 @@ def _plane(first: Any, second: Any) -> Any:
 def _gap(axes: Axes, separated: Sequence[ToyRun]) -> None:
     steps = np.arange(len(separated[0].accuracy))
     for name, label, style in (
-        ("before", "before: energy as it is", {"color": PLAIN, "marker": "s", "ls": "-"}),
+        ("before", "before: energy", {"color": PLAIN, "marker": "s", "ls": "-"}),
         ("robust_anchor", "after: TOOD, robust anchor", {"color": TOOD, "marker": "o", "ls": "-"}),
         ("mean_shift", "after: TOOD, mean shift", {"color": TOOD, "marker": "^", "ls": "--", "mfc": "white"}),
     ):
@@ -136,7 +136,7 @@ def _margins(axes: Axes, regimes: dict[str, list[ToyRun]]) -> None:
     axes.plot([], [], color=TOOD, marker="o", ms=4, label="TOOD, robust anchor")
     axes.plot([], [], color=PLAIN, ls="--", label="energy")
     axes.set(
-        title="(c) Where it helps, and where it hurts",
+        title="(c) When it helps, and when it hurts",
         xlabel="margin weight λ",
         ylabel=f"Avg AUROC, first {FIRST} steps (%)",
         xlim=(-0.03, 1.03),
@@ -146,7 +146,7 @@ def _margins(axes: Axes, regimes: dict[str, list[ToyRun]]) -> None:
 
 
 def _line(axes: Axes, x: Any, curves: Sequence[Any], label: str | None, style: dict[str, Any]) -> None:
-    """The mean over seeds, and their range as a band."""
+    """Draw the mean over seeds as a line and their range as a band."""
     values = np.array(curves)
     axes.plot(x, values.mean(axis=0), ms=4, lw=1.5, label=label, **style)
     axes.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, lw=0)

@@ -1,9 +1,7 @@
-"""The ablations of a set of runs: tables with a row a measurement, a summary beside the paper's findings, figures."""
+"""Ablations of several runs: one CSV and JSON table per ablation, a summary beside the paper's findings, figures."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tood.files import write_text
+from tood.files import csv_text, write_text
 from tood.paper.ablations import ablate
 from tood.paper.reference import table_rows
 from tood.report.appearance import label
@@ -26,34 +24,34 @@ Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, list[Row]]
 PRIMARY = "tood_robust_anchor"
 STATISTICS = ("mean", "lowest", "highest", "settings")
-SETTLED = 0.5  # points: B is enough where the mean stays this near to that with every stored sample
+SETTLED = 0.5  # points: B is enough if the mean stays this close to that of the full stored set
 ENOUGH = "settled by B = 100, share of settings"
-FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages; all: every setting."
-SETTING = "A setting is a learner on a stream, the mean over its seeds."
+FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages. All: every setting."
+SETTING = "A setting is a learner on a stream; its seeds are averaged."
 FIGURES = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "gain", "gain_low", "gain_high", "low", "high")
 TERMS = (
-    "Task rule: statistics of a group from all samples of its real task, as the authors' code does. Herding: against "
-    "random draws, among the stored samples, at the largest B below all of them. Anchor: the largest change."
+    "Task rule: statistics of a group from all samples of its real task, as in the authors' code. Herding: against "
+    "random draws from the stored samples, at the largest B below their number. Anchor: the largest change."
 )
 TWO_VALUES = (
-    "The paper (means over five learners and both CIFAR streams) states +3.1 for TOOD beside these ablations; its own "
-    "Table 1 averages +1.7 (robust anchor) and +1.9 (mean shift), which stand above."
+    "The paper states +3.1 for TOOD beside these ablations (mean over five learners and both CIFAR streams); its own "
+    "Table 1 averages +1.7 (robust anchor) and +1.9 (mean shift), the values shown above."
 )
 
 
 def gather_ablations(
     runs: Iterable[Run], only: Sequence[str] = (), say: Callable[[str], object] | None = None, **options: int
 ) -> tuple[Rows, list[str]]:
-    """The rows of every run, each with ``run``, ``stream``, ``learner`` and ``seed`` in front; and notes.
+    """Run the ablations on every run. Rows begin with ``run``, ``stream``, ``learner`` and ``seed``.
 
     Parameters
     ----------
     runs:
-        Runs with outputs.
+        Runs with stored outputs.
     only, options:
-        As :func:`tood.paper.ablations.ablate` takes them.
+        Passed to :func:`tood.paper.ablations.ablate`.
     say:
-        Called with the name of each run before it is worked on.
+        Called with the name of each run before it starts.
     """
     rows: Rows = {}
     notes: dict[str, list[str]] = {}
@@ -62,18 +60,18 @@ def gather_ablations(
             say(run.path.name)
         identity: Row = {"run": run.path.name, "stream": run.stream, "learner": learner_label(run)}
         identity["seed"] = run.manifest.get("seed")
-        found = ablate(run, only, **options)
-        for name, cases in found.rows.items():
+        result = ablate(run, only, **options)
+        for name, cases in result.rows.items():
             rows.setdefault(name, []).extend(identity | case for case in cases)
-        for note in found.notes:
+        for note in result.notes:
             notes.setdefault(note, []).append(run.path.name)
     return rows, [f"{note} ({', '.join(names)})" for note, names in notes.items()]
 
 
 def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
-    """What the paper's ablations ask, as ``(finding, learner, a figure a run)``; the learner is "" where all count."""
-    for row_name in ("maximum of task energies", "temperature", "tood_prototype", PRIMARY, "tood_mean_shift"):
-        yield row_name, "", [row["gain"] for row in rows.get("mechanism", ()) if row["mechanism"] == row_name]
+    """The paper's questions as ``(finding, learner, one value per run)``; learner "" means all learners."""
+    for name in ("maximum of task energies", "temperature", "tood_prototype", PRIMARY, "tood_mean_shift"):
+        yield name, "", [row["gain"] for row in rows.get("mechanism", ()) if row["mechanism"] == name]
     for split in ("2", "3", "singletons"):
         for rule in ("group", "task"):
             name = f"split by {split}" + (", task rule" if rule == "task" else "")
@@ -102,14 +100,14 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
 
 
 def over_seeds(rows: Rows) -> Rows:
-    """The rows of settings: those that differ in their run and seed alone become one, with the mean of each figure."""
-    found: Rows = {}
+    """Average over seeds: rows that differ only in run and seed become one row with the mean of each value."""
+    averaged: Rows = {}
     for name, of in rows.items():
         groups: dict[tuple[Any, ...], list[Row]] = {}
         for row in of:
             case = {k: v for k, v in row.items() if k not in ("run", "seed", *FIGURES)}
             groups.setdefault(tuple(case.items()), []).append(row)
-        found[name] = [
+        averaged[name] = [
             {"run": f"{seeds[0]['stream']} {seeds[0]['learner']}"}
             | {
                 k: float(np.mean([row[k] for row in seeds])) if k in FIGURES else v
@@ -118,13 +116,14 @@ def over_seeds(rows: Rows) -> Rows:
             }
             for seeds in groups.values()
         ]
-    return found
+    return averaged
 
 
 def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", largest: bool = False) -> list[float]:
-    """For each run, avg_auroc of the rows that match ``after`` minus that of those that match ``before``.
+    """Per run: avg_auroc of the rows that match ``after`` minus that of the rows that match ``before``.
 
-    Rows are compared with those of equal ``within``, and the mean over its values is taken, or the ``largest`` change.
+    Only rows with the same value of ``within`` are compared; the result is the mean over these values, or with
+    ``largest`` the largest absolute change.
     """
     groups: dict[str, dict[Any, tuple[list[float], list[float]]]] = {}
     for row in rows:
@@ -132,52 +131,52 @@ def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", 
         for values, wanted in zip(pair, (after, before), strict=True):
             if all(row[name] == value for name, value in wanted.items()):
                 values.append(row["avg_auroc"])
-    found = []
+    result = []
     for of_run in groups.values():
         changes = [float(np.mean(a) - np.mean(b)) for a, b in of_run.values() if a and b]
         if changes:
-            found.append(max(map(abs, changes)) if largest else float(np.mean(changes)))
-    return found
+            result.append(max(map(abs, changes)) if largest else float(np.mean(changes)))
+    return result
 
 
 def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
-    """The findings, means over runs, beside the paper's; over its five learners alone too, where there are others.
+    """The findings averaged over runs, beside the paper's; with other learners also over the paper's five alone.
 
     Parameters
     ----------
     rows, notes:
-        What :func:`gather_ablations` returned.
+        Results of :func:`gather_ablations`.
     """
     known = {(row["finding"], row["learner"]): row["value"] for row in table_rows("findings.csv")}
     settings = over_seeds(rows)
-    five = {name: [row for row in found if row["learner"] in LEARNERS] for name, found in settings.items()}
+    five = {name: [row for row in table if row["learner"] in LEARNERS] for name, table in settings.items()}
     parts = {"": settings} if five == settings or not any(five.values()) else {"five": five, "all": settings}
-    found = [{(name, learner): values for name, learner, values in findings(part)} for part in parts.values()]
+    measured = [{(name, learner): values for name, learner, values in findings(part)} for part in parts.values()]
     shown = []
-    for name, learner in found[-1]:
+    for name, learner in measured[-1]:
         theirs = known.get((name.split(":")[0], learner))
-        cells = [cell for part in found for cell in _cells(part.get((name, learner), []))]
+        cells = [cell for part in measured for cell in _cells(part.get((name, learner), []))]
         if any(cells):  # the paper's figure, over its five learners, after the first part
             cells.insert(len(STATISTICS), None if theirs is None else Cell(Summary(float(theirs), 0.0, 1)))
             shown.append((f"{name}, {label(learner)}" if learner else label(name), tuple(cells)))
     columns = [Column(part, name, 0 if name == "settings" else 2) for part in parts for name in STATISTICS]
     columns.insert(len(STATISTICS), Column(next(iter(parts)), "paper", 2))
-    said = (
-        "Changes of Avg AUROC in points: over energy; of TOOD on prototypes over prototypes; of margin 0.5 over 0; "
-        "else against the default.",
+    remarks = (
+        "Changes of Avg AUROC in points: over energy; TOOD on prototypes over prototypes; margin 0.5 over 0; otherwise "
+        "over the default.",
         AVERAGE_NOTE,
         SETTING,
         *([FIVE] if len(parts) > 1 else []),
         TWO_VALUES,
         TERMS,
-        f"Settled: from that B on the mean over draws stays within {SETTLED} points of that with every stored sample; "
-        "the paper says from between 50 and 100 on.",
-        *_agreement(found[0], known),
+        f"Settled: from this B on the mean over draws stays within {SETTLED} points of that of the full set; the "
+        "paper says from between 50 and 100 on.",
+        *_agreement(measured[0], known),
         *_anchors(rows),
         *_intervals(rows),
         *(f"{note}." for note in notes),
     )
-    return Table("ablations", f"Ablations of {_named(rows)}", tuple(columns), tuple(shown), said, "finding")
+    return Table("ablations", f"Ablations of {_named(rows)}", tuple(columns), tuple(shown), remarks, "finding")
 
 
 def _cells(values: Sequence[float]) -> list[Cell | None]:
@@ -188,24 +187,24 @@ def _cells(values: Sequence[float]) -> list[Cell | None]:
 
 
 def write_ablations(rows: Rows, summary: Table, folder: Path) -> list[Path]:
-    """Write ``NAME.csv`` and ``NAME.json`` for each ablation, and the summary as ``summary.md``; returns the files."""
+    """Write ``NAME.csv`` and ``NAME.json`` per ablation, and ``summary.md``; returns the files."""
     from tood.report.render import to_markdown
 
     folder.mkdir(parents=True, exist_ok=True)
     contents = {folder / "summary.md": to_markdown(summary)}
-    for name, found in rows.items():
-        contents[folder / f"{name}.csv"] = _csv(found)
-        contents[folder / f"{name}.json"] = json.dumps(found, indent=1) + "\n"
+    for name, table in rows.items():
+        contents[folder / f"{name}.csv"] = csv_text(table)
+        contents[folder / f"{name}.json"] = json.dumps(table, indent=1) + "\n"
     for path, text in contents.items():
         write_text(path, text)
     return list(contents)
 
 
 def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
-    """The figures of each stream, as PNG and PDF, in a folder a stream; returns the files.
+    """Draw the figures as PNG and PDF, in one folder per stream; returns the files.
 
-    Where the paper's five learners are among the runs, they alone are drawn: more lines could not be told apart, and
-    bars are means. The tables have all.
+    If the paper's five learners are among the runs, only they are drawn: more lines are hard to distinguish, and bars
+    are means. The tables have all.
     """
     from tood.report.figures import buffer_size, margin, mechanism
     from tood.report.figures.style import save
@@ -234,37 +233,37 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
 def _anchors(rows: Rows) -> Iterator[str]:
     moved = [change for name, _, changes in findings(rows) if name.startswith("anchor") for change in changes]
     if moved:
-        yield f"The anchor: the largest change in any run is {max(moved):.1g} points; the paper's is 0.00015."
+        yield f"Anchor: the largest change in any run is {max(moved):.1g} points; the paper's is 0.00015."
 
 
 def _intervals(rows: Rows) -> Iterator[str]:
-    """In how many runs the bootstrap interval of a gain leaves out zero."""
+    """Number of runs whose bootstrap interval of the gain excludes zero."""
     for detector in (PRIMARY, "tood_mean_shift"):
         own = [row for row in rows.get("interval", ()) if row["detector"] == detector]
         if own:
             up, down = sum(row["gain_low"] > 0 for row in own), sum(row["gain_high"] < 0 for row in own)
             yield (
-                f"{label(detector)} over energy, 95 % bootstrap intervals: above zero in {up}, below in {down}, around "
-                f"it in {len(own) - up - down} of {len(own)} runs."
+                f"{label(detector)} over energy, 95 % bootstrap intervals: above zero in {up}, below in {down}, with "
+                f"zero inside in {len(own) - up - down} of {len(own)} runs."
             )
 
 
-def _agreement(found: Mapping[tuple[str, str], list[float]], known: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Of changes that the paper states, which have its sign here."""
+def _agreement(measured: Mapping[tuple[str, str], list[float]], known: Mapping[tuple[str, str], str]) -> Iterator[str]:
+    """Which of the changes that the paper states have the same sign here."""
     signs: dict[bool, list[str]] = {True: [], False: []}
-    for (name, learner), values in found.items():
+    for (name, learner), values in measured.items():
         theirs = known.get((name, learner))
         if values and theirs is not None and name != ENOUGH:
             words = f"{name} ({label(learner)})" if learner else label(name)
             signs[float(theirs) * float(np.mean(values)) > 0].append(words)
     for same, names in signs.items():
         if names:
-            yield f"{'The same sign as' if same else 'Another sign than'} the paper's: {', '.join(names)}."
+            yield f"{'Same sign as' if same else 'Opposite sign to'} the paper: {', '.join(names)}."
 
 
 def _named(rows: Rows) -> str:
-    """How many runs of which streams."""
-    streams = {row["run"]: row["stream"] for found in rows.values() for row in found}
+    """The number of runs per stream."""
+    streams = {row["run"]: row["stream"] for table in rows.values() for row in table}
     counts = Counter(streams.values())
     return ", ".join(f"{count} {stream} run{'s' * (count > 1)}" for stream, count in counts.items())
 
@@ -274,38 +273,29 @@ def _runs(rows: Iterable[Row]) -> list[str]:
 
 
 def _below_all(buffer: Sequence[Row]) -> list[Row]:
-    """Of each run the rows of its second largest B: with every stored sample both selections are the same set."""
-    found = []
+    """The rows of each run at its second largest B: at the largest, both selections are the full stored set."""
+    chosen = []
     for run in _runs(buffer):
         own = [row for row in buffer if row["run"] == run]
         *below, _ = sorted({row["B"] for row in own})
-        found += [row for row in own if below and row["B"] == below[-1]]
-    return found
+        chosen += [row for row in own if below and row["B"] == below[-1]]
+    return chosen
 
 
 def _as_in_the_paper(rows: Sequence[Row]) -> Sequence[Row]:
-    """Those of CIFAR-10, the stream of the paper's figures on λ and B, where there are any."""
+    """The rows of CIFAR-10, on which the paper's figures of λ and B are based; all rows if there are none."""
     return [row for row in rows if row["stream"] == "cifar10"] or rows
 
 
 def _settled(buffer: Sequence[Row]) -> list[float | None]:
-    """The smallest B from which on the mean over draws stays near that of the largest, a run; None if it is that."""
+    """Per run: the smallest B from which the mean over draws stays close to that of the largest; None if only that."""
     drawn = [row for row in _as_in_the_paper(buffer) if row["selection"] == "random"]
-    found: list[float | None] = []
+    smallest: list[float | None] = []
     for run in _runs(drawn):
         own = [row for row in drawn if row["run"] == run]
         sizes = sorted({row["B"] for row in own})
         means = [float(np.mean([row["avg_auroc"] for row in own if row["B"] == size])) for size in sizes]
         far = [place for place, mean in enumerate(means) if abs(mean - means[-1]) > SETTLED]
         first = far[-1] + 1 if far else 0
-        found.append(float(sizes[first]) if first < len(sizes) - 1 else None)
-    return found
-
-
-def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    out = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+        smallest.append(float(sizes[first]) if first < len(sizes) - 1 else None)
+    return smallest
