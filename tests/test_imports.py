@@ -13,9 +13,9 @@ LAYERS = [
     {"arrays", "files", "ranks", "ray_tasks", "registry", "sampling"},
     {"partition", "checks", "energy", "calibration"},
     {"metrics"},
-    {"detectors"},
+    {"detectors", "models"},  # ODIN and AdaScale run the network; extract returns Outputs
     {"decision"},
-    {"streams", "models"},
+    {"streams"},
     {"learners"},
     {"deploy", "export", "testing"},
     {"runs"},
