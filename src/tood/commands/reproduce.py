@@ -28,12 +28,8 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
     show_default=True,
     help="Settings: in the paper's text, as its authors ran it, or short runs for a CPU.",
 )
-@click.option(
-    "--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder."
-)
-@click.option(
-    "--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes."
-)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
 @click.option("--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for table1 and table2, else 1]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
