@@ -84,6 +84,8 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         Called with the temporary path; must write that file.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise ToodError(f"{target.parent}: no such folder; make it first, or write {target.name} elsewhere")
     _remove_leftovers(target)
     prefix = f".{target.name[:100]}.{_machine()}-{os.getpid()}."
     handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)

@@ -3,6 +3,8 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -86,10 +88,114 @@ def test_errors_are_one_line(folder):
     np.savez("bare.npz", logits=np.zeros((3, 6)))
     result = tood("calibrate", "--logits", "bare.npz", "--tasks", "tasks.json", "--out", "x.safetensors")
     assert result.returncode == 1 and result.stderr.count("\n") == 1
-    assert result.stderr.startswith("tood: bare.npz: expected the arrays logits and labels, found logits")
+    assert result.stderr.startswith("tood: bare.npz: expected labels beside the logits, found none")
     result = tood("calibrate", *GIVEN, "--holdout", "0.5", "--folds", "3")
     assert result.returncode == 2 and "one of --holdout, --conformal and --folds" in result.stderr
     result = tood("calibrate", *GIVEN, "--ties", "randomized")
-    assert result.returncode == 2 and "--ties is about p-values" in result.stderr
+    assert result.returncode == 2 and "--ties is about decisions" in result.stderr
     result = tood("calibrate", "--logits", "bare.npz", "--tasks", "tasks.json", "--out", "bare.npz")
     assert result.returncode == 2 and "bare.npz is an input" in result.stderr
+    result = tood("calibrate", *GIVEN[:4], "--out", "absent/cal.safetensors")
+    assert result.returncode == 1 and result.stderr.startswith("tood: absent: no such folder")
+
+
+def csv(path, logits, **columns):
+    table = {**columns, **{f"logit_{c}": logits[:, c] for c in range(logits.shape[1])}}
+    pyarrow.csv.write_csv(pa.table(table), path)
+
+
+def test_csv_in_and_scores_with_ids_out(folder):
+    data, new = np.load("cal.npz"), np.load("new.npy")
+    csv("cal.csv", data["logits"], label=data["labels"])
+    np.savetxt("bare.csv", data["logits"], delimiter=",")
+    np.savetxt("labels.csv", data["labels"], fmt="%d")
+    tasks = ("--tasks", "[[0, 1], [2, 3], [4, 5]]")
+    run(calibrate, "--logits", "cal.csv", *tasks, "--out", "a.safetensors", "--holdout", 0.5)
+    run(calibrate, "--logits", "bare.csv", "--labels", "labels.csv", *tasks, "--out", "b.safetensors", "--holdout", 0.5)
+    run(calibrate, *GIVEN, "--holdout", 0.5)
+    csv("new.csv", new, id=[f"{row:03d}" for row in range(600)])
+    for name in ("a", "b"):
+        result = run(
+            score,
+            "--calibrator",
+            f"{name}.safetensors",
+            "--in",
+            "new.csv",
+            "--out",
+            f"{name}.parquet",
+            "--keep",
+            "id",
+            "--alpha",
+            0.1,
+        )
+        assert result.exit_code == 0, result.output
+    run(score, "--calibrator", "cal.safetensors", "--in", "new.npy", "--out", "npy.parquet", "--alpha", 0.1)
+    table, other, expected = (pq.read_table(f"{name}.parquet") for name in ("a", "b", "npy"))
+    assert table.equals(other) and table["id"].to_pylist()[:2] == ["000", "001"]
+    np.testing.assert_allclose(table["score"].to_numpy(), expected["score"].to_numpy(), rtol=1e-9)
+
+
+def test_the_summary_counts_what_the_file_holds(folder):
+    run(calibrate, *GIVEN, "--holdout", 0.5)
+    new = np.concatenate([np.load("new.npy"), np.zeros((100, 6)), np.full((1, 6), np.nan)])
+    np.save("new.npy", new)
+    given = (
+        "--calibrator",
+        "cal.safetensors",
+        "--in",
+        "new.npy",
+        "--out",
+        "s.parquet",
+        "--alpha",
+        0.1,
+        "--invalid",
+        "reject",
+    )
+    result = run(score, *given)
+    table = pq.read_table("s.parquet")
+    rejected = 701 - sum(table["accept"].to_pylist())
+    assert f"rejected: {rejected:,} ({rejected / 701:.1%})" in result.stdout
+    assert "invalid: 1 rows with a missing, NaN or infinite logit, rejected, with a null score" in result.stdout
+    figures = json.loads(run(score, *given, "--json").stdout)
+    assert figures["rejected"] == rejected == figures["invalid"] + sum(figures["rejected_tasks"])
+    assert figures["tasks"] == [table["task"].to_pylist().count(t) for t in range(3)]
+    assert run(score, *given, "--quiet").output == ""
+
+
+def test_rows_are_those_of_the_file(folder):
+    data = dict(np.load("cal.npz"))
+    data["logits"][417, 3] = np.nan
+    np.savez("nan.npz", **data)
+    given = ("--logits", "nan.npz", "--tasks", "tasks.json", "--out", "cal.safetensors", "--holdout", 0.5)
+    result = CliRunner().invoke(calibrate, [str(a) for a in given])
+    assert str(result.exception).startswith("nan.npz: row 417, column 3: expected a finite number, found nan")
+    assert json.loads(run(calibrate, *given, "--invalid", "reject", "--json").stdout)["left_out"] == 1
+    labels = np.load("cal.npz")["labels"]
+    labels[99] = 6
+    np.save("wrong.npy", labels)
+    result = CliRunner().invoke(calibrate, [*GIVEN, "--labels", "wrong.npy", "--holdout", "0.5"])
+    assert str(result.exception) == "wrong.npy: labels: expected logit columns 0 to 5, found 6 at row 99"
+
+
+def test_risk_bounds_the_error_among_accepted(folder):
+    data = dict(np.load("cal.npz"))
+    wrong = np.random.default_rng(1).random(600) < 0.2  # a fifth of the labels are not what the logits say
+    data["labels"] = np.where(wrong, (data["labels"] + 1) % 6, data["labels"])
+    np.savez("cal.npz", **data)
+    run(calibrate, *GIVEN, "--holdout", 0.5)
+    given = ("--calibrator", "cal.safetensors", "--in", "new.npy", "--out", "s.parquet")
+    run(score, *given, "--risk", 0.4)
+    limit = Conformal.load("cal.safetensors").risk_threshold(0.4)
+    table = pq.read_table("s.parquet")
+    np.testing.assert_array_equal(table["accept"].to_numpy(), table["score"].to_numpy() >= limit)
+    result = CliRunner().invoke(score, [*given, "--risk", "0.05"])
+    assert "risk: an error rate of 0.05 cannot be guaranteed at any threshold" in str(result.exception)
+
+
+def test_tasks_are_a_file_or_json(folder):
+    for tasks, match in (
+        ("[[0, 1], [1]]", "column 1 is in task 0 and in task 1"),
+        ("nofile.json", "found 'nofile.json'"),
+    ):
+        result = CliRunner().invoke(calibrate, ["--logits", "cal.npz", "--tasks", tasks, "--out", "x.safetensors"])
+        assert str(result.exception).startswith("--tasks: ") and match in str(result.exception)

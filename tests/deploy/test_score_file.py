@@ -1,11 +1,9 @@
-import os
-import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,7 +13,7 @@ from tood.deploy import score_file as score_file_module
 from tood.deploy.score_file import score_file
 
 ROWS = 1000
-BENCHMARK = Path(__file__).parents[1] / "benchmarks" / "score_stream.py"
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "score_stream.py"
 
 
 @pytest.fixture
@@ -36,95 +34,94 @@ def files(tmp_path, monkeypatch):
 def test_the_file_holds_what_the_library_says(files):
     logits = np.load(files / "logits.npy")
     conformal = Conformal.load(files / "conservative.safetensors")
-    assert score_file(files / "conservative.safetensors", files / "logits.npy", files / "s.parquet", alpha=0.1) == (
-        ROWS,
-        0,
-    )
+    scored = score_file(files / "conservative.safetensors", files / "logits.npy", files / "s.parquet", alpha=0.1)
     table = pq.read_table(files / "s.parquet")
     decision = conformal.decide(logits, alpha=0.1)
     for name, expected in zip(("accept", "p_value", "score", "task"), decision, strict=True):
         np.testing.assert_array_equal(table[name].to_numpy(), expected)
     assert [str(field.type) for field in table.schema] == ["float", "int32", "double", "bool"]
     assert 0.05 < table["accept"].to_numpy().mean() < 0.95
+    assert (scored.rows, scored.invalid, scored.rejected) == (ROWS, 0, (~decision.accept).sum())
+    assert scored.tasks == np.bincount(decision.task, minlength=3).tolist()
+    assert scored.rejected_tasks == np.bincount(decision.task[~decision.accept], minlength=3).tolist()
+    for share, value in scored.quantiles.items():
+        expected = np.quantile(decision.score, float(share), method="inverted_cdf")
+        assert value == pytest.approx(expected, rel=1e-6)
     score_file(files / "cal.safetensors", files / "logits.npy", files / "plain.parquet")
     plain = pq.read_table(files / "plain.parquet")
     assert plain.column_names == ["score", "task"]
     np.testing.assert_array_equal(plain["score"].to_numpy(), conformal.cal.score(logits))
     np.testing.assert_array_equal(plain["task"].to_numpy(), conformal.cal.assign(logits))
-    assert not list(files.glob("*.partial")) and not list(files.glob(".*"))
+    assert not list(files.glob(".*"))
 
 
-@pytest.mark.parametrize("ties", ["conservative", "randomized"])
-@pytest.mark.parametrize("layout", ["npy", "npz", "parquet"])
-def test_an_interrupted_run_goes_on_and_ends_with_the_same_bytes(files, ties, layout):
-    source = files / f"logits.{layout}"
+def test_random_ties_are_the_same_in_every_format(files):
     logits = np.load(files / "logits.npy")
-    if layout == "npz":
-        np.savez_compressed(source, logits=logits)
-    elif layout == "parquet":
-        import pyarrow as pa
-
-        pq.write_table(pa.table({f"logit_{c}": logits[:, c] for c in range(6)}), source, row_group_size=190)
-    calibrator = files / f"{ties}.safetensors"
-    score_file(calibrator, files / "logits.npy", files / "whole.parquet", alpha=0.1)
-
-    def stop_after(rows):
-        def progress(done, total):
-            if done >= rows:
-                raise KeyboardInterrupt
-
-        return progress
-
-    for rows, torn in ((130, 0), (400, 17), (ROWS, 0)):
-        with pytest.raises(KeyboardInterrupt):
-            score_file(calibrator, source, files / "s.parquet", alpha=0.1, progress=stop_after(rows))
-        assert not (files / "s.parquet").exists()
-        with (files / "s.parquet.partial").open("ab") as partial:
-            partial.write(b"\0" * torn)  # as if killed within a write
-    assert score_file(calibrator, source, files / "s.parquet", alpha=0.1) == (ROWS, ROWS)
-    assert (files / "s.parquet").read_bytes() == (files / "whole.parquet").read_bytes()
-    assert not (files / "s.parquet.partial").exists()
+    np.savez_compressed(files / "logits.npz", logits=logits)
+    pq.write_table(pa.table({f"logit_{c}": logits[:, c] for c in range(6)}), files / "l.parquet", row_group_size=190)
+    outputs = []
+    for name in ("logits.npy", "logits.npz", "l.parquet"):
+        score_file(files / "randomized.safetensors", files / name, files / "s.parquet", alpha=0.1)
+        outputs.append(pq.read_table(files / "s.parquet"))
+    assert outputs[0].equals(outputs[1]) and outputs[0].equals(outputs[2])
 
 
-def test_a_killed_process_goes_on(files):
-    command = """
-import os, signal, sys
-from tood.deploy import score_file as batch
-batch.PART = 64
-stop = int(sys.argv[1])
-progress = lambda done, rows: os.kill(os.getpid(), signal.SIGKILL) if done >= stop else None
-print(batch.score_file("randomized.safetensors", "logits.npy", "s.parquet", alpha=0.1, progress=progress))
-"""
-    run = lambda stop: subprocess.run(  # noqa: E731
-        [sys.executable, "-c", command, str(stop)], cwd=files, capture_output=True, text=True
-    )
-    assert run(300).returncode == -signal.SIGKILL
-    assert not (files / "s.parquet").exists()
-    assert re.search("resumed=(320|384)", run(10**9).stdout)  # the next part may have been written meanwhile
-    score_file(files / "randomized.safetensors", files / "logits.npy", files / "whole.parquet", alpha=0.1)
-    assert (files / "s.parquet").read_bytes() == (files / "whole.parquet").read_bytes()
-
-
-def test_parts_made_from_other_things_are_not_used(files):
-    given = {"calibrator": files / "conservative.safetensors", "source": files / "logits.npy", "alpha": 0.1}
-    np.save(files / "other.npy", np.load(files / "logits.npy") + 1)
-
+def test_a_killed_run_leaves_nothing(files):
     def progress(done, rows):
-        if done >= 500:
+        if done >= 130:
             raise KeyboardInterrupt
 
-    def resumed(before=lambda: None, **changes):
-        with pytest.raises(KeyboardInterrupt):
-            score_file(**given, target=files / "s.parquet", progress=progress)
-        before()
-        return score_file(**{**given, **changes}, target=files / "s.parquet").resumed
+    before = sorted(files.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        score_file(files / "cal.safetensors", files / "logits.npy", files / "s.parquet", progress=progress)
+    assert sorted(files.iterdir()) == before
 
-    assert resumed() in (512, 576)  # the next part may be written while the progress of one is told
-    assert resumed(alpha=0.2) == 0
-    assert resumed(alpha=None) == 0
-    assert resumed(calibrator=files / "randomized.safetensors") == 0
-    assert resumed(source=files / "other.npy") == 0
-    assert resumed(before=lambda: os.utime(files / "logits.npy", ns=(1, 1))) == 0  # written to in between
+
+def test_invalid_rows_are_rejected_and_counted(files):
+    logits = np.load(files / "logits.npy")
+    bad = logits.copy()
+    bad[[3, 700], [2, 5]] = np.nan, np.inf
+    np.save(files / "bad.npy", bad)
+    given = (files / "conservative.safetensors", files / "bad.npy", files / "s.parquet")
+    with pytest.raises(ToodError, match=r"bad.npy: row 3, column 2: expected a finite number, found nan; .--invalid"):
+        score_file(*given, alpha=0.1)
+    scored = score_file(*given, alpha=0.1, invalid="reject")
+    table = pq.read_table(files / "s.parquet").to_pydict()
+    for name in ("score", "task", "p_value"):
+        assert [row for row, value in enumerate(table[name]) if value is None] == [3, 700]
+    assert not table["accept"][3] and not table["accept"][700]
+    expected = Conformal.load(files / "conservative.safetensors").decide(logits, alpha=0.1)
+    rest = np.setdiff1d(np.arange(ROWS), [3, 700])
+    np.testing.assert_array_equal(np.array(table["score"], dtype=float)[rest], expected.score[rest])
+    np.testing.assert_array_equal(np.array(table["accept"])[rest], expected.accept[rest])
+    assert scored.invalid == 2 and scored.rejected == table["accept"].count(False) and sum(scored.tasks) == ROWS - 2
+    plain = score_file(*given, invalid="reject")
+    assert plain.rejected is None and pq.read_table(files / "s.parquet")["score"].null_count == 2
+
+
+def test_kept_columns_are_copied(files):
+    logits = np.load(files / "logits.npy")
+    ids = [f"{row:04d}" for row in range(ROWS)]
+    columns = {"id": ids, "day": np.arange(ROWS) % 7, **{f"logit_{c}": logits[:, c] for c in range(6)}}
+    pq.write_table(pa.table(columns), files / "l.parquet", row_group_size=100)
+    score_file(files / "cal.safetensors", files / "l.parquet", files / "s.parquet", keep=("day", "id"))
+    table = pq.read_table(files / "s.parquet")
+    assert table.column_names == ["day", "id", "score", "task"]
+    assert table["id"].to_pylist() == ids and table["day"].to_pylist() == (np.arange(ROWS) % 7).tolist()
+    pq.write_table(pa.table({**columns, "score": ids}), files / "l.parquet")
+    with pytest.raises(ToodError, match="keep: 'score' is a column of the output"):
+        score_file(files / "cal.safetensors", files / "l.parquet", files / "s.parquet", keep=("score",))
+
+
+def test_probabilities_and_other_scales_are_told(files):
+    logits = np.load(files / "logits.npy")
+    exponents = np.exp(logits)
+    np.save(files / "p.npy", exponents / exponents.sum(axis=1, keepdims=True))
+    with pytest.raises(ToodError, match=r"p.npy, rows 0 to 999: .*found probabilities"):
+        score_file(files / "cal.safetensors", files / "p.npy", files / "s.parquet")
+    np.save(files / "far.npy", logits * np.where(np.arange(ROWS) > 900, 100, 1)[:, None])
+    with pytest.warns(UserWarning, match="far outside the range"):
+        score_file(files / "cal.safetensors", files / "far.npy", files / "s.parquet")
 
 
 def test_an_existing_output_stays_until_the_new_one_is_whole(files):
@@ -135,14 +132,6 @@ def test_an_existing_output_stays_until_the_new_one_is_whole(files):
 
     score_file(files / "cal.safetensors", files / "logits.npy", files / "s.parquet", progress=progress)
     assert pq.read_metadata(files / "s.parquet").num_rows == ROWS
-
-
-def test_a_second_writer_is_refused(files):
-    def progress(done, rows):
-        with pytest.raises(ToodError, match="another process is writing"):
-            score_file(files / "cal.safetensors", files / "logits.npy", files / "s.parquet")
-
-    score_file(files / "cal.safetensors", files / "logits.npy", files / "s.parquet", progress=progress)
 
 
 def test_no_rows_are_a_table_without_rows(files):
@@ -157,10 +146,10 @@ def test_bad_input_is_named(files):
     logits[700, 2] = np.nan
     np.save(files / "nan.npy", logits)
     cases = [
-        ("cal", "logits", 0.1, "cal.safetensors: alpha needs calibration scores"),
+        ("cal", "logits", 0.1, "cal.safetensors: a decision needs calibration scores"),
         ("conservative", "logits", 2.0, "alpha: expected a share"),
-        ("cal", "narrow", None, r"narrow.npy, counting from row 0: logits: expected 6 columns"),
-        ("cal", "nan", None, r"nan.npy, counting from row \d+: logits: expected finite numbers"),
+        ("cal", "narrow", None, r"narrow.npy, rows 0 to 999: logits: expected 6 columns"),
+        ("cal", "nan", None, r"nan.npy: row 700, column 2: expected a finite number, found nan"),
         ("absent", "logits", None, "absent.safetensors: no such file"),
     ]
     for calibrator, source, alpha, match in cases:

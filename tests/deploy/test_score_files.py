@@ -10,7 +10,7 @@ import pytest
 from tood import TOOD, ToodError
 from tood.decision import Conformal
 from tood.deploy import score_files as score_files_module
-from tood.deploy.score_file import Scored, score_file
+from tood.deploy.score_file import score_file
 from tood.deploy.score_files import find_files, score_files
 
 ROWS = {"a": 300, "b": 10, "c": 0, "d": 77}
@@ -43,8 +43,8 @@ def alone(files, source):
 
 def check(files, engine):
     scored = score_files("cal.safetensors", ["in", "more/*.npy"], "out", alpha=0.1, engine=engine)
-    assert {path.name: result for path, result in scored.items()} == {
-        f"{name}.parquet": Scored(rows, 0) for name, rows in ROWS.items()
+    assert {path.name: result.rows for path, result in scored.items()} == {
+        f"{name}.parquet": rows for name, rows in ROWS.items()
     }
     for name, source in zip(ROWS, ("in/a.npy", "in/b.npz", "in/c.parquet", "more/d.npy"), strict=True):
         assert (files / "out" / f"{name}.parquet").read_bytes() == alone(files, source)
@@ -62,9 +62,7 @@ def test_a_real_ray_gives_the_same(files):
     assert not ray.is_initialized()  # what was started here has ended
     np.save("in/bad.npy", np.full((3, 6), np.nan))
     (files / "out" / "a.parquet").unlink()
-    with pytest.raises(
-        ToodError, match=r"1 of 5 files failed: .*bad.npy, counting from row 0: logits: expected finite"
-    ):
+    with pytest.raises(ToodError, match=r"1 of 5 files failed: .*bad.npy: row 0, column 0: expected a finite"):
         score_files("cal.safetensors", ["in", "more"], "out", alpha=0.1, engine="ray")
     assert (files / "out" / "a.parquet").read_bytes() == alone(files, "in/a.npy")
 
@@ -73,27 +71,27 @@ def test_what_is_done_is_left_out_until_something_changes(files):
     def resumed(**changes):
         arguments = {"sources": ["in", "more"], "folder": "out", "alpha": 0.1, **changes}
         results = score_files("cal.safetensors", **arguments)
-        return {path.stem for path, (rows, again) in results.items() if rows and rows == again}
+        return {path.stem for path, scored in results.items() if scored.earlier}
 
     assert resumed() == set()
-    assert resumed() == {"a", "b", "d"}
+    assert resumed() == {"a", "b", "c", "d"}
     os.utime("in/a.npy", ns=(1, 1))  # written to in between
-    assert resumed() == {"b", "d"}
+    assert resumed() == {"b", "c", "d"}
     (files / "out" / "b.parquet").unlink()
-    assert resumed() == {"a", "d"}
+    assert resumed() == {"a", "c", "d"}
     (files / "out" / "d.parquet").write_bytes(b"cut off")
-    assert resumed() == {"a", "b"}
+    assert resumed() == {"a", "b", "c"}
     assert resumed(alpha=0.2) == set()
     (files / "out" / "scored.json").write_text("[torn")
     assert resumed(alpha=0.2) == set()
-    assert resumed(alpha=0.2) == {"a", "b", "d"}
+    assert resumed(alpha=0.2) == {"a", "b", "c", "d"}
 
 
 def test_a_killed_run_keeps_the_files_it_had_finished(files, monkeypatch):
-    def second_is_killed(calibrator, source, target, alpha):
+    def second_is_killed(calibrator, source, target):
         if source.name == "b.npz":
             raise KeyboardInterrupt
-        return score_file(calibrator, source, target, alpha)
+        return score_file(calibrator, source, target)
 
     monkeypatch.setattr(score_files_module, "score_file", second_is_killed)
     with pytest.raises(KeyboardInterrupt):
@@ -101,12 +99,12 @@ def test_a_killed_run_keeps_the_files_it_had_finished(files, monkeypatch):
     assert list(json.loads((files / "out" / "scored.json").read_text())) == ["a.parquet"]
     monkeypatch.setattr(score_files_module, "score_file", score_file)
     scored = score_files("cal.safetensors", ["in"], "out")
-    assert [tuple(result) for result in scored.values()] == [(300, 300), (10, 0), (0, 0)]
+    assert [(one.rows, one.earlier) for one in scored.values()] == [(300, True), (10, False), (0, False)]
 
 
 def test_one_bad_file_does_not_stop_the_others(files):
     np.save("in/aa.npy", np.full((3, 6), np.nan))
-    with pytest.raises(ToodError, match=r"1 of 4 files failed: .*aa.npy, counting from row 0: logits: expected finite"):
+    with pytest.raises(ToodError, match=r"1 of 4 files failed: .*aa.npy: row 0, column 0: expected a finite"):
         score_files("cal.safetensors", ["in"], "out")
     assert pq.read_metadata("out/b.parquet").num_rows == 10 and not (files / "out" / "aa.parquet").exists()
 
@@ -125,7 +123,7 @@ def test_bad_arguments_are_named(files):
     cases = [
         (["in"], "in", "outputs go to a folder of their own, and a.npy is an input in it"),
         (["in", "more"], "out", r"a.parquet: would be the output of both .*in/a.npy and .*more/a.npy"),
-        (["nothing/*.npy"], "out", "nothing/.*: no .npy, .npz or .parquet file there"),
+        (["nothing/*.npy"], "out", "nothing/.*: expected files of logits"),
     ]
     for sources, folder, match in cases:
         with pytest.raises(ToodError, match=match):
@@ -153,12 +151,24 @@ def test_the_command_takes_many(files):
         return CliRunner().invoke(command, arguments, catch_exceptions=False)
 
     shown = json.loads(run("--in", "in", "--in", "more/*.npy", "--out", "out", "--json").stdout)
-    assert shown["rows"] == sum(ROWS.values()) and shown["resumed"] == 0
+    assert (
+        shown["rows"] == sum(ROWS.values())
+        and shown["earlier"] == 0
+        and shown["rejected"] == sum(shown["rejected_tasks"])
+    )
     assert {os.path.basename(path): v["rows"] for path, v in shown["files"].items()} == {
         f"{name}.parquet": rows for name, rows in ROWS.items()
     }
     assert "out: 387 rows scored in" in (text := run("--in", "in", "--in", "more", "--out", "out").stdout)
-    assert "387 of them in an earlier run" in text
+    assert "4 of the files in an earlier run" in text
     single = json.loads(run("--in", "in/a.npy", "--out", "s.parquet", "--json").stdout)
-    assert list(single) == ["rows", "resumed", "seconds", "out"] and single["rows"] == 300
+    assert single["rows"] == 300 and list(single["quantiles"]) == [
+        "0.01",
+        "0.05",
+        "0.25",
+        "0.5",
+        "0.75",
+        "0.95",
+        "0.99",
+    ]
     assert (files / "s.parquet").read_bytes() == (files / "out" / "a.parquet").read_bytes()

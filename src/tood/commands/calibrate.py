@@ -1,75 +1,76 @@
-"""``tood calibrate``: turn calibration logits into one small file that scores, and decides."""
+"""``tood calibrate``: fit a calibrator to logits and write it to one small file."""
 
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
+
+from tood.calibration import Reference, Variant
+from tood.console import warnings_as_lines
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray, IntArray
     from tood.calibration import TOOD
     from tood.decision import Conformal
+    from tood.partition import Partition
 
 __all__ = ["command"]
 
+FILE = click.Path(path_type=Path)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.command()
-@click.option("--logits", type=click.Path(path_type=Path), required=True, help="An .npz with logits [n, C] and labels.")
 @click.option(
-    "--tasks", type=click.Path(path_type=Path), required=True, help="JSON: [[0, 1], [2, 3]], columns by task."
+    "--logits",
+    type=FILE,
+    required=True,
+    help="Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …",
 )
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="The safetensors file to write.")
-@click.option(
-    "--variant",
-    type=click.Choice(["robust_anchor", "mean_shift", "auto", "temperature", "none"]),
-    default="robust_anchor",
-    show_default=True,
-    help="How channels are normalised.",
-)
-@click.option("--margin", default=0.5, show_default=True, help="Weight of the lead over the second channel.")
-@click.option(
-    "--reference",
-    type=click.Choice(["latest", "oldest", "widest", "mean"]),
-    default="latest",
-    show_default=True,
-    help="Whose units the score has.",
-)
-@click.option("--holdout", type=SHARE, help="Keep this share of the samples for p-values, such as 0.5.")
-@click.option("--conformal", type=click.Path(path_type=Path), help="Another .npz whose samples are for p-values.")
+@click.option("--labels", type=FILE, help="Labels [n], logit columns.  [default: the column labels of --logits]")
+@click.option("--tasks", required=True, help="Columns per task, '[[0, 1], [2, 3]]', or a JSON file or run's manifest.")
+@click.option("--out", type=FILE, required=True, help="The safetensors file to write.")
+@click.option("--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.")
+@click.option("--margin", type=float, help="Weight of the lead over the second channel.")
+@click.option("--reference", type=click.Choice(get_args(Reference)), help="Task whose units the score has.")
+@click.option("--holdout", type=SHARE, help="Keep this share of the samples for decisions, such as 0.5.")
+@click.option("--conformal", type=FILE, help="Another file, whose samples are for decisions.")
 @click.option("--folds", type=int, help="Use every sample for both, in so many folds (at most 2 alpha is rejected).")
-@click.option(
-    "--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha for each task.  [default: overall]"
-)
+@click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
 @click.option(
     "--ties", type=click.Choice(["conservative", "randomized"]), help="Equal scores.  [default: conservative]"
 )
 @click.option(
     "--source",
     type=click.Choice(["held_out", "reserved", "memory", "train"]),
-    help="Where the samples for p-values come from.  [default: held_out]",
+    help="Where the samples for decisions come from.  [default: held_out]",
+)
+@click.option(
+    "--invalid",
+    type=click.Choice(["error", "reject"]),
+    default="error",
+    show_default=True,
+    help="Rows with a missing, NaN or infinite logit: stop, or leave them out.",
 )
 @click.option("--seed", default=0, show_default=True, help="Of the split and of random ties.")
+@click.option("--quiet", is_flag=True, help="Print neither warnings nor the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(logits: Path, tasks: Path, out: Path, as_json: bool, **settings: Any) -> None:
+def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     """Fit a calibrator to labelled in-distribution logits and write it to one file.
 
     With --holdout, --conformal or --folds the file also holds calibration scores, and `tood score --alpha` can accept
     or reject with a guarantee; the samples must then be ones the network was not trained on.
 
-    Example: tood calibrate --logits cal.npz --tasks tasks.json --out cal.safetensors --holdout 0.5
+    Example: tood calibrate --logits cal.csv --tasks '[[0, 1], [2, 3]]' --out cal.safetensors --holdout 0.5
     """
-    if out.resolve() in {path.resolve() for path in (logits, tasks, settings["conformal"]) if path}:
+    inputs = [settings["logits"], settings["labels"], settings["conformal"], Path(settings["tasks"])]
+    if out.resolve() in {path.resolve() for path in inputs if path}:
         raise click.UsageError(f"{out} is an input, and the output would take its place")
-    with warnings.catch_warnings():
-        warnings.simplefilter("once", UserWarning)
-        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
-        model = _fit(logits, _read_tasks(tasks), **settings)
+    with warnings_as_lines(quiet):
+        model, left_out = _fit(**settings)
     model.save(out)
     cal: Any = getattr(model, "cal", model)
     rows = [
@@ -77,28 +78,33 @@ def command(logits: Path, tasks: Path, out: Path, as_json: bool, **settings: Any
         for t in range(len(cal.partition_))
     ]
     if as_json:
-        click.echo(json.dumps({"out": str(out), "kind": type(model).__name__, "tasks": rows}, indent=2))
-        return
-    click.echo(f"{'task':>5}{'samples':>9}{'median':>10}{'MAD':>9}{'mean':>10}{'std':>9}")
-    for row in rows:
-        click.echo(
-            f"{row['task']:>5}{row['count']:>9.0f}{row['median']:>10.3f}{row['mad']:>9.3f}{row['mean']:>10.3f}"
-            f"{row['std']:>9.3f}"
-        )
-    click.echo(f"{out}: {'calibrator and calibration scores' if model is not cal else 'calibrator'}")
+        figures = {"out": str(out), "kind": type(model).__name__, "left_out": left_out, "tasks": rows}
+        click.echo(json.dumps(figures, indent=2))
+    elif not quiet:
+        click.echo(f"{'task':>5}{'samples':>9}{'median':>10}{'MAD':>9}{'mean':>10}{'std':>9}")
+        for row in rows:
+            click.echo(
+                f"{row['task']:>5}{row['count']:>9.0f}{row['median']:>10.3f}{row['mad']:>9.3f}{row['mean']:>10.3f}"
+                f"{row['std']:>9.3f}"
+            )
+        invalid = f"; {left_out} invalid rows left out" if left_out else ""
+        click.echo(f"{out}: {'calibrator and calibration scores' if model is not cal else 'calibrator'}{invalid}")
 
 
 def _fit(
-    file: Path,
-    tasks: Any,
+    logits: Path,
+    labels: Path | None,
+    tasks: str,
     variant: Any,
-    margin: float,
+    margin: float | None,
     reference: Any,
     holdout: float | None,
     conformal: Path | None,
     folds: int | None,
+    invalid: str,
     **settings: Any,
-) -> TOOD | Conformal:
+) -> tuple[TOOD | Conformal, int]:
+    """The calibrator, with calibration scores if decisions were asked for, and the number of rows left out."""
     from tood.calibration import TOOD
     from tood.decision import Conformal
 
@@ -107,18 +113,22 @@ def _fit(
     if choices > 1:
         raise click.UsageError("give one of --holdout, --conformal and --folds")
     if given and not choices:
-        raise click.UsageError(f"--{given[0]} is about p-values: give --holdout, --conformal or --folds too")
+        raise click.UsageError(f"--{given[0]} is about decisions: give --holdout, --conformal or --folds too")
     settings = {name: value for name, value in settings.items() if value is not None}
-    logits, labels = _read(file)
-    cal = TOOD(tasks, variant=variant, margin=margin, reference=reference)
+    partition = read_tasks(tasks)
+    own = {"variant": variant, "margin": margin, "reference": reference}
+    cal = TOOD(partition, **{name: value for name, value in own.items() if value is not None})
+    rows, columns, left_out = _read(logits, labels, partition, invalid)
     if folds is not None:
-        return Conformal.cross(cal, logits, labels, folds=folds, **settings)
+        return Conformal.cross(cal, rows, columns, folds=folds, **settings), left_out
     if conformal is not None:
-        return Conformal(cal.fit(logits, labels), **settings).fit(*_read(conformal))
+        more, more_columns, more_left_out = _read(conformal, None, partition, invalid)
+        return Conformal(cal.fit(rows, columns), **settings).fit(more, more_columns), left_out + more_left_out
     if holdout is not None:
-        kept, rest = _split(labels, holdout, settings["seed"])
-        return Conformal(cal.fit(logits[rest], labels[rest]), **settings).fit(logits[kept], labels[kept])
-    return cal.fit(logits, labels)
+        kept, rest = _split(columns, holdout, settings["seed"])
+        fitted = cal.fit(rows[rest], columns[rest])
+        return Conformal(fitted, **settings).fit(rows[kept], columns[kept]), left_out
+    return cal.fit(rows, columns), left_out
 
 
 def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArray]:
@@ -129,26 +139,43 @@ def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArra
     return np.split(order, [round(share * len(labels))])  # type: ignore[return-value]
 
 
-def _read(path: Path) -> tuple[FloatArray, IntArray]:
+def _read(path: Path, labels: Path | None, partition: Partition, invalid: str) -> tuple[FloatArray, IntArray, int]:
+    """Logits, labels and the number of invalid rows left out; messages count rows as the file does."""
+    import numpy as np
+
+    from tood.arrays import label_columns
+    from tood.deploy.logit_files import read_labelled
     from tood.errors import ToodError
-    from tood.files import read_npz
 
-    found, _ = read_npz(path)
-    if not {"logits", "labels"} <= found.keys():
-        raise ToodError(f"{path}: expected the arrays logits and labels, found {', '.join(found) or 'none'}")
-    logits, labels = found["logits"], found["labels"]
-    if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-        raise ToodError(f"{path}: expected logits [n, C] and labels [n], found {logits.shape} and {labels.shape}")
-    return logits, labels
+    logits, columns = read_labelled(path, labels)
+    if logits.shape[1] != partition.columns:
+        raise ToodError(f"{path}: expected {partition.columns} columns, those of the tasks, found {logits.shape[1]}")
+    try:
+        label_columns(columns, partition.columns, len(columns))
+    except ToodError as error:
+        raise ToodError(f"{labels or path}: {error}") from error
+    finite = np.isfinite(logits)
+    valid = finite.all(axis=1)
+    if invalid == "error" and not valid.all():
+        row = int(valid.argmin())
+        column = int(finite[row].argmin())
+        raise ToodError(
+            f"{path}: row {row}, column {column}: expected a finite number, found {logits[row, column]}; "
+            "`--invalid reject` leaves such rows out"
+        )
+    return logits[valid], columns[valid], int((~valid).sum())
 
 
-def _read_tasks(path: Path) -> Any:
-    """A list of lists of columns, or a run's ``manifest.json``, which has one."""
+def read_tasks(text: str) -> Partition:
+    """Columns per task from JSON, from a JSON file, or from the ``manifest.json`` of a run."""
     from tood.errors import ToodError
     from tood.partition import Partition
 
+    inline = text.lstrip().startswith("[")
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
         return Partition.from_json(json.dumps(found["tasks"] if isinstance(found, dict) else found))
-    except (OSError, KeyError, ValueError) as error:
-        raise ToodError(f"{path}: {error}") from error
+    except FileNotFoundError as error:
+        raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ToodError(f"--tasks: {'' if inline else f'{text}: '}{error}") from error

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
-import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from tood.console import duration, progress_bar, warnings_as_lines
+
 if TYPE_CHECKING:
     from tood.deploy.score_file import Scored
-    from tood.deploy.score_files import Engine
 
 __all__ = ["command"]
 
+FILE = click.Path(path_type=Path)
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+
 
 @click.command()
-@click.option("--calibrator", type=click.Path(path_type=Path), required=True, help="What `tood calibrate` wrote.")
+@click.option("--calibrator", type=FILE, required=True, help="What `tood calibrate` wrote.")
 @click.option(
     "--in",
     "sources",
-    type=click.Path(path_type=Path),
+    type=FILE,
     required=True,
     multiple=True,
-    help="Logits: .npy [n, C]; .npz with an array logits; .parquet with a list column logits, or columns logit_0, …. "
-    "Also a folder of them or a quoted pattern; may be given several times.",
+    help="Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …. Also a "
+    "folder of such files or a quoted pattern; may be given several times.",
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=FILE,
     required=True,
-    help="The Parquet file to write; with several inputs the folder, a file NAME.parquet for each.",
+    help="The Parquet file to write; with several inputs the folder, for one NAME.parquet per input.",
 )
+@click.option("--alpha", type=SHARE, help="Also decide: reject at most this share of in-distribution rows.")
+@click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows has a wrong answer.")
 @click.option(
-    "--alpha",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    help="Also decide: reject at most this share of in-distribution rows.",
+    "--invalid",
+    type=click.Choice(["error", "reject"]),
+    default="error",
+    show_default=True,
+    help="Rows with a missing, NaN or infinite logit: stop, or reject them with a null score.",
 )
+@click.option("--keep", multiple=True, metavar="COLUMN", help="Copy this input column, such as an id; may be repeated.")
 @click.option(
     "--engine",
     type=click.Choice(["local", "ray"]),
@@ -47,56 +54,82 @@ __all__ = ["command"]
     show_default=True,
     help="Several inputs one after the other, or as tasks of a Ray cluster (RAY_ADDRESS, else this machine).",
 )
+@click.option("--quiet", is_flag=True, help="Print neither warnings nor the summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    calibrator: Path, sources: tuple[Path, ...], out: Path, alpha: float | None, engine: Engine, as_json: bool
+    calibrator: Path, sources: tuple[Path, ...], out: Path, engine: Any, quiet: bool, as_json: bool, **settings: Any
 ) -> None:
     """Score logits, and accept or reject each row.
 
     Writes the columns score (higher = in-distribution) and task (the winning one), with --alpha also p_value and
-    accept. Memory does not grow with the file. A run that was stopped goes on where it was when started again.
+    accept, with --risk accept. Memory does not grow with the file. With several inputs, a run that was stopped skips
+    the files that are done when the same command is run again.
 
-    Example: tood score --calibrator cal.safetensors --in logits.npy --out scores.parquet --alpha 0.05
+    Example: tood score --calibrator cal.safetensors --in logits.csv --out scores.parquet --alpha 0.05 --keep id
 
     Many files: tood score --calibrator cal.safetensors --in 'logits/*.npy' --out scores --engine ray
     """
     from tood.deploy.score_file import score_file
     from tood.deploy.score_files import find_files, score_files
 
-    several = find_files(sources) != [sources[0]] or len(sources) > 1
+    if settings["alpha"] and settings["risk"]:
+        raise click.UsageError("give one of --alpha and --risk")
+    found = find_files(sources)
+    several = found != [sources[0]]
     begin = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("once", UserWarning)
-        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
+    with warnings_as_lines(quiet), progress_bar("files" if several else "rows", quiet or as_json) as update:
         if several:
-            say = _nothing if as_json else _line
-            results = score_files(calibrator, sources, out, alpha, engine, progress=say)
+            done: list[Path] = []
+
+            def show(target: Path, scored: Scored) -> None:
+                done.append(target)
+                update(len(done), len(found))
+
+            results = score_files(calibrator, sources, out, engine, progress=show, **settings)
         else:
-            progress = _show if sys.stderr.isatty() else lambda *_: None
-            scored = score_file(calibrator, sources[0], out, alpha, progress=progress)
+            results = {out: score_file(calibrator, sources[0], out, progress=update, **settings)}
     seconds = time.perf_counter() - begin
-    if several:
-        rows, resumed = (sum(column) for column in zip(*results.values(), strict=True))
-        files = {str(target): result._asdict() for target, result in results.items()}
-    else:
-        rows, resumed, files = *scored, {}
+    summary = _total(list(results.values()))
     if as_json:
-        figures = {"rows": rows, "resumed": resumed, "seconds": round(seconds, 3), "out": str(out)}
+        figures = {"out": str(out), "seconds": round(seconds, 3), **summary}
+        files = {str(target): scored.to_dict() for target, scored in results.items()}
         click.echo(json.dumps({**figures, "files": files} if several else figures))
-        return
-    earlier = f", {resumed:,} of them in an earlier run" if resumed else ""
-    click.echo(f"{out}: {rows:,} rows scored in {seconds:.1f} s{earlier}")
+    elif not quiet:
+        _show(out, summary, seconds)
 
 
-def _nothing(target: Path, scored: Scored) -> None:
-    """With --json only the end is printed."""
+def _total(results: list[Scored]) -> dict[str, Any]:
+    """The summary of one file, or the sums over several, whose quantiles stay those of each file."""
+    if len(results) == 1:
+        return results[0].to_dict()
+    decided = all(scored.rejected is not None for scored in results)
+    return {
+        "rows": sum(scored.rows for scored in results),
+        "invalid": sum(scored.invalid for scored in results),
+        "rejected": sum(scored.rejected or 0 for scored in results) if decided else None,
+        "tasks": _sums([scored.tasks for scored in results]),
+        "rejected_tasks": _sums([scored.rejected_tasks or [] for scored in results]) if decided else None,
+        "earlier": sum(scored.earlier for scored in results),
+    }
 
 
-def _line(target: Path, scored: Scored) -> None:
-    """A line for each file that is done."""
-    click.echo(f"{target.name}: {scored.rows:,} rows", err=True)
+def _sums(counts: list[list[int]]) -> list[int]:
+    return [sum(column) for column in zip(*counts, strict=True)]
 
 
-def _show(done: int, rows: int) -> None:
-    """One line on a terminal, rewritten."""
-    click.echo(f"\r{done:,} of {rows:,} rows" + ("\n" if done == rows else ""), nl=False, err=True)
+def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
+    rows = max(1, summary["rows"])
+    earlier = f", {summary['earlier']} of the files in an earlier run" if summary["earlier"] else ""
+    click.echo(f"{out}: {summary['rows']:,} rows scored in {duration(seconds)}{earlier}")
+    if summary["rejected"] is not None:
+        click.echo(f"rejected: {summary['rejected']:,} ({summary['rejected'] / rows:.1%})")
+    if summary["invalid"]:
+        what = "rejected, with a null score" if summary["rejected"] is not None else "given a null score"
+        click.echo(f"invalid: {summary['invalid']:,} rows with a missing, NaN or infinite logit, {what}")
+    for task, count in enumerate(summary["tasks"]):
+        lost = summary["rejected_tasks"]
+        share = f", {lost[task]:,} rejected ({lost[task] / max(1, count):.1%})" if lost is not None else ""
+        click.echo(f"task {task}: {count:,} rows{share}")
+    if summary.get("quantiles"):
+        quantiles = ", ".join(f"{float(q):.0%} {value:.3f}" for q, value in summary["quantiles"].items())
+        click.echo(f"score quantiles: {quantiles}")

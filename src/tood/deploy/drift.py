@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, IntArray, as_array, floats, indices
 from tood.calibration import NORMAL_CONSISTENCY, TOOD, least_spread
+from tood.decision.ranks import check_share, finite
 from tood.errors import NotFittedError, ToodError
-from tood.ranks import check_share, finite
 
 __all__ = ["Drift", "DriftMonitor", "kolmogorov_smirnov"]
 

@@ -1,174 +1,325 @@
-"""The rows of a file of logits in blocks, in the same memory however many there are.
+"""Reader for files of logits, labels and other columns, block by block in constant memory.
 
-Three layouts are read: ``.npy``, an array ``[n, C]``; ``.npz``, whose member ``logits`` is one; and ``.parquet``, with
-either a column ``logits`` of lists of C numbers or one column a class, named ``logit_0`` to ``logit_{C-1}``. Arrays are
-read into one buffer and never mapped, since mapped pages would count as resident.
+======================== ========================================================= ==============================
+file                     logits                                                    labels, other columns
+======================== ========================================================= ==============================
+.npy                     an array ``[n, C]``                                       none
+.npz                     the array ``logits``, or the only array                   the array of that name
+.parquet                 a column ``logits`` of lists, or columns ``logit_0``, …   the column of that name
+.arrow, .feather, .ipc   or ``0``, ``1``, …
+.csv                     the same; without a header, every column is a logit
+======================== ========================================================= ==============================
+
+Missing numbers are read as NaN. Whether a row with NaN is an error is for the caller to decide.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from tood.arrays import FloatArray
+from tood.arrays import FloatArray, IntArray, indices
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.files import DAMAGE, npy_header
 
-__all__ = ["LogitsFile"]
+__all__ = ["SUFFIXES", "Block", "LogitsFile", "read_labelled"]
 
+ARRAYS, IPC = (".npy", ".npz"), (".arrow", ".feather", ".ipc")
+SUFFIXES = (*ARRAYS, ".parquet", *IPC, ".csv")
+LABELS = ("labels", "label")
 BLOCK_BYTES = 1 << 21
+BATCH_ROWS = 1 << 14
 
 
-class _Header(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    size: int  # bytes before the data
+class Block(NamedTuple):
+    """Consecutive rows of a file."""
+
+    logits: FloatArray  # [rows, C], to read only
+    columns: dict[str, Any]  # the columns asked for by name: NumPy or Arrow arrays [rows]
 
 
 class LogitsFile:
-    """A file of logits, opened as often as it is read.
+    r"""A file of logits; every call of :meth:`blocks` reads it from the start.
 
     Parameters
     ----------
     path:
-        The file; its suffix says which layout it has.
+        The file; its suffix says which format it has.
+    keep:
+        Names of other columns to read along. Those of a CSV file stay text, as written.
 
     Examples
     --------
     >>> import tempfile
-    >>> path = tempfile.mkdtemp() + "/logits.npy"
-    >>> np.save(path, np.arange(6.0).reshape(3, 2))
-    >>> file = LogitsFile(path)
-    >>> file.rows, [block.tolist() for block in file.blocks(start=1)]
-    (3, [[[2.0, 3.0], [4.0, 5.0]]])
+    >>> path = tempfile.mkdtemp() + "/logits.csv"
+    >>> _ = Path(path).write_text("name,logit_0,logit_1\na,0.5,1\nb,2,-1\n")
+    >>> [block] = LogitsFile(path, keep=["name"]).blocks()
+    >>> block.logits.tolist(), block.columns["name"].tolist()
+    ([[0.5, 1.0], [2.0, -1.0]], ['a', 'b'])
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        layout = self.path.suffix.lower()
-        if layout not in (".npy", ".npz", ".parquet"):
-            raise UnknownNameError("file type", layout or self.path.name, [".npy", ".npz", ".parquet"])
+    def __init__(self, path: str | os.PathLike[str], keep: Iterable[str] = ()) -> None:
+        self.path, self.keep = Path(path), tuple(keep)
+        self.suffix = self.path.suffix.lower()
+        if self.suffix not in SUFFIXES:
+            raise UnknownNameError("file type", self.suffix or self.path.name, SUFFIXES)
         if not self.path.is_file():
             raise ToodError(f"{self.path}: no such file")
-        self._layout = layout
         with self._errors():
-            self.rows = self._parquet().metadata.num_rows if layout == ".parquet" else self._read_header().shape[0]
+            names = self._names()
+        missing = [name for name in self.keep if name not in names]
+        if missing:
+            raise ToodError(f"{self.path}: expected a column {missing[0]!r}, found {_listed(names)}")
 
-    def blocks(self, start: int = 0) -> Iterator[FloatArray]:
-        """Yield ``[rows, C]`` from row ``start`` on; a block is overwritten by the next."""
+    @property
+    def rows(self) -> int | None:
+        """The number of rows; ``None`` for CSV, which does not say."""
         with self._errors():
-            yield from self._parquet_blocks(start) if self._layout == ".parquet" else self._array_blocks(start)
+            if self.suffix in ARRAYS:
+                return self._header()[0][0]
+            if self.suffix == ".csv":
+                return None
+            import pyarrow.dataset
+
+            count = pyarrow.dataset.dataset(self.path, format="parquet" if self.suffix == ".parquet" else "ipc")
+            return int(count.count_rows())
+
+    @property
+    def label_column(self) -> str | None:
+        """The name of the column of labels, if there is one."""
+        with self._errors():
+            return next((name for name in LABELS if name in self._names()), None)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the rows in order."""
+        with self._errors():
+            yield from self._array_blocks() if self.suffix in ARRAYS else self._table_blocks()
+
+    def column(self, name: str | None = None) -> npt.NDArray[Any]:
+        """One whole column by name, or the only one of a file."""
+        with self._errors():
+            if self.suffix == ".npy":
+                return _load(self.path)
+            names = self._names()
+            if name is None and len(names) != 1:
+                raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {_listed(names)}")
+            name = names[0] if name is None else name
+            if self.suffix == ".npz":
+                with np.load(self.path, allow_pickle=False) as arrays:
+                    return np.asarray(arrays[name])
+            parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self._batches([name], [name])]
+            return np.concatenate(parts) if parts else np.empty(0)
+
+    def _names(self) -> list[str]:
+        """The arrays or columns of the file."""
+        if self.suffix == ".npy":
+            return []
+        if self.suffix == ".npz":
+            with zipfile.ZipFile(self.path) as archive:
+                return [name.removesuffix(".npy") for name in archive.namelist()]
+        if self.suffix == ".csv":
+            return self._csv_header()[0]
+        if self.suffix == ".parquet":
+            return list(_pyarrow("parquet").read_schema(self.path).names)
+        with self._ipc() as reader:
+            return list(reader.schema.names)
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """One error that names the file, whichever library noticed that something is wrong with it."""
+        """Turn whatever a library raises for a damaged file into one error that names the file."""
         try:
             yield
         except ToodError:
             raise
         except DAMAGE as error:
-            raise ToodError(f"{self.path}: truncated, or not a {self._layout} file of logits ({error})") from error
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ToodError(f"{self.path}: truncated, or not a {self.suffix} file of logits ({why})") from error
 
-    # Arrays
+    # Arrays. Rows are read and not mapped: mapped pages count as resident, and memory must not grow with the file
+    # (benchmarks/score_stream.py).
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
-        if self._layout == ".npy":
-            with self.path.open("rb", buffering=0) as file:
+        if self.suffix == ".npy":
+            with self.path.open("rb") as file:
                 yield file
             return
-        with zipfile.ZipFile(self.path) as archive:
-            if "logits.npy" not in archive.namelist():
-                found = ", ".join(name.removesuffix(".npy") for name in archive.namelist())
-                raise ToodError(f"{self.path}: expected an array 'logits', found {found or 'none'}")
-            with archive.open("logits.npy") as member:
-                yield member
+        names = self._names()
+        name = "logits" if "logits" in names or len(names) != 1 else names[0]
+        if name not in names:
+            raise ToodError(f"{self.path}: expected an array 'logits', found {_listed(names)}")
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
+            yield member
 
-    def _read_header(self) -> _Header:
+    def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         with self._open() as file:
             shape, by_column, dtype = npy_header(file)
-            size = file.tell()
-        if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu" or (by_column and 1 not in shape):
-            order = " in Fortran order; save np.ascontiguousarray of it" if by_column else ""
-            raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}{order}")
-        expected = size + shape[0] * shape[1] * dtype.itemsize
-        if self._layout == ".npy" and self.path.stat().st_size < expected:
+            expected = file.tell() + int(np.prod(shape)) * dtype.itemsize
+        if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu":
+            raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}")
+        if self.suffix == ".npy" and self.path.stat().st_size < expected:
             raise ToodError(f"{self.path}: truncated: expected {expected} bytes, found {self.path.stat().st_size}")
-        return _Header(shape, dtype, size)
+        return shape, by_column, dtype
 
-    def _array_blocks(self, start: int) -> Iterator[FloatArray]:
-        (rows, columns), dtype, offset = self._read_header()
-        width = columns * dtype.itemsize
-        buffer = np.empty((max(1, BLOCK_BYTES // width), columns), dtype=dtype)
-        view = buffer.view(np.uint8).data.cast("B")
+    def _array_blocks(self) -> Iterator[Block]:
+        (rows, columns), by_column, dtype = self._header()
+        kept = {name: self.column(name) for name in self.keep}
+        for name, values in kept.items():
+            if values.shape[:1] != (rows,):
+                raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
+        step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
         with self._open() as file:
-            file.seek(offset + start * width)
-            while start < rows:
-                count = min(len(buffer), rows - start)
-                _fill(file, view[: count * width])
-                yield buffer[:count]
-                start += count
+            npy_header(file)
+            whole = np.frombuffer(file.read(), dtype).reshape(columns, rows).T if by_column else None
+            for start in range(0, rows, step):
+                count = min(step, rows - start)
+                if whole is None:
+                    values = np.frombuffer(file.read(count * columns * dtype.itemsize), dtype).reshape(count, columns)
+                else:
+                    values = whole[start : start + count]
+                yield Block(values, {name: column[start : start + count] for name, column in kept.items()})
 
-    # Parquet
+    # Tables: Parquet, Arrow and CSV are streams of Arrow record batches.
 
-    def _parquet(self) -> Any:
-        try:
-            import pyarrow.parquet
-        except ImportError as error:
-            raise MissingDependencyError("pyarrow", "report", "reading Parquet") from error
-        return pyarrow.parquet.ParquetFile(self.path, pre_buffer=False)
+    def _table_blocks(self) -> Iterator[Block]:
+        columns, as_list = self._logit_columns(self._names())
+        start = 0
+        for batch in self._batches([*columns, *self.keep], columns):
+            logits = batch.columns[: len(columns)]
+            values = self._flattened(logits[0], start) if as_list else _stacked(logits)
+            yield Block(values, {name: batch.column(name) for name in self.keep})
+            start += len(values)
 
-    def _parquet_blocks(self, start: int) -> Iterator[FloatArray]:
-        file = self._parquet()
-        columns, by_class = self._parquet_columns(file.schema_arrow.names)
-        sizes = [file.metadata.row_group(g).num_rows for g in range(file.metadata.num_row_groups)]
-        ends = np.cumsum(sizes)
-        first = int(np.searchsorted(ends, start, side="right"))
-        skip = start - (int(ends[first - 1]) if first else 0)
-        groups = list(range(first, len(sizes)))
-        for batch in file.iter_batches(1 << 14, row_groups=groups, columns=columns, use_threads=False):
-            taken = batch.slice(min(skip, len(batch)))
-            skip -= len(batch) - len(taken)
-            if len(taken):
-                yield self._stacked(taken) if by_class else self._flattened(taken.column(0))
-
-    def _parquet_columns(self, names: list[str]) -> tuple[list[str], bool]:
+    def _logit_columns(self, names: list[str]) -> tuple[list[str], bool]:
+        """The columns that hold logits, and whether that is one column of lists."""
         if "logits" in names:
-            return ["logits"], False
-        numbered = {int(match[1]): name for name in names if (match := re.fullmatch(r"logit_(\d+)", name))}
+            return ["logits"], True
+        numbered = {int(match[1]): name for name in names if (match := re.fullmatch(r"(?:logit_)?(\d+)", name))}
         if not numbered or set(numbered) != set(range(len(numbered))):
             raise ToodError(
                 f"{self.path}: expected a column 'logits' of lists, or columns logit_0, logit_1, … without a gap; "
-                f"found {', '.join(names[:8])}"
+                f"found {_listed(names)}"
             )
-        return [numbered[c] for c in range(len(numbered))], True
+        return [numbered[c] for c in range(len(numbered))], False
 
-    def _stacked(self, batch: Any) -> FloatArray:
-        if any(column.null_count for column in batch.columns):
-            raise ToodError(f"{self.path}: expected a number in every logit column, found a null")
-        return np.stack([column.to_numpy() for column in batch.columns], axis=1)
+    def _batches(self, columns: list[str], numbers: list[str]) -> Iterator[Any]:
+        """Yield Arrow record batches of ``columns``, of which ``numbers`` are numeric."""
+        if self.suffix == ".parquet":
+            file = _pyarrow("parquet").ParquetFile(self.path, pre_buffer=False)
+            yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
+        elif self.suffix == ".csv":
+            names, header = self._csv_header()
+            module = _pyarrow("csv")
+            types = {name: "float64" if name in numbers else "string" for name in columns}
+            yield from module.open_csv(
+                self.path,
+                module.ReadOptions(use_threads=False, column_names=names, skip_rows=int(header)),
+                convert_options=module.ConvertOptions(include_columns=columns, column_types=types),
+            )
+        else:
+            with self._ipc() as reader:
+                for number in range(reader.num_record_batches):
+                    batch = reader.get_batch(number).select(columns)
+                    yield from (batch.slice(start, BATCH_ROWS) for start in range(0, len(batch), BATCH_ROWS))
 
-    def _flattened(self, column: Any) -> FloatArray:
-        values = column.flatten()
-        lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
-        if column.null_count or values.null_count or len(lengths) != 1 or not lengths[0] > 0:
-            raise ToodError(f"{self.path}: expected lists of one length in 'logits', found lengths {lengths.tolist()}")
-        array: FloatArray = values.to_numpy(zero_copy_only=False).reshape(len(column), -1)
-        return array
+    @contextlib.contextmanager
+    def _ipc(self) -> Iterator[Any]:
+        ipc = _pyarrow("ipc")
+        with self.path.open("rb") as file, ipc.open_file(file) as reader:
+            yield reader
+
+    def _csv_header(self) -> tuple[list[str], bool]:
+        """Column names, and whether the file has them. A first line of numbers is data, unless it is 0, 1, 2, …"""
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            first = [field.strip() for field in next(csv.reader(file), [])]
+        if not first:
+            raise ToodError(f"{self.path}: expected rows of numbers, found an empty file")
+        numbers = [str(c) for c in range(len(first))]
+        named = (first == numbers and len(first) > 1) or not all(map(_is_number, first))
+        return (first, True) if named else (numbers, False)
+
+    def _flattened(self, column: Any, start: int) -> FloatArray:
+        """A column of lists as ``[rows, C]``; a null list is a row of NaN."""
+        lengths = column.value_lengths()
+        sizes = np.unique(lengths.drop_null().to_numpy(zero_copy_only=False))
+        if len(sizes) > 1 or not all(sizes > 0):
+            odd = int(np.argmax(lengths.fill_null(int(sizes[-1])).to_numpy(zero_copy_only=False) != sizes[-1]))
+            raise ToodError(
+                f"{self.path}: expected lists of one length in 'logits', found {sizes[:5].tolist()}, first in "
+                f"row {start + odd}"
+            )
+        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, *map(int, sizes))
+        if not column.null_count:
+            return np.asarray(values)
+        if len(sizes) == 0:
+            raise ToodError(f"{self.path}: expected lists of numbers in 'logits', found only nulls")
+        out = np.full((len(column), int(sizes[0])), np.nan, dtype=np.result_type(values, np.float32))
+        out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values
+        return out
 
 
-def _fill(file: IO[bytes], view: memoryview) -> None:
-    """Read until ``view`` is full."""
-    done = 0
-    while done < len(view):
-        count = file.readinto(view[done:])  # type: ignore[attr-defined]
-        if not count:
-            raise EOFError(f"{len(view) - done} bytes are missing at the end")
-        done += count
+def read_labelled(
+    path: str | os.PathLike[str], labels: str | os.PathLike[str] | None = None
+) -> tuple[FloatArray, IntArray]:
+    """Logits ``[n, C]`` and labels ``[n]`` from one file with a column of labels, or from two files.
+
+    Parameters
+    ----------
+    path:
+        The file of logits, with a column (or array) ``labels`` or ``label`` unless the other file is given.
+    labels:
+        A file of labels: any of the same formats, with such a column or a single one.
+    """
+    file = LogitsFile(path)
+    blocks = [block.logits for block in file.blocks()]
+    source = file if labels is None else LogitsFile(labels)
+    name = source.label_column
+    if labels is None and name is None:
+        raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of labels")
+    found = source.column(name)
+    if not blocks:
+        raise ToodError(f"{file.path}: expected rows of logits, found none")
+    logits = np.concatenate(blocks)
+    try:
+        return logits, indices(found, "labels", length=len(logits))
+    except ToodError as error:
+        raise ToodError(f"{source.path}: {error}") from error
+
+
+def _stacked(columns: list[Any]) -> FloatArray:
+    """One array per class as ``[rows, C]``; a null is NaN."""
+    return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
+
+
+def _load(path: Path) -> npt.NDArray[Any]:
+    return np.asarray(np.load(path, allow_pickle=False))
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _pyarrow(module: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(f"pyarrow.{module}")
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow", "report", "reading tables") from error

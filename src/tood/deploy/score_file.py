@@ -1,48 +1,59 @@
-"""Score a file of logits of any length: constant memory, atomic output, and a killed run goes on where it was.
-
-Rows are scored in parts of fixed size. Each is appended to ``OUT.partial`` once it is complete, and becomes a row group
-of a Parquet file that takes the place of ``OUT`` when all are there; a second thread writes both while the next part is
-scored. A Parquet file without its footer cannot be gone on with, ``OUT.partial`` can. Its first line says what it was
-made from, so that a part never meets another calibrator, input or setting.
-"""
+"""Score a file of logits of any length: constant memory, one pass, output that is whole or absent."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from tood.arrays import FloatArray, IntArray
 from tood.calibration import TOOD
+from tood.checks import check_scale
 from tood.decision import KIND as CONFORMAL
 from tood.decision import Conformal, score_and_assign
-from tood.deploy.logit_files import LogitsFile
-from tood.errors import MissingDependencyError, ToodError
+from tood.decision.ranks import check_share
+from tood.deploy.logit_files import Block, LogitsFile
+from tood.deploy.sketch import Sketch
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.files import kind_of, write_atomically
 from tood.partition import Partition
-from tood.ranks import check_share
 
-__all__ = ["Scored", "load_scorer", "score_file"]
+__all__ = ["Invalid", "Scored", "load_scorer", "score_file"]
 
 OTHER_FORMATS = (".csv", ".json", ".npy", ".npz", ".safetensors", ".txt")
-PART = 1 << 18  # rows: what a row group of the output holds, and the most that a killed run does again
-Columns: TypeAlias = dict[str, npt.NDArray[Any]]
+PART = 1 << 18  # rows of a row group of the output
+SKETCH = 1000  # of the score quantiles: known to 0.5 % in rank, however many rows there are
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+Columns: TypeAlias = dict[str, Any]
+Invalid: TypeAlias = Literal["error", "reject"]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 
-class Scored(NamedTuple):
-    """How many rows the output has, and how many of them an earlier, killed run had left."""
+@dataclass
+class Scored:
+    """Summary of a scored file.
+
+    ``tasks`` and ``rejected_tasks`` count rows per winning task. ``rejected`` counts every row that is not accepted,
+    invalid rows included, and is ``None`` when nothing was decided. ``earlier``: scored by an earlier call.
+    """
 
     rows: int
-    resumed: int
+    invalid: int
+    rejected: int | None
+    tasks: list[int]
+    rejected_tasks: list[int] | None
+    quantiles: dict[str, float]
+    earlier: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return dict(vars(self))
 
 
 def score_file(
@@ -50,42 +61,48 @@ def score_file(
     source: PathLike,
     target: PathLike,
     alpha: float | None = None,
-    progress: Callable[[int, int], object] = lambda done, rows: None,
+    risk: float | None = None,
+    invalid: Invalid = "error",
+    keep: tuple[str, ...] = (),
+    progress: Callable[[int, int | None], object] = lambda done, rows: None,
 ) -> Scored:
-    """Score every row of ``source`` and write ``target``, a Parquet file with a row for each.
+    """Score every row of ``source`` and write ``target``, a Parquet file with one row per input row.
 
     Parameters
     ----------
     calibrator:
         A file that :meth:`TOOD.save <tood.TOOD.save>` or :meth:`Conformal.save <tood.decision.Conformal.save>` wrote.
     source:
-        Logits as ``.npy``, ``.npz`` or ``.parquet``; see :mod:`tood.deploy.logit_files`.
+        A file of logits in any format of :mod:`tood.deploy.logit_files`.
     target:
-        The file to make or replace. Columns: score (float32, or float64 for float64 logits), task (int32, the winning
-        one), and with ``alpha`` p_value (float64) and accept (bool).
+        The file to make or replace. Columns: those of ``keep``, score (float32, or float64 for float64 logits), task
+        (int32, the winning one), with ``alpha`` p_value (float64) and accept (bool), with ``risk`` accept.
     alpha:
         The share of in-distribution rows that may be rejected; needs a file of :class:`~tood.decision.Conformal`.
+    risk:
+        The error rate allowed among accepted rows, in place of ``alpha``: see
+        :meth:`~tood.decision.Conformal.risk_threshold`.
+    invalid:
+        What to do with a row that has a missing, NaN or infinite logit: ``"error"``, or ``"reject"``, which gives it
+        a null score and accept = false.
+    keep:
+        Names of input columns to copy to the output.
     progress:
-        Called now and then with the number of rows done and the number there are.
+        Called now and then with the number of rows done and the number there are, ``None`` if that is not known.
     """
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError("pyarrow", "report", "writing scores") from error
-    np.empty(1 << 24, dtype=np.uint8)  # once freed, glibc keeps up to twice its size: scratch is not faulted in anew
-    job, target = _Job(calibrator, source, alpha), Path(target)
+    target = Path(target)
     if target.resolve() in (Path(source).resolve(), Path(calibrator).resolve()):
         raise ToodError(f"{target}: is an input, and the output would take its place")
     if target.suffix in OTHER_FORMATS:
         raise ToodError(f"{target}: scores are written as Parquet; expected a name such as {target.stem}.parquet")
-    with _partial(target.with_name(target.name + ".partial"), job.key()) as (partial, begin):
-        parts = job.complete_parts(os.fstat(partial.fileno()).st_size - begin)
-        resumed = min(parts * PART, job.file.rows)
-        partial.truncate(begin + resumed * job.row_bytes)
-        partial.seek(begin)
-        write_atomically(target, lambda temporary: job.write(partial, parts, temporary, progress))
-        Path(partial.name).unlink(missing_ok=True)
-    return Scored(job.file.rows, resumed)
+    np.empty(1 << 24, dtype=np.uint8)  # once freed, glibc reuses blocks of this size: a fifth less time per row
+    job = _Job(Path(calibrator), LogitsFile(source, keep), alpha, risk, invalid)
+    write_atomically(target, lambda temporary: job.write(temporary, progress))
+    return job.summary()
 
 
 def load_scorer(path: PathLike) -> TOOD | Conformal:
@@ -99,136 +116,166 @@ def load_scorer(path: PathLike) -> TOOD | Conformal:
 
 
 class _Job:
-    """What to score, with what, and the columns that come out."""
+    """What to score, with what, and the counts of the summary."""
 
-    def __init__(self, calibrator: PathLike, source: PathLike, alpha: float | None) -> None:
-        self.calibrator, self.alpha = Path(calibrator), alpha
+    def __init__(
+        self, calibrator: Path, file: LogitsFile, alpha: float | None, risk: float | None, invalid: Invalid
+    ) -> None:
+        if invalid not in get_args(Invalid):
+            raise UnknownNameError("invalid", invalid, get_args(Invalid))
+        if alpha is not None and risk is not None:
+            raise ToodError("alpha and risk: expected one of them, found both")
         model = load_scorer(calibrator)
         self.conformal = model if isinstance(model, Conformal) else Conformal(model)
         if alpha is not None:
             check_share("alpha", alpha)
-            if model is not self.conformal:
-                raise ToodError(
-                    f"{self.calibrator}: alpha needs calibration scores, and this file has none; make one with "
-                    "`tood calibrate --holdout 0.5`"
-                )
-        self.file = LogitsFile(source)
-        # The first row shows whether the input fits the calibrator, and the precision of the score.
-        nothing = np.empty((0, Partition(self.conformal.cal.tasks).columns), dtype=np.float32)
-        scored = self._score(next(self.file.blocks(), nothing)[:1], np.random.default_rng(0), start=0)
-        self.dtypes = {name: values.dtype for name, values in scored.items()}
-        self.row_bytes = sum(dtype.itemsize for dtype in self.dtypes.values())
+        if (alpha or risk) and model is not self.conformal:
+            raise ToodError(
+                f"{calibrator}: a decision needs calibration scores, and this file has none; make one with "
+                "`tood calibrate --holdout 0.5`"
+            )
+        self.limit = None if risk is None else self.conformal.risk_threshold(risk)
+        self.file, self.alpha, self.invalid = file, alpha, invalid
+        for name in file.keep:
+            if name in ("score", "task", "p_value", "accept"):
+                raise ToodError(f"keep: {name!r} is a column of the output itself; rename the input's")
+        self.columns = Partition(self.conformal.cal.tasks).columns
+        self.rng = np.random.default_rng(self.conformal.seed)
+        tasks = len(Partition(self.conformal.cal.tasks))
+        self.won, self.lost = np.zeros(tasks, dtype=np.int64), np.zeros(tasks, dtype=np.int64)
+        self.rows = self.invalid_rows = 0
+        self.scores = Sketch(SKETCH)
 
-    def key(self) -> bytes:
-        """One line that differs whenever a part would."""
-        status = self.file.path.stat()
-        made_from = {
-            "calibrator": hashlib.sha256(self.calibrator.read_bytes()).hexdigest(),
-            "input": [str(self.file.path.resolve()), status.st_size, status.st_mtime_ns],
-            "alpha": self.alpha,
-            "columns": {name: dtype.str for name, dtype in self.dtypes.items()},
-            "rows of a part": PART,
-        }
-        return json.dumps(made_from).encode() + b"\n"
+    @property
+    def decides(self) -> bool:
+        return self.alpha is not None or self.limit is not None
 
-    def complete_parts(self, size: int) -> int:
-        """How many parts lie whole within the first ``size`` bytes."""
-        if size >= self.file.rows * self.row_bytes:
-            return -(-self.file.rows // PART)
-        return size // (PART * self.row_bytes)
-
-    def parts(self, first: int) -> Iterator[Columns]:
-        """Yield the columns of part ``first`` and of each later one."""
-        start = first * PART
-        if start >= self.file.rows:
-            return
-        columns, filled, rng = self._empty(start), 0, self._draws(first)
-        for block in self.file.blocks(start):
-            taken = 0
-            while taken < len(block):
-                rows = block[taken : taken + PART - filled]
-                for name, values in self._score(rows, rng, start + filled).items():
-                    columns[name][filled : filled + len(rows)] = values
-                taken, filled = taken + len(rows), filled + len(rows)
-                if start + filled == self.file.rows or filled == PART:
-                    yield columns
-                    start += filled
-                    columns, filled, rng = self._empty(start), 0, self._draws(start // PART)
-
-    def write(self, partial: IO[bytes], stored: int, path: Path, progress: Callable[[int, int], object]) -> None:
-        """Make the Parquet file of the parts that ``partial`` holds, from where it stands, and of the rest."""
-        import pyarrow as pa
+    def write(self, path: Path, progress: Callable[[int, int | None], object]) -> None:
+        """Write the Parquet file. A second thread writes a part while the next one is scored."""
         import pyarrow.parquet as pq
 
-        kinds = {name: pa.from_numpy_dtype(dtype) for name, dtype in self.dtypes.items()}
-        schema = pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+        total, done = self.file.rows, 0
         # Plain encoding: a dictionary or a codec would take longer than the scores and save little.
         plain: dict[str, Any] = {"compression": "NONE", "use_dictionary": False, "write_statistics": ["score"]}
+        parts = self._parts()
+        first = next(parts)
+        with pq.ParquetWriter(path, first.schema, **plain) as writer, ThreadPoolExecutor(1) as thread:
 
-        def put(columns: Columns, keep: bool) -> int:
-            if keep:
-                for values in columns.values():
-                    partial.write(values.data)
-                partial.flush()
-            arrays = [_arrow(values, kinds[name]) for name, values in columns.items()]
-            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema), row_group_size=PART)
-            return len(arrays[0])
+            def put(part: Any) -> int:
+                writer.write_batch(part, row_group_size=PART)
+                return len(part)
 
-        with pq.ParquetWriter(path, schema, **plain) as writer, ThreadPoolExecutor(1) as thread:
-            kept = (self._empty(part * PART) for part in range(stored))
-            done = sum(put({k: np.fromfile(partial, v.dtype, len(v)) for k, v in c.items()}, keep=False) for c in kept)
-            progress(done, self.file.rows)
-            waiting: deque[Future[int]] = deque()
-            for columns in self.parts(first=stored):
-                waiting.append(thread.submit(put, columns, keep=True))
-                if len(waiting) > 1:
-                    done += waiting.popleft().result()
-                    progress(done, self.file.rows)
-            if waiting:
-                progress(done + waiting.popleft().result(), self.file.rows)
+            waiting: Future[int] = thread.submit(put, first)
+            for part in parts:
+                done += waiting.result()
+                waiting = thread.submit(put, part)
+                progress(done, total)
+            progress(done + waiting.result(), total)
 
-    def _empty(self, start: int) -> Columns:
-        """Columns for the part that begins at a row."""
-        rows = min(PART, self.file.rows - start)
-        return {name: np.empty(rows, dtype=dtype) for name, dtype in self.dtypes.items()}
+    def summary(self) -> Scored:
+        """Counts and score quantiles of all rows."""
+        quantiles = {f"{q:g}": self.scores.quantile(q) for q in QUANTILES} if self.scores.count else {}
+        lost = [int(count) for count in self.lost] if self.decides else None
+        rejected = sum(lost) + self.invalid_rows if lost is not None else None
+        return Scored(self.rows, self.invalid_rows, rejected, [int(count) for count in self.won], lost, quantiles)
 
-    def _draws(self, part: int) -> np.random.Generator:
-        """Random ties that depend on the row alone, not on where a run was interrupted."""
-        return np.random.default_rng([self.conformal.seed, part])
+    def _parts(self) -> Iterator[Any]:
+        """Yield record batches of ``PART`` rows or a little more; one without rows for an empty file."""
+        held: list[Columns] = []
+        count = 0
+        for block in self.file.blocks():
+            held.append(self._score(block))
+            count += len(block.logits)
+            if count >= PART:
+                yield self._batch(held)
+                held, count = [], 0
+        if held or not self.rows:
+            nothing = Block(np.empty((0, self.columns), dtype=np.float32), {name: [] for name in self.file.keep})
+            yield self._batch(held or [self._score(nothing)])
 
-    def _score(self, logits: Any, rng: np.random.Generator, start: int) -> Columns:
+    def _batch(self, blocks: list[Columns]) -> Any:
+        """The columns of several blocks as one record batch, counted in the summary."""
+        import pyarrow as pa
+
+        kept = {name: _joined([block.pop(name) for block in blocks]) for name in self.file.keep}
+        columns: Columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        valid = columns.pop("valid")
+        tasks = columns["task"][valid]
+        self.won += np.bincount(tasks, minlength=len(self.won))
+        if self.decides:
+            self.lost += np.bincount(tasks[~columns["accept"][valid]], minlength=len(self.lost))
+        self.scores.add(columns["score"][valid].astype(np.float64))
+        self.invalid_rows += len(valid) - len(tasks)
+        nulls = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        arrays = [*kept.values()]
+        arrays += [_arrow(values, None if name == "accept" else nulls) for name, values in columns.items()]
+        fields = [
+            pa.field(name, array.type, nullable=name in kept or (name != "accept" and self.invalid == "reject"))
+            for name, array in zip([*kept, *columns], arrays, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _score(self, block: Block) -> Columns:
+        """The output columns of one block, and which of its rows are valid."""
+        logits, start = block.logits, self.rows
+        self.rows += len(logits)
+        valid = self._valid(logits, start)
         try:
-            if self.alpha is None:
-                scores, tasks = score_and_assign(self.conformal.cal, logits)
-                return {"score": scores, "task": np.asarray(tasks, dtype=np.int32)}
-            decision = self.conformal.decide(logits, alpha=self.alpha, rng=rng)
+            if valid.all():
+                scored = self._decide(logits)
+            else:
+                scored = {name: _spread(values, valid) for name, values in self._decide(logits[valid]).items()}
         except ToodError as error:
-            raise ToodError(f"{self.file.path}, counting from row {start}: {error}") from error
-        task = decision.task.astype(np.int32)
-        return {"score": decision.score, "task": task, "p_value": decision.p_value, "accept": decision.accept}
+            where = f"rows {start} to {self.rows - 1}"
+            raise ToodError(f"{self.file.path}, {where}: {error}") from error
+        return {**block.columns, **scored, "valid": valid}
+
+    def _valid(self, logits: FloatArray, start: int) -> npt.NDArray[np.bool_]:
+        """Which rows have finite logits only; with ``invalid="error"`` the first that has not is an error."""
+        if logits.size == 0 or (np.isfinite(logits.min()) and np.isfinite(logits.max())):
+            return np.ones(len(logits), dtype=bool)
+        finite = np.isfinite(logits)
+        valid = np.asarray(finite.all(axis=1))
+        if self.invalid == "error":
+            row = int(valid.argmin())
+            column = int(finite[row].argmin())
+            raise ToodError(
+                f"{self.file.path}: row {start + row}, column {column}: expected a finite number, found "
+                f"{logits[row, column]}; `--invalid reject` rejects such rows and scores the others"
+            )
+        return valid
+
+    def _decide(self, logits: FloatArray) -> Columns:
+        cal = self.conformal.cal
+        if hasattr(cal, "range_"):
+            check_scale(logits, cal.range_, rows=None)
+        if self.alpha is not None:
+            decision = self.conformal.decide(logits, alpha=self.alpha, rng=self.rng)
+            task = decision.task.astype(np.int32)
+            return {"score": decision.score, "task": task, "p_value": decision.p_value, "accept": decision.accept}
+        scores, tasks = score_and_assign(cal, logits)
+        columns = {"score": scores, "task": np.asarray(tasks, dtype=np.int32)}
+        return columns if self.limit is None else {**columns, "accept": scores >= self.limit}
 
 
-@contextmanager
-def _partial(path: Path, key: bytes) -> Iterator[tuple[IO[bytes], int]]:
-    """The file of parts and where they begin; locked against a second writer, emptied if made from other things."""
-    import fcntl
-
-    with path.open("a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ToodError(f"{path}: another process is writing it; wait until it is done, or stop it") from error
-        file.seek(0)
-        if file.readline() != key:
-            file.truncate(0)
-            file.write(key)
-            file.flush()
-        yield file, len(key)
-
-
-def _arrow(values: npt.NDArray[Any], kind: Any) -> Any:
-    """``values`` as an Arrow array; `pyarrow.array` would import pandas, where that is installed, to do the same."""
+def _joined(parts: list[Any]) -> Any:
+    """Pieces of a kept column, NumPy or Arrow, as one Arrow array."""
     import pyarrow as pa
 
-    bits = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(bits)])
+    return pa.concat_arrays([part if isinstance(part, pa.Array) else pa.array(part) for part in parts])
+
+
+def _spread(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """``values`` of the valid rows with 0 (or False) in the others."""
+    out = np.zeros(len(valid), dtype=values.dtype)
+    out[valid] = values
+    return out
+
+
+def _arrow(values: npt.NDArray[Any], nulls: Any) -> Any:
+    """``values`` as an Arrow array; `pyarrow.array` would import pandas, if that is installed, to do the same."""
+    import pyarrow as pa
+
+    kind = pa.from_numpy_dtype(values.dtype)
+    data: IntArray | npt.NDArray[Any] = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    return pa.Array.from_buffers(kind, len(values), [nulls, pa.py_buffer(data)])

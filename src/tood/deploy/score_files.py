@@ -1,7 +1,6 @@
-"""Score many files of logits, one output a file: one after the other, or as tasks of a Ray cluster.
+"""Score many files of logits, one output per file: one after the other, or as tasks of a Ray cluster.
 
-``OUT/scored.json`` says from what each output was made, so that the same command, started again, leaves out those that
-are done; one that was under way goes on where it was (:func:`tood.deploy.score_file.score_file`).
+``OUT/scored.json`` says from what each output was made. The same command, run again, skips the files that are done.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
+from tood.deploy.logit_files import SUFFIXES
 from tood.deploy.score_file import PathLike, Scored, score_file
 from tood.errors import ToodError, UnknownNameError
 from tood.files import write_text
@@ -23,22 +23,21 @@ __all__ = ["Engine", "find_files", "score_files"]
 
 Engine: TypeAlias = Literal["local", "ray"]
 Pairs: TypeAlias = dict[Path, Path]  # output: input
-SUFFIXES = (".npy", ".npz", ".parquet")
 RECORD = "scored.json"
 
 
 def find_files(sources: Iterable[PathLike]) -> list[Path]:
-    """The files that are meant by files, folders (all ``.npy``, ``.npz`` and ``.parquet`` in them) and patterns."""
+    """The files named by files, folders (every file of logits in them) and patterns."""
     found: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
-            files = [file for file in source.iterdir() if file.suffix in SUFFIXES and file.is_file()]
+            files = [file for file in source.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file()]
         elif not source.exists() and glob.has_magic(str(source)):
             files = [file for file in map(Path, glob.glob(str(source), recursive=True)) if file.is_file()]
         else:
             files = [source]
         if not files:
-            raise ToodError(f"{source}: no .npy, .npz or .parquet file there")
+            raise ToodError(f"{source}: expected files of logits ({', '.join(SUFFIXES)}) there, found none")
         found += sorted(files)
     return list(dict.fromkeys(found))
 
@@ -47,9 +46,9 @@ def score_files(
     calibrator: PathLike,
     sources: Iterable[PathLike],
     folder: PathLike,
-    alpha: float | None = None,
     engine: Engine = "local",
     progress: Callable[[Path, Scored], object] = lambda target, scored: None,
+    **settings: Any,
 ) -> dict[Path, Scored]:
     """Score each file of ``sources`` into ``folder/NAME.parquet``.
 
@@ -57,41 +56,43 @@ def score_files(
 
     Parameters
     ----------
-    calibrator, alpha:
+    calibrator:
         As in :func:`tood.deploy.score_file.score_file`.
     sources:
-        Files, folders and patterns: see :func:`find_files`. No two files may have one name.
+        Files, folders and patterns: see :func:`find_files`. No two files may have the same name.
     folder:
-        Where the outputs go; made if need be. It cannot be a folder of inputs.
+        The folder of the outputs, made if need be. It cannot be a folder of inputs.
     engine:
-        ``"local"``: one file after the other. ``"ray"``: a task a file, on the cluster of ``RAY_ADDRESS`` or of a
-        running Ray, else on this machine's cores; all nodes must see the files under the same paths.
+        ``"local"``: one file after the other. ``"ray"``: one Ray task per file, on the cluster of ``RAY_ADDRESS``, on
+        a running Ray, or else on this machine's cores; all nodes must see the files under the same paths.
     progress:
         Called with each output when it is whole.
+    settings:
+        ``alpha``, ``risk``, ``invalid`` and ``keep``, as in :func:`tood.deploy.score_file.score_file`.
 
     Returns
     -------
-    Rows and resumed rows by output; an output that was there already counts as resumed.
+    The summary of each output; one that an earlier call made is marked ``earlier``.
     """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
     calibrator, folder = Path(calibrator).resolve(), Path(folder).resolve()
-    record = _Record(folder / RECORD, calibrator, alpha)
+    record = _Record(folder / RECORD, calibrator, settings)
     pairs = _targets([Path(source).resolve() for source in find_files(sources)], folder)
     folder.mkdir(parents=True, exist_ok=True)
     scored, failed = {}, []
     for target in pairs:
-        if (rows := record.rows(target, pairs[target])) is not None:
-            scored[target] = Scored(rows, rows)
-            progress(target, scored[target])
+        if (summary := record.summary(target, pairs[target])) is not None:
+            scored[target] = summary
+            progress(target, summary)
     left = {target: source for target, source in pairs.items() if target not in scored}
     run = _on_ray if engine == "ray" and left else _one_by_one
-    for target, outcome in run(calibrator, left, alpha):
+    for target, outcome in run(calibrator, left, settings):
         if isinstance(outcome, str):
             failed.append(outcome)
             continue
         scored[target] = outcome
-        record.add(target, pairs[target], outcome.rows)
+        record.add(target, pairs[target], outcome)
         progress(target, outcome)
     if failed:
         raise ToodError(f"{len(failed)} of {len(pairs)} files failed: {'; '.join(failed)}")
@@ -99,7 +100,7 @@ def score_files(
 
 
 def _targets(sources: list[Path], folder: Path) -> Pairs:
-    """Where each input goes, once no two go to one place and none lies where outputs are written."""
+    """The output of each input; two inputs with one output, or an input in the output folder, are an error."""
     pairs: Pairs = {}
     for source in sources:
         if source.parent == folder:
@@ -111,17 +112,17 @@ def _targets(sources: list[Path], folder: Path) -> Pairs:
     return pairs
 
 
-def _attempt(calibrator: Path, source: Path, target: Path, alpha: float | None) -> Scored | str:
-    """What came out, or why nothing did."""
+def _attempt(calibrator: Path, source: Path, target: Path, settings: dict[str, Any]) -> Scored | str:
+    """The summary, or the reason why there is none."""
     try:
-        return score_file(calibrator, source, target, alpha)
+        return score_file(calibrator, source, target, **settings)
     except (ToodError, OSError) as error:
         return str(error)
 
 
-def _one_by_one(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tuple[Path, Scored | str]]:
+def _one_by_one(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Iterator[tuple[Path, Scored | str]]:
     for target, source in pairs.items():
-        yield target, _attempt(calibrator, source, target, alpha)
+        yield target, _attempt(calibrator, source, target, settings)
 
 
 def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
@@ -132,9 +133,9 @@ def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
     return outcome, [str(warning.message) for warning in caught]
 
 
-def _on_ray(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tuple[Path, Scored | str]]:
-    """A Ray task a file, in the order in which they end."""
-    calls = {target: (calibrator, source, target, alpha) for target, source in pairs.items()}
+def _on_ray(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Iterator[tuple[Path, Scored | str]]:
+    """One Ray task per file, in the order in which they end."""
+    calls = {target: (calibrator, source, target, settings) for target, source in pairs.items()}
     for target, result, gave_up in ray_tasks(_attempt_with_warnings, calls, max_retries=3):
         outcome, messages = (f"{pairs[target]}: {gave_up}", []) if gave_up else result
         for message in messages:
@@ -143,10 +144,10 @@ def _on_ray(calibrator: Path, pairs: Pairs, alpha: float | None) -> Iterator[tup
 
 
 class _Record:
-    """From what each output was made; a missing or unreadable record only means that all is scored again."""
+    """From what each output was made; a missing or unreadable record only means that all files are scored again."""
 
-    def __init__(self, path: Path, calibrator: Path, alpha: float | None) -> None:
-        self.path, self.alpha = path, alpha
+    def __init__(self, path: Path, calibrator: Path, settings: dict[str, Any]) -> None:
+        self.path, self.settings = path, json.loads(json.dumps(settings))
         if not calibrator.is_file():
             raise ToodError(f"{calibrator}: no such file")
         self.calibrator = hashlib.sha256(calibrator.read_bytes()).hexdigest()
@@ -155,22 +156,27 @@ class _Record:
         except (OSError, ValueError, TypeError):
             self.entries = {}
 
-    def rows(self, target: Path, source: Path) -> int | None:
-        """How many rows ``target`` has, if it is whole and was made from ``source`` as it is now."""
+    def summary(self, target: Path, source: Path) -> Scored | None:
+        """The summary of ``target``, if it is whole and was made from ``source`` as it is now."""
         entry = self.entries.get(target.name)
         if not isinstance(entry, dict) or not target.exists() or not source.exists():
             return None
-        rows = entry.get("rows")
-        return rows if isinstance(rows, int) and entry == self._entry(target, source, rows) else None
+        made_from = {name: value for name, value in entry.items() if name != "scored"}
+        if made_from != self._made_from(target, source):
+            return None
+        try:
+            return Scored(**{**entry["scored"], "earlier": True})
+        except (KeyError, TypeError):
+            return None
 
-    def add(self, target: Path, source: Path, rows: int) -> None:
+    def add(self, target: Path, source: Path, scored: Scored) -> None:
         """Note that ``target`` is whole."""
-        self.entries[target.name] = self._entry(target, source, rows)
+        self.entries[target.name] = {**self._made_from(target, source), "scored": scored.to_dict()}
         write_text(self.path, json.dumps(self.entries, indent=1))
 
-    def _entry(self, target: Path, source: Path, rows: int) -> dict[str, Any]:
+    def _made_from(self, target: Path, source: Path) -> dict[str, Any]:
         stamps = {
             name: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
             for name, path in {"input": source, "output": target}.items()
         }
-        return {"rows": rows, "calibrator": self.calibrator, "alpha": self.alpha, **stamps}
+        return {"calibrator": self.calibrator, "settings": self.settings, **stamps}

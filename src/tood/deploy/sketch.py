@@ -1,4 +1,7 @@
-"""The distribution of a stream of numbers: exact, or in bounded memory with a rank error that it knows."""
+"""Quantile sketch: the distribution of a stream of numbers, exact or in bounded memory with a known rank error.
+
+Bounded memory is what ``LiveTOOD(capacity=…)`` promises, and what the score quantiles of ``tood score`` need.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,13 @@ class Sketch:
     def median(self) -> float:
         """A value whose rank is within :attr:`rank_error` of the middle."""
         return _median(*self._weighted())
+
+    def quantile(self, share: float) -> float:
+        """A value whose rank is within :attr:`rank_error` of ``share`` times the count."""
+        values, weights = self._weighted()
+        order = np.argsort(values, kind="stable")
+        ends = np.cumsum(weights[order])
+        return float(values[order[min(np.searchsorted(ends, share * ends[-1]), len(order) - 1)]])
 
     def mad(self) -> float:
         """The median distance from the median, within twice :attr:`rank_error`."""

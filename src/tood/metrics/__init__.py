@@ -11,13 +11,16 @@ from tood.metrics.detection import (
     fpr_at_ood_recall,
 )
 from tood.metrics.representation import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance
+from tood.metrics.selective import augrc, aurc
 from tood.metrics.trajectory import Trajectory, accuracy_forgetting, average_incremental_accuracy, mean_std
 
 __all__ = [
     "Trajectory",
     "accuracy_forgetting",
+    "augrc",
     "aupr_in",
     "aupr_out",
+    "aurc",
     "auroc",
     "average_incremental_accuracy",
     "bootstrap",

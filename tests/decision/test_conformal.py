@@ -13,9 +13,9 @@ from scipy.stats import betabinom, binom, chisquare, false_discovery_control
 from tood import TOOD, Partition, ToodError, energy
 from tood.calibration import Variant
 from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
+from tood.decision.ranks import Ranks
 from tood.errors import NotFittedError
 from tood.metrics import fpr_at_id_recall
-from tood.ranks import Ranks
 
 SIMULATIONS = 1_000
 SURE = 1e-5  # the probability that a correct program fails a statistical test here, were the seed drawn anew
@@ -261,7 +261,7 @@ def test_plain_energy_and_duck_typed_scores():
 
 
 def test_ranks_among_more_scores_than_the_grid_has_room_for():
-    from tood.ranks import CELLS, MOST_CELLS, Ranks
+    from tood.decision.ranks import CELLS, MOST_CELLS, Ranks
 
     rng = np.random.default_rng(0)
     known, new = rng.normal(size=MOST_CELLS // CELLS + 1000), rng.normal(size=5000)

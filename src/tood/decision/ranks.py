@@ -1,4 +1,4 @@
-"""What the rank of a score among known scores says: thresholds, conformal p-values, many inputs at once."""
+"""Ranks of scores among known scores: thresholds, conformal p-values, Benjamini-Hochberg."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tood.errors import ToodError
 
 __all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
 
-CELLS = 64  # of the grid that finds ranks, for each known score
+CELLS = 64  # of the grid, per known score
 MOST_CELLS = 1 << 22
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
-    """The highest threshold that at least ``recall`` of the scores reach; accept where ``score >= threshold``.
+    """The highest threshold that at least ``recall`` of the scores reach; accept if ``score >= threshold``.
 
-    It keeps that share of *these* samples; :class:`Conformal` promises it of future ones.
+    It keeps that share of *these* samples; :class:`~tood.decision.Conformal` promises it of future ones.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[
     """Split-conformal p-values: the rank of each score among the calibration scores.
 
     If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha; with
-    ``uniform`` it is an equality.
+    ``uniform`` the two sides are equal, over samples, score and draw.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[
 def pooled_p_values(
     known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
 ) -> npt.NDArray[np.float64]:
-    """The same where each of several calibration sets goes with scores ``[m]`` of its own, and the ranks are added."""
+    """The same for several calibration sets, each with scores ``[m]`` of its own: the ranks are added."""
     total = 1 + sum(len(ranks.values) for ranks in known)
 
     def count(side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
@@ -84,8 +84,9 @@ def pooled_p_values(
 
 
 def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]:
-    """Reject many inputs at once so that, on average, at most a share ``fdr`` of the rejected are in-distribution.
+    """Benjamini-Hochberg: reject inputs of a batch so that at most a share ``fdr`` of them is in-distribution.
 
+    The false discovery rate is an average over batches.
     Conformal p-values of one calibration set are positively dependent (PRDS), so the procedure keeps its promise
     (Bates, Candès, Lei, Romano and Sesia, "Testing for outliers with conformal p-values", Annals of Statistics 2023);
     proved for ``per_task=None`` and scores without ties.
@@ -112,10 +113,11 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]
 
 
 class Ranks:
-    """How many of ``values`` are at most, or below, each of many scores.
+    """Ranks of many scores among sorted ``values``.
 
-    A grid answers for every score that shares its cell with no value, and bisection for the others; alone, bisection
-    takes as long as computing the scores. Cells come from a monotone map, so scores in different cells are in order.
+    A grid answers for every score whose cell holds no value, and bisection for the others. Bisection alone takes as
+    long as computing the scores (benchmarks/score_stream.py). The map to cells is monotone, so scores in different
+    cells are in order.
     """
 
     def __init__(self, values: Any) -> None:

@@ -1,6 +1,6 @@
-"""From scores to decisions: thresholds, conformal p-values with a finite-sample guarantee, many inputs at once.
+"""Conformal decisions: accept or reject each input with a finite-sample guarantee.
 
-A p-value says how unusual a score is among the scores of samples known to be in-distribution. Rejecting where
+A p-value says how unusual a score is among the scores of samples known to be in-distribution. Rejecting if
 ``p <= alpha`` rejects at most a share ``alpha`` of in-distribution inputs, however few the samples and whatever the
 score, provided that the samples are exchangeable with the inputs: the same source, unseen by network and calibrator.
 """
@@ -21,54 +21,57 @@ import numpy.typing as npt
 from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
 from tood.calibration import KIND as CALIBRATOR
 from tood.calibration import TOOD, task_of_labels
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
+from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import kind_of, plain, read_tensors, write_tensors
 from tood.partition import Partition
-from tood.ranks import Ranks, benjamini_hochberg, check_share, finite, p_values, pooled_p_values, threshold
 
-__all__ = ["Conformal", "Decision", "benjamini_hochberg", "p_values", "threshold"]
+__all__ = ["Conformal", "Decision", "score_and_assign"]
 
 PerTask: TypeAlias = Literal["winning", "true"]
 Ties: TypeAlias = Literal["conservative", "randomized"]
 Source: TypeAlias = Literal["held_out", "reserved", "memory", "train"]
-Groups: TypeAlias = dict[int, Ranks]  # calibration scores by task; one group, 0, where tasks make no difference
+Groups: TypeAlias = dict[int, Ranks]  # calibration scores per task; one group, 0, if tasks make no difference
 KIND = "tood-conformal"
 
 
 class Decision(NamedTuple):
-    """What :meth:`Conformal.decide` says of each input; arrays of the kind of the logits."""
+    """Result of :meth:`Conformal.decide`; arrays of the kind of the logits."""
 
-    accept: Any  # [n] bool: in-distribution as far as can be told
+    accept: Any  # [n] bool: not distinguishable from the in-distribution samples
     p_value: Any  # [n] float64
     score: Any  # [n]
-    task: Any  # [n] int64, the winning task; None where the calibrator does not assign one
+    task: Any  # [n] int64, the winning task; None if the calibrator does not assign one
 
 
 class Conformal:
-    """Accept or reject each input with a bound on the share of in-distribution inputs that is rejected.
+    """Split-conformal outlier test: a bound on the share of in-distribution inputs that is rejected.
 
     ``per_task=None``: by exchangeability the rank of an in-distribution score among the calibration scores is uniform,
     so ``P(reject | ID) <= alpha`` (Vovk, Gammerman and Shafer, "Algorithmic learning in a random world", 2005).
 
     ``per_task="winning"`` ranks an input among the calibration samples that the same task won. The winner is a function
-    of the input alone, samples stay exchangeable within it, hence ``P(reject | ID, winning task) <= alpha`` for each.
+    of the input alone and samples stay exchangeable within it: ``P(reject | ID, winning task) <= alpha`` for each.
 
     ``per_task="true"`` ranks an input within every true task and keeps the largest p-value. An input of task t is
     rejected only if its p-value within t is at most alpha, hence ``P(reject | ID, true task) <= alpha`` for each,
-    even where tasks become more or less frequent than they were; the price is fewer rejections.
+    even if tasks become more or less frequent than they were; the price is fewer rejections.
 
     The probabilities are over the calibration set and the input together.
 
     Parameters
     ----------
     cal:
-        Anything with ``score(logits)``, higher = ID, and where known ``assign(logits)`` and ``tasks``: a fitted
+        Anything with ``score(logits)``, higher = ID, and perhaps ``assign(logits)`` and ``tasks``: a fitted
         :class:`~tood.TOOD` (with one task, ``variant="none"`` and no margin it is plain energy), or a detector.
     per_task:
         ``None``, ``"winning"`` or ``"true"``, see above.
     ties:
-        ``"conservative"``: equal scores count against rejection. ``"randomized"``: they are broken by seeded draws, and
-        the bound becomes an equality.
+        ``"conservative"``: equal scores count against rejection. ``"randomized"``: a seeded draw places each input
+        among equal calibration scores and within the step 1 / (n + 1). With ``per_task`` None or ``"winning"`` and
+        :meth:`fit`, the probability of rejection is then alpha exactly, over samples, input and draw; with ``"true"``
+        and :meth:`cross` the bounds stay bounds. The same input may get different answers in two calls.
     source:
         Where the samples given to ``fit`` come from. ``"held_out"`` and ``"reserved"`` samples were not trained on;
         ``"memory"`` and ``"train"`` ones were, their scores are too high, and more than alpha will be rejected.
@@ -99,6 +102,7 @@ class Conformal:
         self.ties = ties
         self.source = source
         self.seed = seed
+        self._wrong: tuple[FloatArray, npt.NDArray[np.bool_]] | None = None  # scores, and whether the answer is wrong
 
     def fit(self, logits: Any, labels: Any = None) -> Conformal:
         """Score calibration samples that ``cal.fit`` did not use.
@@ -108,11 +112,13 @@ class Conformal:
         logits:
             ``[n, C]``, or whatever ``cal.score`` takes; at least ``1 / alpha - 1`` samples (of each task).
         labels:
-            ``[n]``, the logit column of each sample's class; needed for ``per_task="true"`` only.
+            ``[n]``, the logit column of each sample's class; needed for ``per_task="true"`` and
+            :meth:`risk_threshold` only.
         """
         self._check_parameters()
-        self.cal = copy.copy(self.cal)  # what becomes of the caller's own later must not break the promise
+        self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not break the promise
         self._folds = [(self.cal, self._ranks(self.cal, logits, labels))]
+        self._wrong = None if labels is None else self._errors(logits, labels)
         return self._begin()
 
     @classmethod
@@ -130,7 +136,7 @@ class Conformal:
         logits, labels:
             ``[n, C]`` and ``[n]``, as ``cal.fit`` takes them.
         folds:
-            How many; an input is scored once for each.
+            How many; an input is scored once per fold.
         settings:
             As for the class. ``per_task="winning"`` is refused: the folds need not agree on the winner.
         """
@@ -168,7 +174,7 @@ class Conformal:
         alpha:
             The share of in-distribution inputs that may be rejected.
         rng:
-            Where the draws of ``ties="randomized"`` come from; else from this object, call after call.
+            Source of the draws of ``ties="randomized"``; by default this object's own, continued from call to call.
         """
         self._check_alpha(alpha)
         scores, tasks = score_and_assign(self.cal, logits)
@@ -185,10 +191,10 @@ class Conformal:
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
 
     def thresholds(self, alpha: float = 0.05) -> npt.NDArray[np.float64]:
-        """The score an input must reach to be accepted, ``-inf`` where too few samples allow no rejection.
+        """The score an input must reach to be accepted; ``-inf`` if there are too few samples to reject anything.
 
-        The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one for each
-        winning task) to ship beside an exported scorer. Not for randomised ties or cross-conformal.
+        The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one per winning
+        task) to ship in an exported scorer. Not for randomised ties or cross-conformal.
         """
         self._check_alpha(alpha)
         if self.ties != "conservative" or len(self._folds) > 1:
@@ -199,6 +205,22 @@ class Conformal:
             return np.array([lowest.get(t, -np.inf) for t in range(self._task_count())])
         return np.array(min(lowest.values()))
 
+    def risk_threshold(self, risk: float = 0.05, delta: float = 0.1) -> float:
+        """The threshold above which at most ``risk`` of the answers are wrong, with probability ``1 - delta``.
+
+        The answer is the largest logit. Needs the labels in :meth:`fit`; see
+        :func:`~tood.decision.risk.selective_threshold` for the guarantee. Accept if ``score >= threshold``.
+        """
+        self._fitted()
+        if self._wrong is None:
+            raise ToodError("risk: needs labelled samples; call fit(logits, labels), or `tood calibrate --holdout 0.5`")
+        return selective_threshold(*self._wrong, risk=risk, delta=delta)
+
+    def __repr__(self) -> str:
+        count = sum(len(ranks.values) for _, fold in getattr(self, "_folds", []) for ranks in fold.values())
+        fitted = f"fitted to {count} samples" if count else "not fitted"
+        return f"<Conformal {self.cal!r}, per_task={self.per_task!r}, ties={self.ties!r}, {fitted}>"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator or detector (of every fold) and the calibration scores to one safetensors file."""
         self._fitted()
@@ -206,10 +228,13 @@ class Conformal:
         if not hasattr(self.cal, "save"):
             raise ToodError(f"cal: only TOOD and detectors can be saved, found {type(self.cal).__name__}")
         settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed")}
-        tensors = {f"calibrator.{k}": _file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
+        tensors: dict[str, npt.NDArray[Any]]
+        tensors = {f"calibrator.{k}": file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
         for k, (_, groups) in enumerate(self._folds):
             tensors[f"scores.{k}"] = np.concatenate([ranks.values for ranks in groups.values()])
             tensors[f"groups.{k}"] = np.repeat([*groups], [len(ranks.values) for ranks in groups.values()])
+        if self._wrong is not None:
+            tensors["errors.scores"], tensors["errors.wrong"] = self._wrong
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
 
     @classmethod
@@ -217,15 +242,15 @@ class Conformal:
         """Read what :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
-            cals = [
-                _from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))
-            ]
+            cals = [from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))]
             self = cls(cals[0], **json.loads(metadata["settings"]))
             self._check_parameters(warn=False)
             self._folds = [
                 (cal, _by_group(finite(tensors[f"scores.{k}"], "scores"), tensors[f"groups.{k}"]))
                 for k, cal in enumerate(cals[1:] or cals)
             ]
+            if "errors.scores" in tensors:
+                self._wrong = tensors["errors.scores"], tensors["errors.wrong"].astype(bool)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable conformal file: {error}") from error
         return self._begin()
@@ -240,7 +265,7 @@ class Conformal:
         p = np.empty(len(scores))
         for t in np.unique(tasks):
             rows = np.flatnonzero(tasks == t)
-            # Of a winner that won no calibration sample nothing can be said: all are accepted.
+            # A task that won no calibration sample has nothing to compare with: p is 1, or uniform if randomised.
             known = self._folds[0][1].get(int(t), Ranks(np.empty(0)))
             p[rows] = pooled_p_values([known], [scores[rows]], None if uniform is None else uniform[rows])
         return p
@@ -257,6 +282,14 @@ class Conformal:
         elif tasks is None:
             raise ToodError(f"per_task='winning': expected a calibrator with assign, found {type(cal).__name__}")
         return _by_group(scores, tasks)
+
+    def _errors(self, logits: Any, labels: Any) -> tuple[FloatArray, npt.NDArray[np.bool_]] | None:
+        """Score and error of each sample; None if there are no logits to take an answer from."""
+        outputs = getattr(logits, "logits", logits)
+        if outputs is None:
+            return None
+        answers = floats(outputs, "logits", ndim=2).argmax(axis=1)
+        return score_and_assign(self.cal, logits)[0], answers != indices(labels, "labels", length=len(answers))
 
     def _task_count(self) -> int:
         return len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(self._folds[0][1])
@@ -297,7 +330,7 @@ class Conformal:
 
 
 def score_and_assign(cal: Any, logits: Any) -> tuple[FloatArray, IntArray | None]:
-    """Scores and, where the calibrator tells them, winning tasks, as NumPy arrays."""
+    """Scores and, if the calibrator assigns them, winning tasks, as NumPy arrays."""
     if hasattr(cal, "score_and_assign"):
         scores, tasks = cal.score_and_assign(logits)
     else:
@@ -316,14 +349,15 @@ def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
     return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
 
 
-def _file_of(cal: Any) -> npt.NDArray[np.uint8]:
+def file_of(cal: Any) -> npt.NDArray[np.uint8]:
     """The bytes of the file that ``cal.save`` writes."""
     with tempfile.TemporaryDirectory() as folder:
         cal.save(Path(folder, "cal"))
         return np.frombuffer(Path(folder, "cal").read_bytes(), dtype=np.uint8)
 
 
-def _from_file(file: npt.NDArray[np.uint8]) -> Any:
+def from_file(file: npt.NDArray[np.uint8]) -> Any:
+    """The calibrator or detector whose bytes :func:`file_of` gave."""
     from tood.detectors import Detector
 
     with tempfile.TemporaryDirectory() as folder:

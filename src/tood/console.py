@@ -1,0 +1,48 @@
+"""What commands show on a terminal: warnings as one line each, durations, a progress bar with the time left."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+
+import click
+
+__all__ = ["duration", "progress_bar", "warnings_as_lines"]
+
+
+@contextlib.contextmanager
+def warnings_as_lines(quiet: bool = False) -> Iterator[None]:
+    """Print each different warning once, as ``tood: warning: …`` on standard error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore" if quiet else "once", UserWarning)
+        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
+        yield
+
+
+def duration(seconds: float) -> str:
+    """Seconds below a minute, minutes and seconds below an hour, then hours and minutes.
+
+    >>> duration(3.21), duration(75), duration(3600 * 2 + 65)
+    ('3.2 s', '1 min 15 s', '2:01 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+
+
+@contextlib.contextmanager
+def progress_bar(unit: str, quiet: bool = False) -> Iterator[Callable[[int, int | None], None]]:
+    """A bar with the time left on a terminal; nothing elsewhere. Yields ``update(done, total)``; total may be None."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn(unit), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(unit, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,18 @@
+"""From scores to decisions: thresholds, conformal p-values, prediction sets, bounded error among accepted inputs."""
+
+from tood.decision.conformal import KIND, Conformal, Decision, score_and_assign
+from tood.decision.ranks import benjamini_hochberg, p_values, threshold
+from tood.decision.risk import selective_threshold
+from tood.decision.sets import PredictionSets
+
+__all__ = [
+    "KIND",
+    "Conformal",
+    "Decision",
+    "PredictionSets",
+    "benjamini_hochberg",
+    "p_values",
+    "score_and_assign",
+    "selective_threshold",
+    "threshold",
+]

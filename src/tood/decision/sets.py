@@ -1,0 +1,168 @@
+"""Conformal prediction sets: the classes an input may belong to; an empty set means that it is unknown."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import Float64Array, as_array, back, floats, label_columns
+from tood.decision.conformal import file_of, from_file, score_and_assign
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
+from tood.energy import check_columns
+from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.files import read_tensors, write_tensors
+from tood.partition import Partition
+
+__all__ = ["PredictionSets"]
+
+Method: TypeAlias = Literal["lac", "aps"]
+Classes: TypeAlias = Literal["all", "winning"]
+KIND = "tood-sets"
+
+
+class PredictionSets:
+    """Split-conformal prediction sets behind an out-of-distribution gate.
+
+    An input of the known distribution has its true class in the set with probability at least ``1 - alpha``, over
+    calibration samples and input together. The share ``unknown`` of alpha is spent on the gate, which gives inputs with
+    an unusually low score the empty set (as :class:`~tood.decision.Conformal` rejects them), the rest on the classes.
+    An input is missed only if the gate or the set misses it, and these have probability at most ``unknown * alpha`` and
+    ``(1 - unknown) * alpha``.
+
+    Parameters
+    ----------
+    cal:
+        A fitted :class:`~tood.TOOD`: the score of the gate, and the winning task.
+    method:
+        ``"lac"``: classes whose probability is high enough (Sadinle, Lei and Wasserman 2019), the smallest sets on
+        average. ``"aps"``: most probable classes first until enough probability is covered (Romano, Sesia and Candès
+        2020, without randomisation), larger sets for harder inputs.
+    classes:
+        ``"all"``: probabilities are the softmax over all columns. ``"winning"``: over the columns of the winning task;
+        the other classes come after these, and enter only if coverage needs them.
+    unknown:
+        The share of alpha for the gate, from 0 (no gate) to below 1.
+
+    Examples
+    --------
+    >>> from tood import TOOD
+    >>> rng = np.random.default_rng(0)
+    >>> def draw(labels): return rng.normal(size=(len(labels), 4)) + 6 * np.eye(4)[labels]
+    >>> labels = np.repeat(np.arange(4), 100)
+    >>> sets = PredictionSets(TOOD([[0, 1], [2, 3]]).fit(draw(labels), labels)).fit(draw(labels), labels)
+    >>> sets.predict(np.array([[6.0, 0, 0, 0], [0, 0, 0, 0]]), alpha=0.1).astype(int)
+    array([[1, 0, 0, 0],
+           [0, 0, 0, 0]])
+    """
+
+    def __init__(self, cal: Any, method: Method = "lac", classes: Classes = "all", unknown: float = 0.5) -> None:
+        if method not in get_args(Method):
+            raise UnknownNameError("method", method, get_args(Method))
+        if classes not in get_args(Classes):
+            raise UnknownNameError("classes", classes, get_args(Classes))
+        if not 0 <= unknown < 1:
+            raise ToodError(f"unknown: expected a share from 0 to below 1, found {unknown}")
+        self.cal = cal
+        self.method = method
+        self.classes = classes
+        self.unknown = unknown
+
+    def fit(self, logits: Any, labels: Any) -> PredictionSets:
+        """Read calibration samples that ``cal.fit`` did not use.
+
+        Parameters
+        ----------
+        logits:
+            ``[n, C]``.
+        labels:
+            ``[n]``, the logit column of each sample's class.
+        """
+        logits = as_array(logits)
+        columns = label_columns(labels, Partition(self.cal.tasks).columns, len(logits))
+        if len(columns) == 0:
+            raise ToodError("logits: expected at least one calibration sample, found none")
+        scores, typical = self._scores(logits)
+        self._gate = Ranks(scores)
+        self._typical = Ranks(typical[np.arange(len(columns)), columns])
+        return self
+
+    def predict(self, logits: Any, alpha: float = 0.1) -> Any:
+        """``[n, C]`` bool: the classes in the set of each input; a row without any is unknown.
+
+        Parameters
+        ----------
+        logits:
+            ``[n, C]``.
+        alpha:
+            The share of known inputs whose true class may be missing.
+        """
+        if not hasattr(self, "_gate"):
+            raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
+        check_share("alpha", alpha)
+        logits = as_array(logits)
+        scores, typical = self._scores(logits)
+        accepted = pooled_p_values([self._gate], [scores]) > self.unknown * alpha
+        within = pooled_p_values([self._typical], [typical.reshape(-1)]).reshape(typical.shape)
+        return back(accepted[:, None] & (within > (1 - self.unknown) * alpha), like=logits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the calibrator and the calibration scores to one safetensors file."""
+        if not hasattr(self, "_gate"):
+            raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
+        settings = {"method": self.method, "classes": self.classes, "unknown": float(self.unknown)}
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "calibrator": file_of(self.cal),
+            "gate": self._gate.values,
+            "typical": self._typical.values,
+        }
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> PredictionSets:
+        """Read what :meth:`save` wrote."""
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))
+            self._gate = Ranks(finite(tensors["gate"], "gate"))
+            self._typical = Ranks(finite(tensors["typical"], "typical"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable file of prediction sets: {error}") from error
+        return self
+
+    def __repr__(self) -> str:
+        fitted = f"fitted to {len(self._gate.values)} samples" if hasattr(self, "_gate") else "not fitted"
+        return f"<PredictionSets {self.method}, classes={self.classes!r}, unknown={self.unknown}, {fitted}>"
+
+    def _scores(self, logits: Any) -> tuple[npt.NDArray[Any], Float64Array]:
+        """The score of the gate ``[n]``, and how typical each class is of the input ``[n, C]``, higher = more."""
+        partition = check_columns(logits, Partition(self.cal.tasks))
+        scores, tasks = score_and_assign(self.cal, logits)
+        values = floats(logits, "logits", ndim=2).astype(np.float64)
+        rank = _probability if self.method == "lac" else _mass_before
+        typical = rank(values)
+        if self.classes == "all":
+            return scores, typical
+        won = partition.column_tasks == np.asarray(tasks)[:, None]
+        return scores, np.where(won, rank(np.where(won, values, -np.inf)), typical - 1)
+
+
+def _probability(logits: Float64Array) -> Float64Array:
+    """``[n, C]``: softmax, from 0 to 1."""
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    probabilities: Float64Array = exponents / exponents.sum(axis=1, keepdims=True)
+    return probabilities
+
+
+def _mass_before(logits: Float64Array) -> Float64Array:
+    """``[n, C]``: 1 minus the probability of all classes that are more probable; 1 for the most probable one."""
+    probabilities = _probability(logits)
+    order = np.argsort(-probabilities, axis=1, kind="stable")
+    ranked = np.take_along_axis(probabilities, order, axis=1)
+    before = np.cumsum(ranked, axis=1) - ranked
+    out = np.empty_like(before)
+    np.put_along_axis(out, order, np.clip(1 - before, 0, 1), axis=1)
+    return out

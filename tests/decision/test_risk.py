@@ -1,0 +1,76 @@
+import numpy as np
+import pytest
+from scipy.stats import beta, binom
+
+from tood import TOOD, ToodError
+from tood.decision import Conformal, selective_threshold
+from tood.decision.risk import CANDIDATES, binomial_cdf
+
+STREAMS = 400
+
+
+def test_the_binomial_is_scipys():
+    for successes, trials, chance in ((0, 10, 0.3), (3, 10, 0.3), (10, 10, 0.3), (40, 2000, 0.05), (0, 5000, 0.001)):
+        assert binomial_cdf(successes, trials, chance) == pytest.approx(binom.cdf(successes, trials, chance), rel=1e-9)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_the_bound_fails_no_more_often_than_delta(rounded):
+    """Error rate (1 - s) / 2 at score s uniform in [0, 1]: (1 - t) / 4 among scores above t, in closed form."""
+    rng = np.random.default_rng(0)
+    risk, delta, failed, limits = 0.1, 0.1, 0, []
+    for _ in range(STREAMS):
+        scores = rng.uniform(size=2000)
+        wrong = rng.uniform(size=2000) < (1 - scores) / 2
+        if rounded:
+            scores = np.floor(scores * 20) / 20  # ties; the cell [t, t + 0.05) has the error rate of its middle
+        try:
+            limit = selective_threshold(scores, wrong, risk, delta)
+        except ToodError:
+            continue
+        true = (1 - (np.ceil(limit * 20) / 20 if rounded else limit)) / 4
+        failed += true > risk
+        limits.append(limit)
+    assert failed <= binom.ppf(0.999, STREAMS, delta)
+    assert len(limits) > 0.8 * STREAMS and np.median(limits) < 0.9
+
+
+def test_a_candidate_passes_when_its_clopper_pearson_bound_does():
+    scores = -np.arange(3200.0)
+    wrong = np.zeros(3200, dtype=bool)
+    wrong[[50, 500, 1000, *range(2000, 2100)]] = True
+    limit = selective_threshold(scores, wrong, risk=0.01, delta=0.1)
+    passing = []
+    for accepted in range(100, 3201, 100):
+        errors = wrong[:accepted].sum()
+        if beta.ppf(1 - 0.1 / CANDIDATES, errors + 1, accepted - errors) <= 0.01:
+            passing.append(accepted)
+    assert (scores >= limit).sum() == passing[-1] and 0 < passing[-1] < 3200
+
+
+def test_all_are_accepted_if_all_may_be():
+    rng = np.random.default_rng(0)
+    assert selective_threshold(rng.normal(size=1000), np.zeros(1000, dtype=bool), risk=0.05) == -np.inf
+
+
+def test_conformal_keeps_the_errors_of_its_samples(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 800)
+    logits = rng.normal(size=(800, 4)) + 2 * np.eye(4)[labels]
+    cal = TOOD([[0, 1], [2, 3]]).fit(logits[:400], labels[:400])
+    conformal = Conformal(cal).fit(logits[400:], labels[400:])
+    conformal.save(tmp_path / "c")
+    wrong = logits[400:].argmax(axis=1) != labels[400:]
+    expected = selective_threshold(cal.score(logits[400:]), wrong, risk=0.3)
+    assert Conformal.load(tmp_path / "c").risk_threshold(0.3) == expected
+    with pytest.raises(ToodError, match="needs labelled samples"):
+        Conformal(cal).fit(logits[400:]).risk_threshold(0.3)
+
+
+def test_what_cannot_be_promised_is_refused():
+    with pytest.raises(ToodError, match="cannot be guaranteed at any threshold with these 20 samples"):
+        selective_threshold(np.arange(20.0), np.zeros(20, dtype=bool), risk=0.05)
+    with pytest.raises(ToodError, match="wrong: expected 3 bools"):
+        selective_threshold([1.0, 2.0, 3.0], [0, 1, 0])
+    with pytest.raises(ToodError, match="risk: expected a share"):
+        selective_threshold([1.0], [True], risk=1.0)
