@@ -27,16 +27,20 @@ from tood.learners.bic import BiC
 from tood.learners.der import DER, DERpp
 from tood.learners.er import ER
 from tood.learners.ewc import EWC
+from tood.learners.fecam import FeCAM
 from tood.learners.finetune import FineTune
 from tood.learners.gem import GEM
 from tood.learners.icarl import ICaRL
 from tood.learners.joint import Joint
 from tood.learners.lwf import LwF
+from tood.learners.ncm import NCM
 from tood.learners.preset_files import preset, presets
 from tood.learners.processes import start
 from tood.learners.progress import Progress
+from tood.learners.ranpac import RanPAC
 from tood.learners.settings import Settings, make_settings, settings_class
 from tood.learners.si import SI
+from tood.learners.slda import SLDA
 from tood.learners.wa import WA
 from tood.models import Network, suggest
 from tood.models import create as create_network
@@ -44,7 +48,7 @@ from tood.streams import Stream
 
 __all__ = ["Batch", "Learner", "Progress", "Settings", "create", "names", "preset", "presets"]
 
-KINDS = (AGEM, BiC, DER, DERpp, ER, EWC, FineTune, GEM, ICaRL, Joint, LwF, SI, WA)
+KINDS = (AGEM, BiC, DER, DERpp, ER, EWC, FeCAM, FineTune, GEM, ICaRL, Joint, LwF, NCM, RanPAC, SI, SLDA, WA)
 LEARNERS: dict[str, type[Learner]] = {learner.name: learner for learner in KINDS}
 WITH_BER = "+ber"
 

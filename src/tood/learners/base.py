@@ -70,6 +70,8 @@ class Learner:
     name: ClassVar[str] = ""
     #: Does it distil from the network as it was before the task?
     distils: ClassVar[bool] = False
+    #: True if the head is solved for, without gradient steps (see :mod:`tood.learners.closed_form`).
+    closed_form: ClassVar[bool] = False
     #: Attributes that a checkpoint keeps: arrays, tensors, dictionaries of them, or objects with ``state_dict``.
     remembers: ClassVar[tuple[str, ...]] = ()
 
@@ -169,8 +171,7 @@ class Learner:
         self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
     ) -> None:
         """The epochs of a task from ``epoch`` on; from its opening where that is None."""
-        if task != self.learned or task >= len(self.stream):
-            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
+        self._check_turn(task)
         gpu = self.fabric.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
             if epoch is None:
@@ -186,6 +187,10 @@ class Learner:
             self.model = self.network
             self.draw_from(task, epoch=self.settings.epochs)
             self.end_task(task)
+
+    def _check_turn(self, task: int) -> None:
+        if task != self.learned or task >= len(self.stream):
+            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
 
     def _open(self, task: int) -> None:
         self.old = sum(self.stream.sizes[:task])
@@ -274,9 +279,9 @@ class Learner:
         return prepare(samples, self.stream.mean, self.stream.std, self.fabric.device)
 
     @torch.no_grad()
-    def outputs(self, rows: IntArray, flip: bool = False) -> tuple[Tensor, Tensor]:
+    def outputs(self, rows: IntArray, flip: bool = False, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Features ``[n, D]`` and logits ``[n, C]`` of rows of ``stream.train``, not augmented, in evaluation mode."""
-        network = self.network.fused()
+        network = (self.network if network is None else network).fused()
         chunks = np.array_split(rows, -(-len(rows) // EVALUATION_BATCH))
         inputs = (self.prepare(samples) for samples in read_batches(self.stream.train, chunks))
         features = torch.cat([network.features(x.flip(3) if flip else x) for x in inputs])

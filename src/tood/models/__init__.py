@@ -25,6 +25,7 @@ from tood.models.efficientnet_lite import EfficientNetLite
 from tood.models.extract import extract
 from tood.models.head import Head
 from tood.models.network import Network
+from tood.models.tops import add_top
 from tood.models.vit import ViT
 
 __all__ = ["Head", "Network", "create", "extract", "names", "suggest"]
@@ -74,7 +75,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
         Of the initial weights; torch's own random state is left alone.
     options:
         For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and
-        ``pretrained`` (efficientnet_lite), ``pretrained`` and others (timm).
+        ``pretrained`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any of them, a fixed transform
+        of its features (see :func:`tood.models.tops.add_top`).
     """
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
@@ -84,6 +86,7 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
         build = partial(_timm, name)
     if build is None:
         raise UnknownNameError("network", name, names())
+    top = options.pop("top", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
@@ -95,7 +98,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     kept = {key: value for key, value in options.items() if key != "pretrained"}
     if hasattr(backbone, "pretrained"):
         kept["pretrained"] = False
-    return Network(backbone, head, {"name": name, "shape": shape, **kept})
+    network = Network(backbone, head, {"name": name, "shape": shape, **kept})
+    return add_top(network, **top) if top else network
 
 
 def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:

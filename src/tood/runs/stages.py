@@ -115,7 +115,8 @@ def build(config: RunConfig, say: Say | None = None, dry: bool = False) -> tuple
     adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
     network: Network | str | None = config.network or suggested
     if config.frozen:
-        stream, network = freeze(config, stream, config.network or suggested, adapter, say, dry)
+        closed_form = learners.LEARNERS[learners.split_name(config.learner)[0]].closed_form
+        stream, network = freeze(config, stream, config.network or suggested, adapter, closed_form, say, dry)
     learner = learners.create(
         config.learner,
         stream=stream,

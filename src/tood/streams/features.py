@@ -66,12 +66,16 @@ class FeatureSource:
 
 
 def frozen(
-    stream: Stream, network: Network, root: str | Path | None = None, say: Say | None = None, dry: bool = False
+    stream: Stream,
+    network: Network,
+    root: str | Path | None = None,
+    say: Say | None = None,
+    dry: bool = False,
+    standardise: bool = True,
 ) -> Stream:
     """The stream as vectors: features of a network that does not change, extracted at most once.
 
-    Each feature is standardised with the training samples of the first task, so nothing of later tasks is known
-    beforehand. Vectors are not augmented.
+    Vectors are not augmented.
 
     Parameters
     ----------
@@ -85,6 +89,9 @@ def frozen(
         Called with a line now and then while features are extracted.
     dry:
         Extract nothing: features that are not there read as zeros. For planning a run.
+    standardise:
+        Give each feature mean 0 and variance 1 over the training samples of the first task, so that nothing of later
+        tasks is known beforehand; otherwise features are as the network makes them.
 
     Examples
     --------
@@ -95,9 +102,11 @@ def frozen(
     (64,)
     """
     extractor = Extractor(network, stream, root, dry)
-    first = extractor.features(stream.train, "training images", say)[stream.train_rows(0)].astype(np.float64)
-    shift, spread = first.mean(axis=0), first.std(axis=0)
-    scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)  # constant in task 0: only centred
+    shift, scale = np.zeros(network.head.dim), np.ones(network.head.dim)
+    if standardise:
+        first = extractor.features(stream.train, "training images", say)[stream.train_rows(0)].astype(np.float64)
+        shift, spread = first.mean(axis=0), first.std(axis=0)
+        scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)  # constant in task 0: only centred
 
     def vectors(source: Source, name: str) -> FeatureSource:
         found = extractor.features(source, name, say)

@@ -1,0 +1,104 @@
+"""FeCAM: Mahalanobis distances to class means, with a common covariance, on the features of a fixed network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.slda import discriminant
+from tood.models.tops import Tukey
+
+__all__ = ["FeCAM", "correlation", "shrink"]
+
+
+@dataclass(frozen=True)
+class FeCAMSettings(ClosedFormSettings):
+    """Settings of FeCAM.
+
+    Parameters
+    ----------
+    power:
+        λ of Tukey's transform; 1 for none.
+    shrink_diagonal, shrink_rest:
+        γ₁ and γ₂: how much of the mean variance is added to every variance, and of the mean covariance to every
+        covariance.
+    """
+
+    power: float = 0.5
+    shrink_diagonal: float = 1.0
+    shrink_rest: float = 1.0
+
+
+class FeCAM(ClosedForm):
+    """The class at the smallest Mahalanobis distance, after Tukey's transform, shrinkage and normalisation.
+
+    With ``g = f^λ``, scaled to length one in the distance, and the covariance Σ of g within classes:
+
+    - shrinkage: ``Σ_s = Σ + γ₁ V₁ I + γ₂ V₂ (1 - I)``, ``V₁`` and ``V₂`` being the means of its diagonal and of
+      the rest;
+    - normalisation: ``Σ̂_ij = Σ_s,ij / √(Σ_s,ii Σ_s,jj)``;
+    - ``d_c = (g - m_c)ᵀ Σ̂⁻¹ (g - m_c)`` and ``z_c = -½ s d_c`` without the term ``gᵀ Σ̂⁻¹ g``, which all classes share.
+
+    The scale s makes the mean of ``s · d_c`` over a class's own samples D, as it is for Gaussian classes. All classes
+    share one covariance (the paper's FeCAM-1; its FeCAM-N has one per class): logits are linear, and one matrix is
+    kept however many classes there are.
+
+    References
+    ----------
+    Goswami et al., "FeCAM: Exploiting the Heterogeneity of Class Distributions in Exemplar-Free Continual Learning",
+    NeurIPS 2023.
+    """
+
+    name = "fecam"
+    title = "FeCAM"
+    citation = "Goswami et al., FeCAM: Exploiting the Heterogeneity of Class Distributions, NeurIPS 2023"
+    settings: FeCAMSettings
+    remembers = ("moments", "unit")
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.moments = Moments(self.network.head.dim, self.fabric.device)  # of f^λ
+        self.unit = Moments(self.network.head.dim, self.fabric.device)  # of the same at length one
+
+    @classmethod
+    def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:
+        """Tukey's transform."""
+        return {"name": "tukey", "power": settings.power}
+
+    def absorb(self, features: Tensor, columns: Tensor) -> None:
+        """Update class means and covariances of the transformed features."""
+        transformed = Tukey(features.shape[1], self.settings.power).transform(features)
+        self.moments.add(transformed, columns)
+        self.unit.add(normalize(transformed), columns)
+
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """The linear part of ``-½ s d_c``."""
+        s = self.settings
+        matrix = correlation(shrink(self.moments.covariance(), s.shrink_diagonal, s.shrink_rest))
+        mean = normalize(self.moments.mean)
+        own = torch.linalg.solve(matrix, self.unit.covariance()).trace()  # the mean distance to one's own class
+        away = self.unit.mean - mean  # what lies between the mean direction and the direction of the mean
+        extra = (away * torch.linalg.solve(matrix, away.T).T).sum(1)
+        own = own + (extra * self.unit.count).sum() / self.unit.count.sum()
+        return discriminant(mean, matrix * (own / len(matrix)))
+
+
+def shrink(covariance: Tensor, diagonal: float, rest: float) -> Tensor:
+    """``Σ + γ₁ V₁ I + γ₂ V₂ (1 - I)``."""
+    d = len(covariance)
+    identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
+    v1 = covariance.trace() / d
+    v2 = (covariance.sum() - covariance.trace()) / (d * (d - 1))
+    return covariance + diagonal * v1 * identity + rest * v2 * (1 - identity)
+
+
+def correlation(covariance: Tensor) -> Tensor:
+    """``Σ_ij / √(Σ_ii Σ_jj)``."""
+    deviation = covariance.diagonal().sqrt()
+    return covariance / torch.outer(deviation, deviation)

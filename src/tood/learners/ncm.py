@@ -1,0 +1,64 @@
+"""Nearest class mean on the features of a fixed network (SimpleCIL)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+
+__all__ = ["NCM"]
+
+
+@dataclass(frozen=True)
+class NCMSettings(ClosedFormSettings):
+    """Settings of the nearest class mean.
+
+    Parameters
+    ----------
+    scale:
+        What the cosine is multiplied by; it decides how sharp the softmax is, not which class wins.
+    """
+
+    scale: float = 16.0
+
+
+class NCM(ClosedForm):
+    """The class whose mean feature points in the direction nearest to the sample's.
+
+    With the mean feature ``m_c`` of class c: ``z_c(x) = scale · ⟨f(x), m_c⟩ / (‖f(x)‖ ‖m_c‖)``. Stored features have
+    length one, so the head's weights are ``scale · m_c / ‖m_c‖`` and its biases 0.
+
+    References
+    ----------
+    Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models: Generalizability and Adaptivity are All
+    You Need", IJCV 2024 (SimpleCIL).
+    """
+
+    name = "ncm"
+    title = "NCM"
+    citation = "Zhou et al., Revisiting Class-Incremental Learning with Pre-Trained Models, IJCV 2024"
+    settings: NCMSettings
+    remembers = ("moments",)
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.moments = Moments(self.network.head.dim, self.fabric.device, scatter=False)
+
+    @classmethod
+    def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:
+        """Features of length one."""
+        return {"name": "unit"}
+
+    def absorb(self, features: Tensor, columns: Tensor) -> None:
+        """Update the class means."""
+        self.moments.add(features, columns)
+
+    def solve(self) -> tuple[Tensor, Tensor]:
+        """The directions of the class means."""
+        mean = self.moments.mean
+        return self.settings.scale * normalize(mean), mean.new_zeros(len(mean))
