@@ -30,6 +30,15 @@ def test_the_adapter_is_a_trained_hidden_layer_or_none(adapter, dim):
         np.testing.assert_array_equal(learner.network.features(vectors), vectors)
 
 
+@pytest.mark.parametrize("learner", ["ncm", "slda", "fecam", "ranpac"])
+def test_closed_forms_see_the_features_as_the_network_makes_them(learner):
+    stream, made = build(RunConfig(learner=learner, preset="frozen", network="convnet"))
+    assert stream.train.take(np.arange(50)).min() == 0  # after ReLU: neither centred nor scaled
+    assert not list(made.untransformed.backbone.parameters())
+    with pytest.raises(ToodError, match=f"adapter: {learner} takes no gradient steps"):
+        build(RunConfig(learner=learner, preset="frozen", network="convnet", adapter=8))
+
+
 def test_a_run_writes_what_the_small_network_answers_on_the_features(tmp_path):
     lines = []
     run(CONFIG, tmp_path / "run", say=lines.append)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tood import models
+from tood.errors import ToodError
 from tood.models import Network
 from tood.runs.config import RunConfig
 from tood.streams import Stream
@@ -20,7 +21,13 @@ Say = Callable[[str], object]
 
 
 def freeze(
-    config: RunConfig, stream: Stream, name: str | None, adapter: int, say: Say | None = None, dry: bool = False
+    config: RunConfig,
+    stream: Stream,
+    name: str | None,
+    adapter: int,
+    closed_form: bool = False,
+    say: Say | None = None,
+    dry: bool = False,
 ) -> tuple[Stream, Network]:
     """The stream as features of the frozen network, and the network that learns on them.
 
@@ -32,11 +39,15 @@ def freeze(
         Of images.
     name, adapter:
         The frozen network's name and the width of the trained hidden layer, as the preset has them.
+    closed_form:
+        For a learner without gradient steps: features as they are, and no hidden layer.
     say, dry:
         As for :func:`tood.streams.features.frozen`.
     """
-    vectors = frozen(stream, _network(config, stream, name), say=say, dry=dry)
-    width = adapter if config.adapter < 0 else config.adapter
+    if closed_form and config.adapter > 0:
+        raise ToodError(f"adapter: {config.learner} takes no gradient steps to train one; expected 0")
+    vectors = frozen(stream, _network(config, stream, name), say=say, dry=dry, standardise=not closed_form)
+    width = 0 if closed_form else adapter if config.adapter < 0 else config.adapter
     widths = [width] if width else []
     return vectors, models.create("mlp", vectors.train.shape, seed=config.seed, widths=widths)
 
