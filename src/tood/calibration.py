@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, indices, label_columns
 from tood.checks import check_calibration, check_scale, logit_range
+from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, rest_auroc
 from tood.energy import (
     check_columns,
     energy_blocks,
@@ -41,7 +42,7 @@ Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
 NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimates σ of a Gaussian
 KIND = "tood-calibrator"
 OWN = ("count", "mean", "median", "mad", "std")  # of each task's samples in their own channel
-REST = ("rest_mean", "rest_std")  # of all other samples in that channel
+REST = ("rest_mean", "rest_std", "rest_auroc")  # of all other samples in that channel; the AUROC is own against rest
 
 
 class Channels(NamedTuple):
@@ -105,6 +106,12 @@ class TOOD:
         labels:
             ``[B]``, the logit column of each sample's class.
         """
+        self._fit(logits, labels)
+        if self.variant in ("mean_shift", "robust_anchor"):
+            self._warn_of_dead_channels()
+        return self
+
+    def _fit(self, logits: Any, labels: Any) -> None:
         self._check_parameters()
         logits = as_array(logits)
         partition = check_columns(logits, Partition(self.tasks))
@@ -116,7 +123,22 @@ class TOOD:
         self.statistics_ = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
         self.statistics_ |= _rest(energies, tasks, self.statistics_)
         self._floor_spread()
-        return self
+
+    @property
+    def diagnostics_(self) -> list[ChannelDiagnostics]:
+        """Per task: own-against-rest AUROC with its interval, gap, samples, whether the channel is alive, trust."""
+        self._fitted()
+        return diagnose(self.statistics_)
+
+    def _warn_of_dead_channels(self) -> None:
+        dead = describe_dead(self.diagnostics_)
+        if dead:
+            warnings.warn(
+                f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
+                "re-centres them nevertheless and may rank unknown inputs above known ones; use variant='auto'",
+                DeadChannelWarning,
+                stacklevel=3,
+            )
 
     @classmethod
     def from_statistics(cls, tasks: Any, statistics: Mapping[str, Any], **settings: Any) -> TOOD:
@@ -331,9 +353,13 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> npt.NDAr
 def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -> Statistics:
     """Mean and std of each channel over the samples of all other tasks; its own task's where there is no other."""
     if energies.shape[1] == 1:
-        return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy()}
+        return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy(), "rest_auroc": np.array([0.5])}
     rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see task_statistics
-    return {"rest_mean": np.array([r.mean() for r in rest]), "rest_std": np.array([r.std() for r in rest])}
+    return {
+        "rest_mean": np.array([r.mean() for r in rest]),
+        "rest_std": np.array([r.std() for r in rest]),
+        "rest_auroc": rest_auroc(energies, tasks),
+    }
 
 
 def _shrunk_middles(s: Statistics) -> FloatArray:

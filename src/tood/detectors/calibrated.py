@@ -13,6 +13,7 @@ from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
+from tood.diagnostics import ChannelDiagnostics, diagnose
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -31,7 +32,7 @@ class _Calibrated(Detector):
 
     columns_: IntArray  # [C], the columns of all tasks, task by task
     sizes_: IntArray  # [N]
-    statistics_: npt.NDArray[np.float64]  # [7, N], in the order of STATISTICS
+    statistics_: npt.NDArray[np.float64]  # [8, N], in the order of STATISTICS
 
     def _check(self) -> None:
         self._calibrator([[0]])._check_parameters()
@@ -46,7 +47,7 @@ class _Calibrated(Detector):
             )
         blocks = list(data)
         calibrator = self._calibrator(data.partition)
-        calibrator.fit(np.concatenate([b.logits for b in blocks]), np.concatenate([b.classes for b in blocks]))
+        calibrator._fit(np.concatenate([b.logits for b in blocks]), np.concatenate([b.classes for b in blocks]))
         self.statistics_ = np.stack([calibrator.statistics_[name] for name in STATISTICS])
         self.columns_ = np.concatenate([np.asarray(task, dtype=np.int64) for task in data.partition])
         self.sizes_ = np.array([len(task) for task in data.partition], dtype=np.int64)
@@ -57,6 +58,12 @@ class _Calibrated(Detector):
         calibrator.partition_ = partition
         calibrator.statistics_ = dict(zip(STATISTICS, self.statistics_, strict=True))
         return calibrator
+
+    @property
+    def diagnostics_(self) -> list[ChannelDiagnostics]:
+        """Per task, as :attr:`tood.TOOD.diagnostics_`."""
+        self._check_fitted()
+        return diagnose(dict(zip(STATISTICS, self.statistics_, strict=True)))
 
     def _score(self, rows: Rows, prepared: TOOD) -> FloatArray:
         return prepared.score(rows.logits)

@@ -1,0 +1,108 @@
+"""Per-task diagnostics of a calibration set: does each channel distinguish its own task from the others?
+
+Channel t is the energy of task t's columns. In it, the calibration samples of task t ("own") should lie above those of
+all other tasks ("rest"). The rest is also the best model of unknown inputs that a calibration set contains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import erfc
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import Float64Array, IntArray
+
+__all__ = ["ChannelDiagnostics", "DeadChannelWarning", "diagnose", "separation", "trust"]
+
+Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+
+
+class DeadChannelWarning(UserWarning):
+    """A variant of the paper moves a channel that does not distinguish its own task from the others."""
+
+
+class ChannelDiagnostics(NamedTuple):
+    """What the calibration set says about the channel of one task."""
+
+    task: int
+    samples: int  # calibration samples of the task
+    auroc: float  # own samples against the rest, by this channel's energy; NaN with one task
+    low: float  # 95 % interval of that AUROC
+    high: float
+    gap: float  # mean own energy of the latest task minus that of this task
+    alive: bool  # the AUROC is above 0.5 by the rank-sum test, one-sided at 2.5 %; True with one task
+    trust: float  # 0 to 1: how far variant "shrinkage" moves the channel
+
+
+def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnostics]:
+    """Diagnostics of each channel from ``TOOD.statistics_``.
+
+    Statistics that were merged rather than fitted hold no ``rest_auroc``; between two normal distributions it is
+    ``Φ((m - m') / √(v + v'))``, which takes its place. Without statistics of the rest nothing is known: NaN.
+    """
+    count, mean = statistics["count"], statistics["mean"]
+    nothing = np.full(len(mean), np.nan)
+    if len(mean) == 1 or "rest_mean" not in statistics:
+        auroc = low = high = shares = nothing
+        alive = np.full(len(mean), len(mean) == 1)
+    else:
+        auroc = statistics.get("rest_auroc", _normal_cdf(separation(statistics) / np.sqrt(2)))
+        rest = count.sum() - count
+        low, high = auroc_interval(auroc, count, rest)
+        alive = auroc - 0.5 > Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))  # Mann and Whitney
+        shares = trust(statistics)
+    columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, alive, shares)
+    return [ChannelDiagnostics(t, *(column[t].item() for column in columns)) for t in range(len(mean))]
+
+
+def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> str:
+    """The channels that are not alive, for a message; empty if there is none."""
+    dead = [d for d in diagnostics if not d.alive]
+    named = [f"task {d.task} (AUROC {d.auroc:.2f}, interval {d.low:.2f} to {d.high:.2f})" for d in dead[:shown]]
+    return ", ".join([*named, *[f"{len(dead) - shown} more"] * (len(dead) > shown)])
+
+
+def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """``[N]``: d′ of each channel, own mean minus rest mean in units of their root mean square deviation."""
+    variance = (statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2  # never 0: std has a floor
+    result: Float64Array = (statistics["mean"] - statistics["rest_mean"]) / np.sqrt(variance)
+    return result
+
+
+def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """``[N]``: d′² / (d′² + 1), the reliability of each channel; 0 if own samples lie below the rest."""
+    squared = np.maximum(separation(statistics), 0) ** 2
+    result: Float64Array = squared / (squared + 1)
+    return result
+
+
+def rest_auroc(energies: Float64Array, tasks: IntArray) -> Float64Array:
+    """``[N]``: AUROC of own against rest by ranks, ties counted half; 0.5 with one task, which has no rest."""
+    count = energies.shape[1]
+    result = np.full(count, 0.5)
+    for t in range(count if count > 1 else 0):
+        own, rest = energies[tasks == t, t], np.sort(energies[tasks != t, t])
+        below = np.searchsorted(rest, own, "left") + np.searchsorted(rest, own, "right")
+        result[t] = below.sum() / (2 * len(own) * len(rest))
+    return result
+
+
+def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -> tuple[Float64Array, Float64Array]:
+    """The 95 % interval of an AUROC of ``own`` against ``rest`` samples.
+
+    Hanley and McNeil's standard error (Radiology 1982), on the scale of the log-odds so that the interval stays within
+    0 and 1; half a pair is added to each side so that an AUROC of 1 from few samples has an interval too.
+    """
+    pairs = own * rest
+    a = (auroc * pairs + 0.5) / (pairs + 1)
+    of_own, of_rest = a / (2 - a), 2 * a**2 / (1 + a)
+    variance = (a * (1 - a) + (own - 1) * (of_own - a**2) + (rest - 1) * (of_rest - a**2)) / pairs
+    odds, width = np.log(a / (1 - a)), Z95 * np.sqrt(variance) / (a * (1 - a))
+    return 1 / (1 + np.exp(width - odds)), 1 / (1 + np.exp(-width - odds))
+
+
+def _normal_cdf(x: Float64Array) -> Float64Array:
+    return np.array([erfc(-value / np.sqrt(2)) / 2 for value in x])
