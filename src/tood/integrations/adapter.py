@@ -1,16 +1,59 @@
-"""What the adapters share: a calibrator, a detector or a detector's name behind one ``fit`` and one ``score``."""
+"""What the adapters share: one ``fit`` and ``score`` for calibrators and detectors, and clear import errors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from tood.calibration import TOOD
 from tood.detectors import Detector, Head, Outputs, create
-from tood.errors import ToodError
+from tood.errors import MissingDependencyError, ToodError
 
-__all__ = ["Adapted", "AnyDetector"]
+__all__ = ["Adapted", "AnyDetector", "BrokenPeerError", "MissingPeerError", "peer"]
 
 AnyDetector: TypeAlias = "str | Detector | TOOD"
+
+
+class BrokenPeerError(ToodError, ImportError):
+    """A library is installed and does not import."""
+
+    def __init__(self, library: str, purpose: str, error: BaseException) -> None:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        super().__init__(
+            f"{purpose} needs {library}, which is installed but does not import ({type(error).__name__}: {reason}); "
+            f'see `python -c "import {library}"`'
+        )
+
+
+class MissingPeerError(MissingDependencyError):
+    """A library is not installed; the message is the command that installs it."""
+
+    def __init__(self, library: str, install: str, purpose: str) -> None:
+        ToodError.__init__(self, f"{purpose} needs {library}: pip install {install}")
+
+
+@contextmanager
+def peer(library: str, install: str, purpose: str) -> Iterator[None]:
+    """Import another library inside: if it is absent or broken, the error is one line that says so.
+
+    Parameters
+    ----------
+    library:
+        The top-level module.
+    install:
+        What to give to ``pip install``.
+    purpose:
+        What needs it, for the message.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == library:
+            raise MissingPeerError(library, install, purpose) from error
+        raise BrokenPeerError(library, purpose, error) from error
+    except Exception as error:  # such as torchvision's RuntimeError "operator torchvision::nms does not exist"
+        raise BrokenPeerError(library, purpose, error) from error
 
 
 class Adapted:

@@ -14,16 +14,15 @@ import numpy.typing as npt
 
 from tood.calibration import TOOD
 from tood.energy import energy
-from tood.errors import MissingDependencyError, ToodError
+from tood.errors import ToodError
+from tood.integrations.adapter import peer
 from tood.metrics import Trajectory, auroc
 from tood.partition import Partition
 
-try:
+with peer("avalanche", '"tood[avalanche]"', "tood.integrations.avalanche"):
     import torch
     from avalanche.evaluation import PluginMetric
     from avalanche.evaluation.metric_results import MetricValue
-except ImportError as error:
-    raise MissingDependencyError("avalanche-lib", "avalanche", "tood.integrations.avalanche") from error
 
 __all__ = ["OODMetrics"]
 

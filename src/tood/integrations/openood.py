@@ -13,25 +13,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.detectors import Head
-from tood.errors import MissingDependencyError, ToodError
-from tood.integrations.adapter import Adapted, AnyDetector
+from tood.errors import ToodError
+from tood.integrations.adapter import Adapted, AnyDetector, peer
 
 __all__ = ["Postprocessor"]
 
 
-class _MissingOpenOOD(MissingDependencyError):
-    """No extra can name it: what is not on PyPI cannot be a dependency there."""
-
-    def __init__(self) -> None:
-        ToodError.__init__(self, "tood.integrations.openood needs OpenOOD: pip install git+" + REPOSITORY)
-
-
-REPOSITORY = "https://github.com/Jingkang50/OpenOOD"
-try:
+with peer("openood", "git+https://github.com/Jingkang50/OpenOOD", "tood.integrations.openood"):
     import torch
     from openood.postprocessors import BasePostprocessor  # type: ignore[import-not-found]
-except ImportError as error:
-    raise _MissingOpenOOD from error
 
 
 class Postprocessor(BasePostprocessor):  # type: ignore[misc]

@@ -12,15 +12,13 @@ from typing import Any
 import numpy as np
 
 from tood.detectors import Detector, Head
-from tood.errors import MissingDependencyError, NotFittedError, ToodError
-from tood.integrations.adapter import Adapted, AnyDetector
+from tood.errors import NotFittedError, ToodError
+from tood.integrations.adapter import Adapted, AnyDetector, peer
 
-try:
+with peer("pytorch_ood", '"tood[pytorch-ood]"', "tood.integrations.pytorch_ood"):
     import torch
     from pytorch_ood import api
     from pytorch_ood.utils import extract_features
-except ImportError as error:
-    raise MissingDependencyError("pytorch-ood", "pytorch-ood", "tood.integrations.pytorch_ood") from error
 
 __all__ = ["FeaturesDetector", "LogitsDetector"]
 

@@ -1,0 +1,132 @@
+"""OOD metrics as torchmetrics: equal to tood.metrics, in one process and in two."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing
+from benchmarks.peers import import_torchvision
+
+from tood import Trajectory, metrics
+from tood.errors import ToodError
+
+with contextlib.suppress(ImportError):  # torchmetrics imports torchvision if it is installed
+    import_torchvision()
+pytest.importorskip("torchmetrics")
+
+from tood.integrations.torchmetrics import (
+    AUROC,
+    FUNCTIONS,
+    AUPRIn,
+    AUPROut,
+    FPRAtIDRecall,
+    FPRAtOODRecall,
+    TrajectoryMetric,
+)
+
+PAIRS = [
+    (AUROC(), metrics.auroc),
+    (FPRAtIDRecall(), metrics.fpr_at_id_recall),
+    (FPRAtOODRecall(recall=0.9), lambda a, b: metrics.fpr_at_ood_recall(a, b, recall=0.9)),
+    (AUPRIn(), metrics.aupr_in),
+    (AUPROut(method="trapezoid"), lambda a, b: metrics.aupr_out(a, b, method="trapezoid")),
+]
+
+
+def energies(seed=0, rows=500):
+    """Energies around 30, with ties; most are 1 after a sigmoid in float32."""
+    rng = np.random.default_rng(seed)
+    scores = np.concatenate([rng.normal(32, 1, rows), rng.normal(30, 1, rows)]).round(2).astype(np.float32)
+    order = rng.permutation(2 * rows)
+    return scores[order], (np.arange(2 * rows) < rows)[order]
+
+
+@pytest.mark.parametrize(("metric", "function"), PAIRS, ids=lambda x: getattr(x, "__name__", type(x).__name__))
+def test_equal_to_the_function_whatever_the_batches(metric, function):
+    scores, inside = energies()
+    metric.reset()
+    for part in np.array_split(np.arange(len(scores)), 7):
+        metric.update(torch.from_numpy(scores[part]), torch.from_numpy(inside[part]))
+    assert float(metric.compute()) == function(scores[inside], scores[~inside])
+    metric.reset()
+    metric.update(torch.from_numpy(scores[inside]), True)
+    metric.update(torch.from_numpy(scores[~inside]), False)
+    assert float(metric.compute()) == function(scores[inside], scores[~inside])
+
+
+def test_torchmetrics_own_loses_the_energies():
+    """Why these classes exist."""
+    from torchmetrics.classification import BinaryAUROC
+
+    scores, inside = energies()
+    own = BinaryAUROC()(torch.from_numpy(scores), torch.from_numpy(inside).long())
+    assert float(own) < 0.6 < 0.9 < metrics.auroc(scores[inside], scores[~inside])
+
+
+def _process(rank, folder, uneven):
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    scores, inside = energies()
+    cut = len(scores) if uneven else 300  # uneven: the second process has no sample at all
+    part = slice(0, cut) if rank == 0 else slice(cut, None)
+    found = []
+    for metric, _ in PAIRS:
+        if len(scores[part]):
+            metric.update(torch.from_numpy(scores[part]), torch.from_numpy(inside[part]))
+        found.append(float(metric.compute()))
+    np.save(f"{folder}/{rank}.npy", found)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_two_processes_compute_what_one_does(tmp_path, uneven):
+    torch.multiprocessing.spawn(_process, (str(tmp_path), uneven), nprocs=2)
+    scores, inside = energies()
+    expected = [function(scores[inside], scores[~inside]) for _, function in PAIRS]
+    for rank in range(2):
+        assert np.load(tmp_path / f"{rank}.npy").tolist() == expected
+
+
+@pytest.mark.parametrize("name", list(FUNCTIONS))
+def test_a_trajectory_is_that_of_its_figures(name):
+    rng = np.random.default_rng(3)
+    values = np.full((3, 3, 2), np.nan)
+    metric = TrajectoryMetric(name, definition="peak")
+    for t in range(3):
+        tasks = rng.integers(t + 1, size=200)
+        known = rng.normal(20 + tasks, 1)
+        metric.update(torch.from_numpy(known[:50]), torch.from_numpy(tasks[:50]), t)
+        metric.update(torch.from_numpy(known[50:]), torch.from_numpy(tasks[50:]), t)
+        for d in range(2):
+            unknown = rng.normal(19 - d, 1, size=90)
+            metric.update(torch.from_numpy(unknown), -1, t, ood_set=d)
+            for i in range(t + 1):
+                values[t, i, d] = FUNCTIONS[name](known[tasks == i], unknown)
+    expected, found = Trajectory(values), metric.compute()
+    assert float(found["average"]) == expected.average()
+    assert float(found["average_forgetting"]) == expected.average_forgetting("peak")
+
+
+def test_merged_states_and_clear_errors():
+    scores, inside = energies()
+    first, second = AUROC(), AUROC()
+    first.update(torch.from_numpy(scores[:300]), torch.from_numpy(inside[:300]))
+    second.update(torch.from_numpy(scores[300:]), torch.from_numpy(inside[300:]))
+    first.merge_state(second)
+    assert float(first.compute()) == metrics.auroc(scores[inside], scores[~inside])
+    with pytest.raises(ToodError, match="scores: expected finite numbers"):
+        first.update(torch.tensor([float("nan")]), True)
+    with pytest.raises(ToodError, match=r"scores: expected a tensor with one axis, found \(2, 2\)"):
+        first.update(torch.zeros(2, 2), True)
+    with pytest.raises(ToodError, match="unknown metric 'aurok'; did you mean 'auroc'"):
+        TrajectoryMetric("aurok")
+    metric = TrajectoryMetric()
+    with pytest.raises(ToodError, match=r"tasks: expected 0 to the step 0, or -1 for OOD, found \[1\]"):
+        metric.update(torch.zeros(1), 1, 0)
+    metric.update(torch.zeros(2), 0, 0)
+    metric.update(torch.zeros(2), 0, 1)
+    metric.update(torch.zeros(2), -1, 1)
+    with pytest.raises(ToodError, match="scores: none of OOD set 0 at step 0"):
+        metric.compute()
