@@ -34,8 +34,9 @@ from tood.errors import ToodError
 from tood.metrics import Trajectory, evaluate_tasks, nearest_distance
 from tood.paper import toy
 from tood.runs.directory import Run, find_runs, write_manifest
-from tood.runs.score import draw, usable
+from tood.runs.score import usable
 from tood.runs.steps import Step, write_step
+from tood.sampling import balanced_subset
 
 METRICS = ("auroc", "fpr_at_id_recall", "fpr_at_ood_recall")
 
@@ -256,7 +257,8 @@ def print_sizes(steps: dict[Run, list[Step]], draws: int) -> None:
             for seed in range(draws if size < least else 1):
 
                 def drawn(step: Step, method: Method, size: int = size, seed: int = seed) -> Outputs:
-                    return draw(step.calibration(), size * len(step.columns), seed)
+                    found = step.calibration()
+                    return found[balanced_subset(np.asarray(found.labels), size * len(step.columns), seed)]
 
                 results = measure_all(steps, [method], drawn)
                 found += [of_run[method] for of_run in results.values() if method in of_run]

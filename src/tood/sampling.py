@@ -1,7 +1,8 @@
-"""Which samples to keep: class-balanced random draws, and herding."""
+"""Class-balanced random draws, and herding."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,13 @@ import numpy as np
 from tood.arrays import IntArray, floats, indices
 from tood.errors import ToodError
 
-__all__ = ["class_balanced", "class_share", "herding"]
+__all__ = ["balanced_subset", "class_share", "draw_by_class", "herding"]
 
 
-def class_balanced(rows: IntArray, labels: IntArray, total: int, rng: np.random.Generator) -> IntArray:
-    """A random draw with the same number of rows of every class: ``floor(total / classes)``.
+def draw_by_class(
+    rows: IntArray, labels: IntArray, per_class: int, random: np.random.Generator | Sequence[int]
+) -> IntArray:
+    """Draw at most ``per_class`` rows of every class at random.
 
     Parameters
     ----------
@@ -21,34 +24,65 @@ def class_balanced(rows: IntArray, labels: IntArray, total: int, rng: np.random.
         The rows to draw from, ``[n]``.
     labels:
         The class of each of those rows, ``[n]``.
-    total:
-        At most this many rows; at least one a class. A class with fewer rows than its share gives all it has.
-    rng:
-        Where the draw comes from.
+    per_class:
+        Rows per class; a class with fewer gives all it has.
+    random:
+        A generator, used for one class after the other; or seeds, so that the draw of a class depends on them, the
+        class and its rows alone.
 
     Returns
     -------
     IntArray
         The drawn rows, grouped by ascending class.
+
+    Examples
+    --------
+    >>> draw_by_class(np.arange(6), np.array([0, 0, 0, 1, 1, 1]), 1, random=(0,)).tolist()
+    [2, 3]
     """
     rows = indices(rows, "rows")
     labels = indices(labels, "labels", len(rows))
-    classes = np.unique(labels)
-    share = class_share(total, len(classes))
-    return np.concatenate([rng.permutation(rows[labels == c])[:share] for c in classes])
+    if not len(rows):
+        raise ToodError("rows: expected samples of at least one class, found none")
+    drawn = []
+    for c in np.unique(labels):
+        rng = random if isinstance(random, np.random.Generator) else np.random.default_rng([*random, int(c)])
+        drawn.append(rng.permutation(rows[labels == c])[:per_class])
+    return np.concatenate(drawn)
 
 
 def class_share(total: int, classes: int) -> int:
-    """How many of ``total`` samples each class gets."""
-    if classes < 1:
-        raise ToodError("rows: expected samples of at least one class, found none")
+    """Samples per class when ``total`` samples are shared equally."""
     if total < classes:
         raise ToodError(f"total: a memory of {total} cannot hold one sample of each of {classes} classes")
     return total // classes
 
 
+def balanced_subset(labels: IntArray, size: int, seed: int) -> IntArray:
+    """Positions of ``size`` samples drawn at random, ascending; the numbers per class differ by at most one.
+
+    Parameters
+    ----------
+    labels:
+        The class of each sample, ``[n]``.
+    size:
+        How many samples, 1 to n.
+    seed:
+        Seed of the draw; of the same seed, a smaller subset is part of a larger one.
+    """
+    if not 1 <= size <= len(labels):
+        raise ToodError(f"size: expected 1 to {len(labels)} calibration samples, found {size}")
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    rank = np.empty(len(labels), dtype=np.int64)  # rank within its class
+    for label in np.unique(labels):
+        own = shuffled[labels[shuffled] == label]
+        rank[own] = np.arange(len(own))
+    chosen: IntArray = np.sort(shuffled[np.argsort(rank[shuffled], kind="stable")][:size])
+    return chosen
+
+
 def herding(features: Any, count: int) -> IntArray:
-    """The samples whose running mean stays nearest to the class mean, best first (iCaRL, Algorithm 4).
+    """Herding: the samples whose running mean stays nearest to the class mean, best first (iCaRL, Algorithm 4).
 
     With ``f`` the features scaled to length one and ``mu`` their mean, the k-th pick is
     ``argmin_i ||mu - (f_i + sum of earlier picks) / k||`` among those not picked yet.
@@ -58,7 +92,7 @@ def herding(features: Any, count: int) -> IntArray:
     features:
         Features of one class, ``[n, D]``, scaled or not.
     count:
-        How many to pick; all where it exceeds n.
+        How many to pick; all if it exceeds n.
 
     Returns
     -------
@@ -76,7 +110,7 @@ def herding(features: Any, count: int) -> IntArray:
     total = np.zeros_like(mean)
     picked = np.empty(min(count, len(f)), np.int64)
     for k in range(1, len(picked) + 1):
-        # k² ||mu - (f_i + total)/k||² without what is the same for every i
+        # k² ||mu - (f_i + total)/k||² without the terms that are the same for every i
         distance = square + 2 * (f @ (total - k * mean))
         distance[picked[: k - 1]] = np.inf
         picked[k - 1] = best = int(np.argmin(distance))

@@ -37,7 +37,7 @@ def test_total_loss():
 @pytest.mark.parametrize("base", ["icarl", "bic", "lwf", "er"])
 def test_base_chain_is_bit_identical_with_and_without(vectors, base):
     plain = learners.create(base, vectors, **SHORT)
-    with_ber = learners.create(f"{base}+ber", vectors, **SHORT, ber_epochs=2, ber_lr=1e-3)
+    with_ber = learners.create(base, vectors, finetune="ber", **SHORT, ber_epochs=2, ber_lr=1e-3)
     for task in range(3):
         plain.learn(task)
         with_ber.learn(task)
@@ -54,7 +54,7 @@ def test_base_chain_is_bit_identical_with_and_without(vectors, base):
 
 
 def test_a_head_that_diverges_is_an_error(vectors):
-    learner = learners.create("er+ber", vectors, **SHORT, ber_epochs=3, ber_lr=1e4)
+    learner = learners.create("er", vectors, finetune="ber", **SHORT, ber_epochs=3, ber_lr=1e4)
     with pytest.raises(ToodError, match=r"BER diverged after task 0: .* set ber_lr below 10000"):
         learner.learn(0)
 
@@ -73,7 +73,9 @@ def test_it_goes_on_from_the_checkpoints_of_the_learner_without_it(vectors, tmp_
     else:
         with pytest.raises(KeyboardInterrupt):
             base.learn(1, tmp_path / "base", progress=interrupt_in_second_epoch)
-    alone, after = (learners.create("bic+ber", vectors, **SHORT, ber_epochs=2, ber_lr=1e-3) for _ in range(2))
+    alone, after = (
+        learners.create("bic", vectors, finetune="ber", **SHORT, ber_epochs=2, ber_lr=1e-3) for _ in range(2)
+    )
     for task in range(2):
         alone.learn(task)
         after.learn(task, tmp_path / "own", progress=seen.append, base_dir=tmp_path / "base")
@@ -82,7 +84,7 @@ def test_it_goes_on_from_the_checkpoints_of_the_learner_without_it(vectors, tmp_
         ):
             assert torch.equal(a, b)
     assert not seen if finished else {(p.task, p.epoch) for p in seen} == {(1, e) for e in range(1, SHORT["epochs"])}
-    again = learners.create("bic+ber", vectors, **SHORT, ber_epochs=2, ber_lr=1e-3)
+    again = learners.create("bic", vectors, finetune="ber", **SHORT, ber_epochs=2, ber_lr=1e-3)
     again.learn(1, tmp_path / "own", base_dir=tmp_path / "none")
     assert torch.equal(again.scoring_head.weight, alone.scoring_head.weight)
 
@@ -90,11 +92,11 @@ def test_it_goes_on_from_the_checkpoints_of_the_learner_without_it(vectors, tmp_
 def test_a_base_with_other_settings_is_refused(vectors, tmp_path):
     learners.create("er", vectors, **{**SHORT, "lr": 0.01}).learn(0, tmp_path)
     with pytest.raises(ToodError, match=r"made with settings\.lr = 0\.01, not"):
-        learners.create("er+ber", vectors, **SHORT, ber_epochs=1, ber_lr=1e-3).learn(0, base_dir=tmp_path)
+        learners.create("er", vectors, finetune="ber", **SHORT, ber_epochs=1, ber_lr=1e-3).learn(0, base_dir=tmp_path)
 
 
 def test_ber_raises_the_energy_score_of_known_samples(vectors):
-    learner = learners.create("ber", vectors, **SHORT, ber_epochs=5, ber_lr=1e-3)
+    learner = learners.create("icarl", vectors, finetune="ber", **SHORT, ber_epochs=5, ber_lr=1e-3)
     learner.learn(0)
     features, logits = learner.outputs(vectors.train_rows(0))
     before = logits.logsumexp(1).mean()
@@ -104,7 +106,9 @@ def test_ber_raises_the_energy_score_of_known_samples(vectors):
 
 @pytest.mark.parametrize("pool", ["new", "all"])
 def test_the_pool_can_hold_the_memory_too(vectors, monkeypatch, pool):
-    learner = learners.create("icarl+ber", vectors, **SHORT, memory=12, ber_epochs=1, ber_lr=1e-3, ber_pool=pool)
+    learner = learners.create(
+        "icarl", vectors, finetune="ber", **SHORT, memory=12, ber_epochs=1, ber_lr=1e-3, ber_pool=pool
+    )
     learner.learn(0)
     mixed, mix = [], BER._mix
     monkeypatch.setattr(BER, "_mix", lambda ber, who, inputs: mixed.append(len(inputs)) or mix(ber, who, inputs))
@@ -115,6 +119,6 @@ def test_the_pool_can_hold_the_memory_too(vectors, monkeypatch, pool):
 
 def test_settings_of_ber_are_named(vectors):
     with pytest.raises(ToodError, match="unknown setting 'epoch'; did you mean 'epochs'"):
-        learners.create("er+ber", vectors, ber_epoch=1)
+        learners.create("er", vectors, finetune="ber", ber_epoch=1)
     with pytest.raises(ToodError, match="unknown setting 'ber_epochs'"):
         learners.create("er", vectors, ber_epochs=1)

@@ -9,8 +9,8 @@ import yaml
 from tood import learners, models, streams
 from tood.errors import UnknownNameError
 
-PLAIN = sorted(learners.LEARNERS)
-TRAINED = [name for name in PLAIN if not learners.LEARNERS[name].closed_form]
+PLAIN = learners.names()
+TRAINED = [name for name in PLAIN if not learners.classes()[name].closed_form]
 
 
 def tables(name):
@@ -31,7 +31,7 @@ def test_tables_name_only_what_exists(name):
         stream, _, learner = table.rpartition("/")
         assert stream in families | {""}
         if learner in PLAIN:
-            assert values.keys() <= learners.settings_of(f"{learner}+ber").keys(), table
+            assert values.keys() <= learners.settings_of(learner, "ber").keys(), table
         else:
             assert learner in families | {"all"} and values.keys() <= everything, table
 
@@ -92,23 +92,23 @@ def test_released_is_the_table(stream, learner):
 
 
 def test_released_is_how_the_authors_ran_it():
-    def released(learner, stream="cifar10"):
-        return learners.preset("released", stream, learner)
+    def released(learner, stream="cifar10", finetune="none"):
+        return learners.preset("released", stream, learner, finetune)
 
     assert released("icarl")["memory_unit"] == "class"
     assert (released("der")["alpha"], released("der")["beta"], released("der")["targets"]) == (0.1, 0.5, "after_task")
     assert released("bic")["batches"] == "halves"
-    assert released("icarl+ber")["ber_pool"] == "all" and "ber_pool" not in released("bic+ber")
-    assert released("icarl+ber", "cifar100")["ber_beta"] == 0.1
+    assert released("icarl", finetune="ber")["ber_pool"] == "all"
+    assert "ber_pool" not in released("bic", finetune="ber")
+    assert released("icarl", "cifar100", "ber")["ber_beta"] == 0.1
     for name in ("cpu", "paper", "released"):
         lwf = learners.preset(name, "cifar10", "lwf")
         assert (lwf["ce"], lwf["ce_weight"], lwf["alpha"], lwf["temperature"]) == ("new", "inverse_tasks", 1.0, 2.0)
 
 
-def test_ber_has_the_settings_of_icarl_with_it():
-    for name in ("cpu", "released"):
-        assert learners.preset(name, "cifar10", "ber") == learners.preset(name, "cifar10", "icarl+ber")
-    assert learners.preset("released", "cifar10", "ber")["epochs"] == 70
+def test_fine_tuning_adds_its_own_settings_to_the_learner_s():
+    plain, tuned = (learners.preset("released", "cifar10", "icarl", finetune) for finetune in ("none", "ber"))
+    assert plain.items() < tuned.items() and {key for key in tuned if key not in plain} == {"ber_pool"}
 
 
 def test_own_stream_gets_the_general_table():

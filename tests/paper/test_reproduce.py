@@ -44,8 +44,9 @@ def test_nothing_is_trained_twice():
 def test_every_run_is_one_that_can_be_made(target, preset):
     for cell in cells(target, "runs", preset):
         config = cell.config
-        assert config.stream in streams.names() and config.learner.removesuffix("+ber") in learners.names()
-        assert learners.preset(preset, config.stream, config.learner)["epochs"] > 0
+        run = config.identity
+        assert run.stream in streams.names() and run.learner in learners.names()
+        assert learners.preset(preset, run.stream, run.learner, run.finetune)["epochs"] > 0
         assert config.network in ("", *models.names()) or config.network.startswith("timm:")
         assert command_of(config.name, preset) is not None
 
@@ -143,6 +144,10 @@ def test_ablations_are_of_finished_runs(gap_run, tmp_path):
 
 
 def test_options_are_what_sets_a_run_apart():
-    assert RunConfig().options() == {} == RunConfig(stream="cifar10", learner="wa", seed=3, preset="paper").options()
+    assert (
+        RunConfig().identity.options
+        == {}
+        == RunConfig(stream="cifar10", learner="wa", seed=3, preset="paper").identity.options
+    )
     changed = RunConfig(order=0, network="vit", calibration="memory", settings={"epochs": 3})
-    assert changed.options() == {"order": 0, "network": "vit", "calibration": "memory", "epochs": 3}
+    assert changed.identity.options == {"order": 0, "network": "vit", "calibration": "memory", "epochs": 3}

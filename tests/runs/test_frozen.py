@@ -9,7 +9,8 @@ from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step
 from tood.runs.config import RunConfig
-from tood.runs.stages import build, plan, run
+from tood.runs.plan import plan
+from tood.runs.stages import build, run
 
 CONFIG = RunConfig(learner="er", preset="frozen", network="convnet", settings={"epochs": 2})
 
@@ -60,8 +61,8 @@ def test_the_preset_implies_frozen_and_frozen_implies_the_preset():
     assert RunConfig.from_mapping({"frozen": True}).preset == "frozen"
     assert RunConfig.from_mapping({"frozen": True, "preset": "cpu"}).preset == "cpu"
     assert RunConfig(stream="cifar100", preset="frozen").name == "cifar100-icarl-frozen-s0"
-    assert RunConfig(stream="cifar100", preset="frozen").options() == {}
-    assert RunConfig(preset="cpu", frozen=True).options() == {"frozen": True}
+    assert RunConfig(stream="cifar100", preset="frozen").identity.options == {}
+    assert RunConfig(preset="cpu", frozen=True).identity.options == {"frozen": True}
     assert RunConfig(order=3).name == "digits-icarl-cpu-s0-a84745"  # as before there were frozen runs
 
 

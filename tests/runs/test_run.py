@@ -18,9 +18,12 @@ from tood import ToodError, learners
 from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step, load_metrics
-from tood.runs.config import RunConfig, read_yaml
-from tood.runs.extract import draw_by_class, fingerprint, step_rows
-from tood.runs.stages import build, plan, run
+from tood.runs.config import RunConfig
+from tood.runs.extract import fingerprint, step_rows
+from tood.runs.plan import plan
+from tood.runs.stages import build, run
+from tood.runs.yaml_files import read_yaml
+from tood.sampling import draw_by_class
 
 SETTINGS = {"epochs": 3, "memory": 80}
 CONFIG = RunConfig(learner="icarl", preset="smoke", settings=SETTINGS)
@@ -83,8 +86,8 @@ def test_calibration_sets_are_balanced_disjoint_and_of_three_sources(finished):
 
 def test_a_class_keeps_its_draw_whatever_else_is_seen():
     stream, _ = build(CONFIG)
-    few = draw_by_class(stream.train_rows(0), stream, 5, seed=3)
-    more = draw_by_class(np.concatenate([stream.train_rows(0), stream.train_rows(1)]), stream, 5, seed=3)
+    both = np.concatenate([stream.train_rows(0), stream.train_rows(1)])
+    few, more = (draw_by_class(rows, stream.train.labels[rows], 5, (3,)) for rows in (stream.train_rows(0), both))
     assert np.isin(few, more).all() and len(more) == 20
 
 
@@ -140,7 +143,7 @@ def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
     lines = []
     with_ber = dataclasses.replace(plain, learner="er+ber", settings={"epochs": 2, "memory": 80, "ber_epochs": 1})
     run(with_ber, tmp_path / "ber", say=lines.append)
-    assert lines[0].startswith("not gone on from: ") and "settings" in lines[0] and len(lines) == 5
+    assert lines[0].startswith("not resuming from the base run: ") and "settings" in lines[0] and len(lines) == 5
 
 
 def test_accuracy_is_the_nearest_class_mean_s(finished):
@@ -199,7 +202,7 @@ def test_interrupted_or_out_of_space_it_says_one_line_and_goes_on(finished, tmp_
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGINT)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130 and error.strip() == "tood: interrupted"
+    assert process.returncode == 130 and error == "tood: interrupted; run the same command to resume\n"
     full = tood(*arguments, limit=100_000)
     assert full.returncode == 1
     assert full.stderr.startswith("tood: ") and full.stderr.count("\n") == 1 and "too large" in full.stderr
@@ -261,9 +264,9 @@ def test_config_round_trip_and_names(tmp_path, finished):
     assert RunConfig(fit="all").name != RunConfig(fit="memory").name
     assert RunConfig(network="vit", stream="cifar10").name == "cifar10-icarl-cpu-s0-21e1c0"  # as it always was
     assert RunConfig(precision="32-true").name != RunConfig().name
-    assert RunConfig(stream="cifar100", preset="paper").samples_a_class(100) == 7
-    assert RunConfig(stream="cifar10", preset="paper").reserved_a_class(10) == 0
-    assert RunConfig(stream="cifar10").reserved_a_class(10) == 20
+    assert RunConfig(stream="cifar100", preset="paper").calibration_per_class(100) == 7
+    assert RunConfig(stream="cifar10", preset="paper").reserved_per_class(10) == 0
+    assert RunConfig(stream="cifar10").reserved_per_class(10) == 20
     for bad in ({"seed": -1}, {"fit": "everything"}, {"calibration": "test"}, {"order": "random"}, {"settings": 3}):
         with pytest.raises(ToodError):
             RunConfig(**bad)

@@ -69,7 +69,7 @@ def test_torch_tensors_and_outputs_are_taken_too(run):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"step": 2}, "step: expected 0 to 1, one a task of the manifest, found 2"),
+        ({"step": 2}, "step: expected 0 to 1, one per task of the manifest, found 2"),
         ({"ood": {}}, r"ood: expected the sets of the manifest, \['a'\], found \[\]"),
         ({"width": 2}, r"test\.npz: logits: expected at least 3 columns at step 0, found shape \(6, 2\)"),
         ({"columns": [2, 1]}, r"test\.npz: labels: expected columns of the tasks 0 to 0, found 1 at row 1"),

@@ -93,8 +93,13 @@ def test_openoods_folder_is_read_by_its_lists(tmp_path, images, write_folder):
     outside = [line.split()[0] + " -1" for line in lines[:5]]
     for name in ("cifar100", "tin", "mnist", "svhn", "texture"):
         (lists / f"test_{name}.txt").write_text("\n".join(outside))
-    with pytest.raises(ToodError, match=r"benchmark_imglist/cifar10/test_places365\.txt"):
-        streams.load("cifar10", root=tmp_path)
+    with pytest.warns(UserWarning, match=r"left out: places .* no benchmark_imglist/cifar10/test_places365\.txt"):
+        fewer = streams.load("cifar10", root=tmp_path, tasks=2, size=16, ood=["svhn", "places"])
+    assert [s.name for s in fewer.ood] == ["svhn"]
+    with pytest.raises(ToodError, match=r"has no benchmark_imglist/cifar10/test_places365\.txt"):
+        streams.load("cifar10", root=tmp_path, tasks=2, ood=["places"])
+    with pytest.raises(UnknownNameError, match="unknown OOD set of cifar10 'svnh'; did you mean 'svhn'"):
+        streams.load("cifar10", root=tmp_path, ood=["svnh"])
     (lists / "test_places365.txt").write_text(outside[0])
     stream = streams.load("cifar10", root=tmp_path, tasks=2, size=16)
     assert stream.classes == ("a", "b", "c", "d")
@@ -123,7 +128,7 @@ def test_tiny_imagenets_own_classes_are_no_ood(tmp_path, images, write_pack):
 
 
 def test_digits_have_one_size():
-    with pytest.raises(ToodError, match="digits are 8 pixels a side, found 32"):
+    with pytest.raises(ToodError, match="digits are 8 pixels per side, found 32"):
         streams.load("digits", size=32)
 
 

@@ -97,7 +97,7 @@ def pack_without(pack, **changes):
         ({"labels": np.array([0, 9])}, "labels run from 0 to 9, expected 0 to 1"),
         ({"images": np.zeros((2, 4, 4, 3))}, "expected uint8 images"),
         ({"images": np.zeros((1, 4, 4, 3), np.uint8)}, "1 images for 2 labels"),
-        ({"labels": np.array([], int)}, "one label an image"),
+        ({"labels": np.array([], int)}, "one label per image"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(tmp_path, changes, message):

@@ -22,7 +22,7 @@ from tood.paper.collect import Collected, read_collected
 from tood.paper.reproduce import PRESETS, TARGETS, cells, command_of, notes
 from tood.report.appearance import label
 from tood.report.render import to_markdown
-from tood.report.summary import Key, Summary, collect, learner_label, with_options
+from tood.report.summary import Key, Summary, collect, learner_label
 from tood.report.tables import MISMATCH_NOTE, TOOD_VARIANTS, build
 from tood.runs.metrics_file import trajectory
 
@@ -217,7 +217,7 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
         absent: dict[tuple[str, str], list[str]] = {}
         for config in wanted:
             if config.name not in names:
-                learner = with_options(config.learner, config.options())
+                learner = config.identity.label
                 absent.setdefault((config.stream, learner), []).append(str(config.seed))
         together: dict[tuple[str, str], list[str]] = {}
         for (stream, learner), seeds in absent.items():

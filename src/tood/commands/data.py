@@ -32,11 +32,11 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 
     Example: tood data list --root ~/data
     """
-    from tood.streams.catalog import data_root, missing, names
+    from tood.streams.catalog import CATALOG, data_root, missing
 
     folder = data_root(root)
     sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
-    streams = {name: missing(name, folder) for name in names()}
+    streams = {name: missing(name, folder) for name in sorted(CATALOG)}
     if as_json:
         click.echo(json.dumps({"root": str(folder), "sets": sets, "streams": streams}, indent=2))
         return

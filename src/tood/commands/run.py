@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,45 +13,57 @@ import click
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--stream", help="The stream's name.  [default: digits]")
-@click.option("--learner", help="The learner's name, such as icarl or icarl+ber.  [default: icarl]")
-@click.option("--preset", help="Whose settings: cpu, frozen, paper, released or smoke.  [default: cpu, or frozen]")
-@click.option("--seed", type=int, help="Of everything random.  [default: 0]")
+@click.option("--stream", help="A stream's name, or package.module:factory.  [default: digits]")
+@click.option("--learner", help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]")
+@click.option("--preset", help="Where the learner's settings come from; see `tood list presets`.  [default: cpu]")
+@click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
 @click.option("--order", help="Class order: label, or the seed of a permutation.")
-@click.option("--tasks", type=int, help="The number of tasks, where it is not the stream's own.")
-@click.option("--network", help="The network's name, where it is not the preset's.")
+@click.option("--tasks", type=int, help="Number of tasks, if not the stream's own.")
+@click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
+@click.option("--network", help="The network's name, if not the preset's.")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
 @click.option("--adapter", type=int, help="With --frozen: width of a trained hidden layer; 0 for none.")
-@click.option("--calibration", help="Where the calibration set comes from: train, memory or reserved.")
-@click.option("--calibration-size", type=int, help="B, over all classes.")
-@click.option("--reserve", type=int, help="Samples a class set aside at arrival.")
+@click.option("--calibration", help="Source of the calibration set: train, memory, reserved or augmented.")
+@click.option("--calibration-size", type=int, help="B, the calibration samples over all classes.")
+@click.option("--reserve", type=int, help="Samples per class that are set aside at arrival.")
 @click.option("--fit", help="What detectors fit on: current, memory or all.")
-@click.option("--detectors", help="Names, separated by commas.")
+@click.option("--detectors", help="Names or package.module:Class, separated by commas.")
+@click.option("--logits", help="With a corrected head (BiC), score: corrected, raw or both.  [default: both]")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
-@click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that can.  [default: auto]")
-@click.option("--threads", type=click.IntRange(1), help="Of torch on the CPU.  [default: 1]")
+@click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
+@click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [default: runs/NAME]")
-@click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk, and stop.")
+@click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
-    file: Path | None, pairs: tuple[str, ...], out: Path | None, dry_run: bool, as_json: bool, **options: Any
+    file: Path | None,
+    pairs: tuple[str, ...],
+    out: Path | None,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Train a learner on a stream, evaluate every step with every detector, and measure.
 
-    Settings come from FILE (YAML) where given, then from the options. A run may be killed at any time; the same
-    command goes on where it was.
+    Settings come from FILE (YAML), if given, then from the options. A run may be killed at any time; the same command
+    resumes it.
 
     \b
     Examples:
       tood run --stream digits --learner icarl
       tood run --stream cifar10 --learner bic --preset cpu --seed 1 --set epochs=5
+      tood run --stream mypackage.data:birds --learner mypackage.methods:Mine
       tood run --stream cifar10 --learner bic --preset paper --dry-run
       tood run --stream cifar100 --learner der --network efficientnet_lite0 --frozen
     """
     from tood.report.live import training_progress
-    from tood.runs.config import RunConfig, parse_settings, read_yaml
-    from tood.runs.stages import plan, run
+    from tood.runs.config import RunConfig
+    from tood.runs.plan import plan
+    from tood.runs.stages import run
+    from tood.runs.yaml_files import parse_settings, read_yaml
 
     values = read_yaml(file) if file else {}
     values |= {name: value for name, value in options.items() if value is not None}
@@ -61,11 +74,16 @@ def command(
     config = RunConfig.from_mapping(values, where=str(file or "the command line"))
     folder = out or Path("runs") / config.name
     if dry_run:
-        found = plan(config, folder)
-        click.echo(json.dumps(found, indent=2) if as_json else "\n".join(f"{k:<18} {v}" for k, v in found.items()))
+        planned = plan(config, folder)
+        lines = "\n".join(f"{name:<12} {value}" for name, value in planned.items())
+        click.echo(json.dumps(planned, indent=2) if as_json else lines)
         return
-    with training_progress(quiet=as_json) as (progress, say):
-        result = run(config, folder, say, progress)
+    try:
+        with training_progress(quiet=quiet or as_json) as (progress, say):
+            result = run(config, folder, say=say, progress=progress)
+    except KeyboardInterrupt:
+        click.echo("tood: interrupted; run the same command to resume", err=True)
+        sys.exit(130)
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:
@@ -76,5 +94,5 @@ def command(
         for (detector, metric), value in run_figures(load_metrics(folder), result.calibration).items():
             figures.setdefault(detector, {})[metric] = value
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
-    else:
-        click.echo(f"{folder}: every figure is in {result.metrics_path.name}; `tood report {folder}` shows them")
+    elif not quiet:
+        click.echo(f"{folder}: the figures are in {result.metrics_path.name}; `tood report {folder}` shows them")

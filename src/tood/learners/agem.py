@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch
+from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
 
@@ -52,15 +53,13 @@ class GradientLearner(ExemplarLearner):
         return get_gradient(self.network)
 
 
+@register
 class AGEM(GradientLearner):
-    """Steps that would raise the loss on a batch of exemplars lose the component that would.
-
-    References
-    ----------
-    Chaudhry et al., "Efficient Lifelong Learning with A-GEM", ICLR 2019 (Eq. 11).
-    """
+    """Steps that would raise the loss on a batch of exemplars lose the component that would."""
 
     name = "agem"
+    title = "A-GEM"
+    citation = 'Chaudhry et al., "Efficient Lifelong Learning with A-GEM", ICLR 2019 (Eq. 11).'
 
     def after_backward(self, batch: Batch) -> None:
         """Project the gradient."""

@@ -67,13 +67,23 @@ class Learner:
     """
 
     settings: Settings
-    name: ClassVar[str] = ""
-    #: Does it distil from the network as it was before the task?
+    #: Name on the command line, display name, and publication (authors, title, venue, year).
+    name: ClassVar[str]
+    title: ClassVar[str] = ""
+    citation: ClassVar[str] = ""
+    #: True to distil from the network as it was before the task.
     distils: ClassVar[bool] = False
     #: True if the head is solved for, without gradient steps (see :mod:`tood.learners.closed_form`).
     closed_form: ClassVar[bool] = False
+    #: True if the method corrects its head after training (BiC): runs then keep and score raw logits, too.
+    corrects_head: ClassVar[bool] = False
     #: Attributes that a checkpoint keeps: arrays, tensors, dictionaries of them, or objects with ``state_dict``.
     remembers: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls) and "title" not in vars(cls):
+            cls.title = cls.name
 
     def __init__(self, stream: Stream, network: Network, settings: Settings, seed: int, fabric: Fabric) -> None:
         self.stream = stream

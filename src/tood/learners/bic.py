@@ -15,9 +15,10 @@ from tood.errors import ToodError
 from tood.learners.base import Batch
 from tood.learners.distillation import distillation
 from tood.learners.memory import Exemplars
+from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
-from tood.sampling import class_balanced
+from tood.sampling import draw_by_class
 
 __all__ = ["BiC", "fit_correction"]
 
@@ -47,20 +48,20 @@ class BiCSettings(ExemplarSettings):
     batches: Literal["mixed", "halves"] = "mixed"
 
 
+@register
 class BiC(ExemplarLearner):
     """Replay and distillation, then a scale and an offset for the newest task's logits from held-out samples.
 
     As in the authors' code: the student's logits are not corrected while it trains, the teacher's are (for its own
     newest task), and a correction is dropped when the next task begins, since distillation has absorbed it.
-
-    References
-    ----------
-    Wu et al., "Large Scale Incremental Learning", CVPR 2019.
     """
 
     name = "bic"
+    title = "BiC"
+    citation = 'Wu et al., "Large Scale Incremental Learning", CVPR 2019.'
     settings: BiCSettings
     distils = True
+    corrects_head = True
     remembers = ("memory", "held_out", "facts")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -80,8 +81,7 @@ class BiC(ExemplarLearner):
         rows = self.stream.train_rows(task)
         columns = self.columns[rows]
         fewest = np.bincount(columns)[self.old :].min()
-        most = max(1, int(self.settings.validation * fewest)) * self.stream.sizes[task]  # whatever the memory's size
-        drawn = class_balanced(rows, columns, most, self.random)
+        drawn = draw_by_class(rows, columns, max(1, int(self.settings.validation * fewest)), self.random)
         self.held_out.add(drawn, self.columns[drawn])
 
     def training_rows(self, task: int) -> IntArray:

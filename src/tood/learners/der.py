@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from tood.arrays import IntArray
 from tood.learners.base import Batch
 from tood.learners.memory import Exemplars, Reservoir
+from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
 from tood.learners.settings import ReservoirSettings
 
@@ -61,15 +62,13 @@ class DERppSettings(DERSettings):
     beta: float = 0.5
 
 
+@register
 class DER(ReservoirLearner):
-    """Replays samples together with the logits the network gave them when they were stored.
-
-    References
-    ----------
-    Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020 (Eqs. 5 and 6).
-    """
+    """Replays samples together with the logits the network gave them when they were stored."""
 
     name = "der"
+    title = "DER"
+    citation = 'Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020 (Eqs. 5 and 6).'
     settings: DERSettings
     remembers = ("memory", "stored", "widths")
     memory: Reservoir | Exemplars  # type: ignore[assignment]  # as `targets` says
@@ -148,8 +147,10 @@ class DER(ReservoirLearner):
         self.widths[np.flatnonzero(new)] = logits.shape[1]
 
 
+@register
 class DERpp(DER):
     """DER with cross-entropy on a second replayed batch."""
 
     name = "derpp"
+    title = "DER++"
     settings: DERppSettings

@@ -9,20 +9,19 @@ from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch
+from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
 
 __all__ = ["ER"]
 
 
+@register
 class ER(ReservoirLearner):
-    """Cross-entropy on each batch of new data joined with a batch from a reservoir.
-
-    References
-    ----------
-    Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019 (Algorithm 1).
-    """
+    """Cross-entropy on each batch of new data joined with a batch from a reservoir."""
 
     name = "er"
+    title = "ER"
+    citation = 'Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019 (Algorithm 1).'
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:
         """``B_n ∪ B_M``; the reservoir sees the new rows after they were used."""

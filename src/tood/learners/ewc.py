@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from tood.arrays import IntArray
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, penalty, widen
+from tood.learners.registry import register
 from tood.learners.settings import Settings
 
 __all__ = ["EWC"]
@@ -43,19 +44,20 @@ class EWCSettings(Settings):
     fisher_samples: int = 500
 
 
+@register
 class EWC(Learner):
     """Weights that mattered to old tasks are held by springs.
 
     The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one with the sum of the ``F_k`` around
     the mean of the ``θ_k`` weighted by them; so two numbers a weight are enough for any number of tasks.
-
-    References
-    ----------
-    Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017 (Eq. 3). Online: Schwarz et
-    al., "Progress & Compress", ICML 2018.
     """
 
     name = "ewc"
+    title = "EWC"
+    citation = (
+        'Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks", PNAS 2017 (Eq. 3). '
+        'Online: Schwarz et al., "Progress & Compress", ICML 2018.'
+    )
     settings: EWCSettings
     remembers = ("importance", "anchor")
 

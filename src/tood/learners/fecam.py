@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.registry import register
 from tood.learners.slda import discriminant
 from tood.models.tops import Tukey
 
@@ -35,6 +36,7 @@ class FeCAMSettings(ClosedFormSettings):
     shrink_rest: float = 1.0
 
 
+@register
 class FeCAM(ClosedForm):
     """The class at the smallest Mahalanobis distance, after Tukey's transform, shrinkage and normalisation.
 

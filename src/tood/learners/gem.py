@@ -11,6 +11,7 @@ from torch import Tensor
 from tood.arrays import FloatArray
 from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, set_gradient
 from tood.learners.base import Batch
+from tood.learners.registry import register
 
 __all__ = ["GEM", "project"]
 
@@ -28,15 +29,13 @@ class GEMSettings(GradientSettings):
     margin: float = 0.5
 
 
+@register
 class GEM(GradientLearner):
-    """Steps raise the loss of no past task's exemplars, to first order: one constraint a task.
-
-    References
-    ----------
-    Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning", NeurIPS 2017 (Eqs. 8 to 11).
-    """
+    """Steps raise the loss of no past task's exemplars, to first order: one constraint a task."""
 
     name = "gem"
+    title = "GEM"
+    citation = 'Lopez-Paz and Ranzato, "Gradient Episodic Memory for Continual Learning", NeurIPS 2017 (Eqs. 8 to 11).'
     settings: GEMSettings
 
     def after_backward(self, batch: Batch) -> None:

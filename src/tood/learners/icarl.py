@@ -13,6 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 from tood.arrays import IntArray, floats
 from tood.learners.base import Batch
 from tood.learners.distillation import distillation
+from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
 
@@ -36,17 +37,16 @@ class ICaRLSettings(ExemplarSettings):
     temperature: float = 2.0
 
 
+@register
 class ICaRL(ExemplarLearner):
     """Learns features with its linear head and answers with the nearest mean of exemplars.
 
     Logits always come from the linear head; only :meth:`predict` uses the class means.
-
-    References
-    ----------
-    Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017.
     """
 
     name = "icarl"
+    title = "iCaRL"
+    citation = 'Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017.'
     settings: ICaRLSettings
     distils = True
     remembers = ("memory", "means")

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch, Learner
+from tood.learners.registry import register
 from tood.learners.settings import Settings
 
 __all__ = ["Joint"]
@@ -30,10 +31,12 @@ class JointSettings(Settings):
     fresh: bool = True
 
 
+@register
 class Joint(Learner):
     """Cross-entropy on the data of all tasks up to this one."""
 
     name = "joint"
+    title = "Joint"
     settings: JointSettings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

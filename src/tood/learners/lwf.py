@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch, Learner
 from tood.learners.distillation import distillation
+from tood.learners.registry import register
 from tood.learners.settings import Settings
 
 __all__ = ["LwF"]
@@ -37,15 +38,13 @@ class LwFSettings(Settings):
     ce_weight: Literal["one", "inverse_tasks"] = "one"
 
 
+@register
 class LwF(Learner):
-    """Cross-entropy on the new task plus distillation of the old columns; no memory.
-
-    References
-    ----------
-    Li and Hoiem, "Learning without Forgetting", TPAMI 2017 (Eq. 1).
-    """
+    """Cross-entropy on the new task plus distillation of the old columns; no memory."""
 
     name = "lwf"
+    title = "LwF"
+    citation = 'Li and Hoiem, "Learning without Forgetting", TPAMI 2017 (Eq. 1).'
     settings: LwFSettings
     distils = True
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tood.arrays import IntArray, floats, indices
 from tood.errors import ToodError, UnknownNameError
-from tood.sampling import class_share, herding
+from tood.sampling import class_share, draw_by_class, herding
 
 __all__ = ["Exemplars", "Reservoir"]
 
@@ -165,10 +165,9 @@ class Exemplars:
         for c in new:
             members = np.flatnonzero(labels == c)
             if features is None:
-                order = np.random.default_rng([self.seed, c]).permutation(len(members))[:quota]
+                self.by_class[c] = draw_by_class(rows[members], labels[members], quota, (self.seed,))
             else:
-                order = herding(features[members], quota)
-            self.by_class[c] = rows[members[order]]
+                self.by_class[c] = rows[members[herding(features[members], quota)]]
 
     def state_dict(self) -> State:
         """Everything a checkpoint needs, as arrays."""

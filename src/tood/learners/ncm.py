@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.registry import register
 
 __all__ = ["NCM"]
 
@@ -27,6 +28,7 @@ class NCMSettings(ClosedFormSettings):
     scale: float = 16.0
 
 
+@register
 class NCM(ClosedForm):
     """The class whose mean feature points in the direction nearest to the sample's.
 

@@ -1,4 +1,4 @@
-"""Presets: settings of each learner on each stream, as data files."""
+"""Presets: the settings of each learner on each stream, as data files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from importlib.resources import files
 from typing import Any
 
 from tood.errors import UnknownNameError
+from tood.streams.catalog import family
 
-__all__ = ["preset", "presets"]
+__all__ = ["preset", "presets", "worlds"]
 
 
 def presets() -> list[str]:
@@ -28,24 +29,31 @@ def _read(name: str) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def preset(name: str, stream: str, learner: str) -> dict[str, Any]:
-    """What a preset sets for a learner on a stream: arguments of :func:`create`, ``network`` among them.
+def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict[str, Any]:
+    """A preset's settings of a learner on a stream: arguments of :func:`create`, ``network`` among them.
 
     The tables of the file are read from general to special: ``all``, the stream, the learner, the learner on the
-    stream. A name such as ``cifar100-20`` finds the table of ``cifar100``; a stream of your own finds none. What a
-    learner has no setting for (the memory of one that keeps none) is left out.
+    stream. A name such as ``cifar100-20`` uses the table of ``cifar100``; a stream of your own has none. Settings that
+    the learner does not have (the memory of one that keeps none) are left out.
 
     Examples
     --------
     >>> preset("paper", "cifar10", "lwf")["epochs"]
     170
     """
-    from tood.learners import settings_of, split_name
+    from tood.learners import settings_of
+    from tood.learners.registry import LEARNERS
 
     tables = _read(name)
-    known = settings_of(learner)
-    family, (base, _) = stream.split("-")[0], split_name(learner)
-    found: dict[str, Any] = {}
-    for table in ("all", family, base, f"{family}/{base}"):
-        found |= tables.get(table) or {}
-    return {key: value for key, value in found.items() if key in known or key in ("network", "adapter")}
+    known = settings_of(learner, finetune)
+    base = LEARNERS.get(learner).name
+    values: dict[str, Any] = {}
+    for table in ("all", family(stream), base, f"{family(stream)}/{base}"):
+        values |= tables.get(table) or {}
+    return {key: value for key, value in values.items() if key in known or key in ("network", "adapter")}
+
+
+def worlds() -> dict[str, str]:
+    """What each preset is: the first line of its file."""
+    texts = {name: (files("tood.learners") / "presets" / f"{name}.yaml").read_text("utf-8") for name in presets()}
+    return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}

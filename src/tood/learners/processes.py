@@ -41,6 +41,9 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         raise UnknownNameError("device", device, DEVICES)
     if precision not in PRECISIONS:
         raise UnknownNameError("precision", precision, PRECISIONS)
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available.get(device, True):
+        raise ToodError(f"device: {device!r} was asked for, but torch finds no such device; use 'cpu' or 'auto'")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if precision == "bf16-mixed" and device != "cuda":

@@ -1,4 +1,4 @@
-"""How training goes: loss, accuracy, speed and time left, told at most a few times a second."""
+"""Training progress: loss, accuracy, speed and time left, reported at most twice per second."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from tood.errors import ToodError
 
-__all__ = ["Meter", "Progress", "Report"]
+__all__ = ["Meter", "Progress", "Report", "duration"]
 
 INTERVAL = 0.5  # seconds between two reports
 
 
 class Progress(NamedTuple):
-    """Where training is: means of ``loss`` and ``accuracy`` since the epoch began, ``seconds_left`` of this task."""
+    """State of training: means of ``loss`` and ``accuracy`` since the epoch began, ``seconds_left`` of this task."""
 
     task: int
     epoch: int
@@ -35,8 +35,20 @@ class Progress(NamedTuple):
 Report = Callable[[Progress], object]
 
 
+def duration(seconds: float) -> str:
+    """A length of time in words: seconds, then minutes, then hours and minutes.
+
+    >>> [duration(seconds) for seconds in (42.4, 200, 7503)]
+    ['42 s', '3 min', '2 h 05 min']
+    """
+    minutes = round(seconds / 60)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
 class Meter:
-    """Sums of one epoch; they stay on the device until they are reported."""
+    """Sums over one epoch; they stay on the device until they are reported."""
 
     def __init__(self, task: int, epoch: int, epochs: int, steps: int, report: Report | None) -> None:
         self.place = (task, epoch, epochs)
@@ -45,7 +57,7 @@ class Meter:
         self.step = self.samples = 0
         self.loss: Tensor | float = 0.0
         self.hits: Tensor | float = 0.0
-        self.start = self.told = time.monotonic()
+        self.start = self.reported = time.monotonic()
 
     def add(self, loss: Tensor, logits: Tensor, columns: Tensor, lr: float) -> None:
         """Count one step."""
@@ -55,17 +67,17 @@ class Meter:
         if self.report is not None:
             with torch.no_grad():
                 self.hits = self.hits + (logits.argmax(1) == columns).sum()
-            if self.step == self.steps or time.monotonic() - self.told > INTERVAL:
+            if self.step == self.steps or time.monotonic() - self.reported > INTERVAL:
                 self.report(self.summary(lr))
         if self.step == self.steps and not math.isfinite(float(self.loss)):
             task, epoch, _ = self.place
-            raise ToodError(f"task {task}, epoch {epoch}: the loss is no longer a number; lower lr or clip gradients")
+            raise ToodError(f"task {task}, epoch {epoch}: the loss is not finite; lower lr or clip gradients")
 
     def summary(self, lr: float) -> Progress:
         """The means so far."""
-        self.told = time.monotonic()
+        self.reported = time.monotonic()
         task, epoch, epochs = self.place
-        passed = max(self.told - self.start, 1e-9)
+        passed = max(self.reported - self.start, 1e-9)
         left = (epochs - epoch) * self.steps - self.step
         loss, accuracy = float(self.loss) / self.step, float(self.hits) / self.samples
         speed = self.samples / passed

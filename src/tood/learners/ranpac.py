@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings
+from tood.learners.registry import register
 
 __all__ = ["RanPAC"]
 
@@ -37,6 +38,7 @@ class RanPACSettings(ClosedFormSettings):
     scale: float = 10.0
 
 
+@register
 class RanPAC(ClosedForm):
     """Second-order prototypes: class sums decorrelated by the Gram matrix of ``h = ReLU(f R)``, R random and fixed.
 

@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, widen
+from tood.learners.registry import register
 from tood.learners.settings import Settings
 
 __all__ = ["SI"]
@@ -31,15 +32,13 @@ class SISettings(Settings):
     damping: float = 0.1
 
 
+@register
 class SI(Learner):
-    """Weights are held by how much their path through the task lowered its loss.
-
-    References
-    ----------
-    Zenke et al., "Continual Learning Through Synaptic Intelligence", ICML 2017 (Eqs. 3 to 5).
-    """
+    """Weights are held by how much their path through the task lowered its loss."""
 
     name = "si"
+    title = "SI"
+    citation = 'Zenke et al., "Continual Learning Through Synaptic Intelligence", ICML 2017 (Eqs. 3 to 5).'
     settings: SISettings
     remembers = ("importance", "anchor", "path")
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.registry import register
 
 __all__ = ["SLDA", "discriminant"]
 
@@ -26,6 +27,7 @@ class SLDASettings(ClosedFormSettings):
     shrinkage: float = 1e-4
 
 
+@register
 class SLDA(ClosedForm):
     """Gaussian classes with one covariance, whose moments are updated as samples arrive.
 

@@ -11,6 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch
 from tood.learners.distillation import distillation
+from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
 from tood.models import Head
@@ -34,15 +35,13 @@ class WASettings(ExemplarSettings):
     nonnegative: bool = False
 
 
+@register
 class WA(ExemplarLearner):
-    """Replay and distillation; after each task the new columns' weights get the mean length of the old ones'.
-
-    References
-    ----------
-    Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning", CVPR 2020.
-    """
+    """Replay and distillation; after each task the new columns' weights get the mean length of the old ones'."""
 
     name = "wa"
+    title = "WA"
+    citation = 'Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning", CVPR 2020.'
     settings: WASettings
     distils = True
     remembers = ("memory", "facts")

@@ -12,7 +12,13 @@ from tood.metrics.detection import (
 )
 from tood.metrics.representation import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance
 from tood.metrics.selective import augrc, aurc
-from tood.metrics.trajectory import Trajectory, accuracy_forgetting, average_incremental_accuracy, mean_std
+from tood.metrics.trajectory import (
+    Trajectory,
+    accuracy_forgetting,
+    average_incremental_accuracy,
+    mean_std,
+    near_far_mean,
+)
 
 __all__ = [
     "Trajectory",
@@ -33,5 +39,6 @@ __all__ = [
     "fpr_at_ood_recall",
     "linear_cka",
     "mean_std",
+    "near_far_mean",
     "nearest_distance",
 ]

@@ -10,7 +10,14 @@ import numpy as np
 from tood.arrays import Float64Array, floats
 from tood.errors import ToodError, UnknownNameError
 
-__all__ = ["Definition", "Trajectory", "accuracy_forgetting", "average_incremental_accuracy", "mean_std"]
+__all__ = [
+    "Definition",
+    "Trajectory",
+    "accuracy_forgetting",
+    "average_incremental_accuracy",
+    "mean_std",
+    "near_far_mean",
+]
 
 Definition: TypeAlias = Literal["at_learning", "peak"]
 
@@ -96,8 +103,7 @@ class Trajectory:
 
     def balanced(self) -> Trajectory:
         """The ``[T, T]`` trajectory of the mean over groups of each group's mean: (near + far) / 2, as in tables."""
-        means = [self.group(name).mean() for name in dict.fromkeys(self._groups())]
-        return Trajectory(np.mean(means, axis=0))
+        return Trajectory(near_far_mean(self.values, self._groups()))
 
     def _groups(self) -> tuple[str, ...]:
         if self.groups is None:
@@ -111,6 +117,28 @@ class Trajectory:
     def __repr__(self) -> str:
         sets = f", {self.values.shape[2]} OOD sets" if self.values.ndim == 3 else ""
         return f"<Trajectory of {len(self)} steps{sets}>"
+
+
+def near_far_mean(values: Any, groups: Sequence[str]) -> Float64Array:
+    """Mean over groups of the mean over each group's OOD sets: (near + far) / 2, as in the paper's tables.
+
+    Parameters
+    ----------
+    values:
+        ``[..., D]``, a figure per OOD set.
+    groups:
+        The group of each set, ``"near"`` or ``"far"``; with one group only, its mean.
+
+    Examples
+    --------
+    >>> round(float(near_far_mean([0.7, 0.8, 0.9], ["near", "far", "far"])), 4)
+    0.775
+    """
+    array, names = np.asarray(values, dtype=np.float64), np.asarray(groups)
+    if array.shape[-1:] != names.shape or not len(names):
+        raise ToodError(f"groups: expected one for each of the sets of {array.shape}, found {len(names)}")
+    means: Float64Array = np.mean([array[..., names == name].mean(axis=-1) for name in dict.fromkeys(groups)], axis=0)
+    return means
 
 
 def accuracy_forgetting(accuracy: Any) -> Float64Array:

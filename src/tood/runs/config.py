@@ -1,4 +1,4 @@
-"""What a run is: every choice by name, from a YAML file and the command line, a typo being an error."""
+"""Configuration of a run: every choice by name, from a YAML file and the command line. A typo is an error."""
 
 from __future__ import annotations
 
@@ -7,20 +7,34 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import write_text
+from tood.errors import ToodError, UnknownNameError
+from tood.runs.identity import RunIdentity, short_name, split_method
+from tood.streams.catalog import family
+from tood.streams.described import stream_name
 
-__all__ = ["RunConfig", "parse_settings", "read_yaml", "write_yaml"]
+__all__ = ["RunConfig"]
 
 CalibrationSource: TypeAlias = Literal["train", "memory", "reserved", "augmented"]
 FitData: TypeAlias = Literal["current", "all", "memory"]
+Logits: TypeAlias = Literal["both", "corrected", "raw"]
 
 CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
-PER_CLASS = 10  # of any other stream
-EXACT = ("paper", "released")  # presets that train on every sample, so nothing is set aside
+PER_CLASS = 10  # for every other stream
+EXACT = ("paper", "released")  # presets that train on every sample, so nothing is reserved
+# Settings of evaluation: they may change without training again.
+EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "device", "threads")
+# Settings that set a run apart in tables.
+OPTIONS = (
+    *("order", "tasks", "ood", "network", "frozen", "adapter"),
+    *("calibration", "calibration_size", "reserve", "fit", "precision"),
+)
+# Settings that are always in the hash of a folder name; later ones only if they were set, so that names stay.
+ALWAYS_NAMED = (
+    *("stream", "learner", "preset", "seed", "order", "tasks", "network", "settings", "calibration"),
+    *("calibration_size", "reserve", "fit", "detectors", "device", "threads"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,15 +43,24 @@ class RunConfig:
 
     Parameters
     ----------
-    stream, learner, preset, seed:
-        What is learnt, how, with whose settings. A learner such as ``"icarl+ber"`` is scored with OpenCIL's
-        fine-tuned head (BER) in place of its own.
+    stream:
+        A stream's name, ``package.module:factory``, or a mapping that describes one: ``{"npz": FILE, "tasks": 5}``
+        (see :func:`tood.streams.load`).
+    learner:
+        A learner's name or ``package.module:Class``. With ``+ber`` behind it, the run is scored with the head that
+        OpenCIL's BER fine-tunes after each task.
+    preset:
+        Where the learner's settings come from; see ``tood list presets``.
+    seed:
+        Seed of every random choice.
     order, tasks:
-        The class order (``"label"`` or the seed of a permutation) and the number of tasks, where not the stream's own.
+        Class order (``"label"`` or the seed of a permutation) and number of tasks; the stream's own by default.
+    ood:
+        Names of the OOD sets to use; empty for all.
     network:
-        The network's name where it is not the preset's.
+        The network's name; the preset's by default.
     frozen:
-        Keep the network as it is and learn on its features, which are extracted once; the preset ``frozen`` sets it,
+        Keep the network as it is and learn on its features, which are extracted once. The preset ``frozen`` sets it,
         and is the default with it. See docs/how-to/pretrained.md.
     adapter:
         With ``frozen``: the width of a trained hidden layer with ReLU between features and head; 0 for none, -1 for the
@@ -49,30 +72,33 @@ class RunConfig:
         exemplars, as the paper's text says), ``"reserved"`` (set aside at arrival) or ``"augmented"`` (training data
         augmented as in training, B shared by the classes seen so far, as the paper's authors do).
     calibration_size:
-        B, over all classes of the stream; 0 means the paper's size, or ten a class where it gives none.
+        B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper gives none.
     reserve:
-        Samples a class set aside at arrival; -1 means as many as the calibration set has, and none for the presets
-        that reproduce the paper exactly.
+        Samples per class that are set aside at arrival; -1 for as many as the calibration set has, and for none with
+        the presets that reproduce the paper exactly.
     fit:
         What detectors fit on: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
         (all training data seen, an oracle).
     detectors:
-        Their names; empty means every one that does not need the network again.
+        Names or ``package.module:Class``; empty for every detector that does not need the network again.
+    logits:
+        For a learner that corrects its head (BiC): score the ``"corrected"`` logits, the ``"raw"`` ones or ``"both"``.
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
-        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that can.
+        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it.
     threads:
-        Of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine and much
-        slower on a busy one.
+        Threads of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine
+        and much slower on a busy one.
     """
 
-    stream: str = "digits"
+    stream: str | Mapping[str, Any] = "digits"
     learner: str = "icarl"
     preset: str = "cpu"
     seed: int = 0
     order: str | int = "label"
     tasks: int = 0
+    ood: tuple[str, ...] = ()
     network: str = ""
     frozen: bool = False
     adapter: int = -1
@@ -82,14 +108,13 @@ class RunConfig:
     reserve: int = -1
     fit: FitData = "current"
     detectors: tuple[str, ...] = ()
+    logits: Logits = "both"
     device: str = "auto"
     threads: int = 1
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        if self.learner == "ber":  # the learners' name for it
-            object.__setattr__(self, "learner", "icarl+ber")
-        for name, allowed in (("calibration", CalibrationSource), ("fit", FitData)):
+        for name, allowed in (("calibration", CalibrationSource), ("fit", FitData), ("logits", Logits)):
             if getattr(self, name) not in get_args(allowed):
                 raise UnknownNameError(name, getattr(self, name), get_args(allowed))
         for name in ("seed", "tasks", "calibration_size"):
@@ -108,6 +133,9 @@ class RunConfig:
             raise ToodError(f"settings: expected a mapping of learner settings, found {self.settings!r}")
         if not (self.order == "label" or (isinstance(self.order, int) and self.order >= 0)):
             raise ToodError(f"order: expected 'label' or the seed of a permutation, found {self.order!r}")
+        if not isinstance(self.learner, str):
+            raise ToodError(f"learner: expected a name or 'package.module:Class', found {self.learner!r}")
+        stream_name(self.stream)  # refuses what is no name and no mapping
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str = "config") -> RunConfig:
@@ -121,99 +149,68 @@ class RunConfig:
             given.setdefault("preset", "frozen")
         if given.get("preset") == "frozen" and given.get("frozen") is False:
             raise ToodError("frozen: expected true with the preset frozen, found false")
-        if "detectors" in given:
-            names = given["detectors"] or ()
-            given["detectors"] = tuple(names.split(",") if isinstance(names, str) else names)
+        for name in ("detectors", "ood"):
+            if name in given:
+                names = given[name] or ()
+                given[name] = tuple(names.split(",") if isinstance(names, str) else names)
         return cls(**given)
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, the inverse of :meth:`from_mapping`."""
-        values = dataclasses.asdict(self)
-        return values | {"detectors": list(self.detectors), "settings": dict(self.settings)}
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+    @property
+    def identity(self) -> RunIdentity:
+        """Which run this is."""
+        learner, finetune = split_method(self.learner)
+        default = RunConfig(preset=self.preset)
+        options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != getattr(default, name)}
+        if "ood" in options:
+            options["ood"] = ",".join(self.ood)
+        return RunIdentity(
+            stream=stream_name(self.stream),
+            learner=short_name(learner),
+            finetune=finetune,
+            options=options | dict(self.settings),
+            preset=self.preset,
+            seed=self.seed,
+            tag=self._tag(),
+        )
 
     @property
     def name(self) -> str:
-        """The run's folder: ``STREAM-LEARNER-PRESET-sSEED``, and a short hash of anything else that was set."""
-        plain = RunConfig(self.stream, self.learner, self.preset, self.seed, device=self.device, threads=self.threads)
-        parts = [self.stream, self.learner, self.preset, f"s{self.seed}"]
-        if plain != self:
-            values = self.to_mapping() | {"device": "", "threads": 0}
-            for name, default in (("precision", "auto"), ("frozen", False), ("adapter", -1)):
-                if values[name] == default:  # names are older than these settings
-                    del values[name]
-            text = json.dumps(values, sort_keys=True)
-            parts.append(hashlib.sha256(text.encode()).hexdigest()[:6])
-        return "-".join(parts)
+        """Name of the run directory: ``STREAM-LEARNER-PRESET-sSEED``, and a short hash of any further settings."""
+        return self.identity.folder
 
-    def options(self) -> dict[str, Any]:
-        """What sets the run apart from others of its stream, learner, preset and seed; the manifest has it."""
-        plain = RunConfig(preset=self.preset)
-        names = ("order", "tasks", "network", "frozen", "adapter", "calibration", "calibration_size", "reserve", "fit")
-        found = {n: getattr(self, n) for n in (*names, "precision") if getattr(self, n) != getattr(plain, n)}
-        return found | dict(self.settings)
+    def _tag(self) -> str:
+        """A short hash of what the folder name does not show; empty if it shows all."""
+        default = RunConfig(preset=self.preset)
+        values = self.to_mapping() | {"device": "", "threads": 0}
+        named = {"stream": stream_name(self.stream), "learner": self.learner.rpartition(":")[2]}
+        shown = default.to_mapping() | {"device": "", "threads": 0, "preset": self.preset, "seed": self.seed} | named
+        if values == shown:
+            return ""
+        kept = {n: v for n, v in values.items() if n in ALWAYS_NAMED or v != shown[n]}
+        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:6]
 
-    def without_ber(self) -> RunConfig:
-        """The run whose networks are the same, but for BER's second head."""
+    def without_finetuning(self) -> RunConfig:
+        """The configuration whose networks are the same, without BER's second head."""
         settings = {name: value for name, value in self.settings.items() if not name.startswith("ber_")}
-        return dataclasses.replace(self, learner=self.learner.removesuffix("+ber"), settings=settings)
+        return dataclasses.replace(self, learner=split_method(self.learner)[0], settings=settings)
 
-    def samples_a_class(self, classes: int) -> int:
-        """The size of the calibration set, a class."""
-        size = self.calibration_size or CALIBRATION_SIZES.get(self.stream.split("-")[0], PER_CLASS * classes)
+    def calibration_per_class(self, classes: int) -> int:
+        """Samples per class of the calibration set."""
+        size = self.calibration_size or CALIBRATION_SIZES.get(family(stream_name(self.stream)), PER_CLASS * classes)
         if size < classes:
             raise ToodError(
                 f"calibration_size: expected at least one sample for each of {classes} classes, found {size}"
             )
         return size // classes
 
-    def reserved_a_class(self, classes: int) -> int:
-        """How many samples of each class are never trained on."""
+    def reserved_per_class(self, classes: int) -> int:
+        """Samples per class that are never trained on."""
         if self.reserve >= 0:
             return self.reserve
-        return 0 if self.preset in EXACT else self.samples_a_class(classes)
-
-
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """The mapping in a YAML file."""
-    yaml = _yaml()
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ToodError(f"{path}: no such file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ToodError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
-    if not isinstance(content, dict):
-        raise ToodError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
-    return content
-
-
-def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a mapping as YAML, atomically."""
-    write_text(path, _yaml().safe_dump(dict(content), sort_keys=False))
-
-
-def parse_settings(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """``("epochs=3", "loss=ce")`` as a mapping, values read as YAML scalars.
-
-    >>> parse_settings(("epochs=3", "loss=ce"))
-    {'epochs': 3, 'loss': 'ce'}
-    """
-    yaml = _yaml()
-    settings = {}
-    for pair in pairs:
-        name, sign, value = pair.partition("=")
-        if not (name and sign):
-            raise ToodError(f"--set: expected NAME=VALUE, found {pair!r}")
-        try:
-            settings[name] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ToodError(f"--set {pair!r}: the value cannot be read ({str(error).splitlines()[0]})") from error
-    return settings
-
-
-def _yaml() -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        raise MissingDependencyError("PyYAML", "train", "a YAML file or setting") from error
-    return yaml
+        return 0 if self.preset in EXACT else self.calibration_per_class(classes)

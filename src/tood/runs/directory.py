@@ -1,4 +1,4 @@
-"""The run directory on disk: a manifest, a folder a step, files that are whole or absent, one writer at a time.
+"""The run directory on disk: a manifest, one folder per step, files that are whole or absent, one writer at a time.
 
 The format is described in docs/how-to/run-directory.md. Nothing here needs torch, and nothing is ever unpickled.
 """
@@ -10,23 +10,25 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
+from filelock import FileLock, Timeout
 
 from tood.errors import ToodError
 from tood.files import write_text
 from tood.partition import Partition
+from tood.runs.identity import RunIdentity
 
 __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
 
 FORMAT = 1
 GROUPS = ("near", "far")
+LOCK, OWNER = ".lock", ".lock-owner"
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"
-
-_held: set[Path] = set()  # the runs this process is writing
 
 
 class Run:
@@ -57,26 +59,31 @@ class Run:
         except ToodError as error:
             raise ToodError(f"{file}: {error}") from error
 
+    @cached_property
+    def identity(self) -> RunIdentity:
+        """Which run this is, as the manifest says."""
+        return RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
+
     @property
     def learner(self) -> str:
-        """The learner's name; the directory's where the manifest has none."""
-        return str(self.manifest.get("learner") or self.path.resolve().name)
+        """The learner's name; the directory's if the manifest has none."""
+        return self.identity.learner
 
     @property
     def stream(self) -> str:
-        """The stream's name; ``"stream"`` where the manifest has none."""
-        return str(self.manifest.get("stream") or "stream")
+        """The stream's name; ``"stream"`` if the manifest has none."""
+        return self.identity.stream
 
     @property
     def calibration(self) -> str:
-        """Where the calibration set in use comes from; ``"given"`` where the manifest does not say."""
+        """Where the calibration set in use comes from; ``"given"`` if the manifest does not say."""
         entry = self.manifest.get("calibration")
         source = entry.get("source") if isinstance(entry, dict) else entry
         return str(source or "given")
 
     @property
     def metrics_path(self) -> Path:
-        """Where the figures are."""
+        """The file of the figures."""
         return self.path / "metrics.parquet"
 
     def folder(self, step: int) -> Path:
@@ -89,12 +96,12 @@ class Run:
         found = sorted(int(f.name) for f in folders if f.name.isdigit() and (f / "outputs").is_dir())
         if found and found[-1] >= len(self.partition):
             raise ToodError(
-                f"{self.folder(found[-1])}: expected steps 0 to {len(self.partition) - 1}, one a task of the manifest"
+                f"{self.folder(found[-1])}: expected steps 0 to {len(self.partition) - 1}, one per task of the manifest"
             )
         return found
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from writing this run."""
+        """Keep other processes from writing this run while the context is open."""
         return lock(self.path)
 
     def __repr__(self) -> str:
@@ -109,7 +116,7 @@ def write_manifest(
     Parameters
     ----------
     run_dir:
-        The directory; it is made where it does not exist.
+        The directory; it is made if it does not exist.
     tasks:
         The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
     near, far:
@@ -187,46 +194,39 @@ def _ood_groups(ood: Any) -> dict[str, str]:
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time write in ``folder``. The kernel frees the lock when its owner ends, however it ends."""
-    import fcntl
-
-    key = folder.resolve()
-    if key in _held:  # this process already has it
-        yield
-        return
+    """Let one process at a time write in ``folder``. The system frees the lock when its owner ends, however it ends."""
+    held = FileLock(folder / LOCK, timeout=0, thread_local=False, is_singleton=True)  # reentrant in this process
     try:
-        handle = (folder / ".lock").open("a+")
+        held.acquire()
+    except Timeout as error:
+        owner = _owner(folder)
+        raise ToodError(
+            f"{folder}: another process{f' ({owner})' if owner else ''} is writing this run; "
+            "wait until it is done, or stop it"
+        ) from error
     except OSError as error:
         raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
-    with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            handle.seek(0)
-            owner = handle.read().strip()
-            raise ToodError(
-                f"{folder}: another process{f' ({owner})' if owner else ''} is writing this run; "
-                "wait until it is done, or stop it"
-            ) from error
-        handle.truncate(0)
-        handle.write(f"pid {os.getpid()}")
-        handle.flush()
-        _held.add(key)
-        try:
-            yield
-        finally:
-            _held.discard(key)
+    try:
+        (folder / OWNER).write_text(f"pid {os.getpid()}")
+        yield
+    finally:
+        held.release()
 
 
 def is_locked(folder: Path) -> bool:
-    """Is some process writing in ``folder``?"""
-    import fcntl
-
-    try:
-        with (folder / ".lock").open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    """True if some process is writing in ``folder``."""
+    if not (folder / LOCK).exists():
         return False
-    except BlockingIOError:
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except Timeout:
         return True
-    return False
+
+
+def _owner(folder: Path) -> str:
+    """Who holds the lock; in a file of its own, because Windows lets nobody else read a locked one."""
+    try:
+        return (folder / OWNER).read_text().strip()
+    except OSError:
+        return ""

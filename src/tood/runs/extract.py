@@ -1,47 +1,52 @@
-"""Outputs of a step: every image it needs is forwarded exactly once, through the fused network."""
+"""Outputs of a step: every image it needs goes through the fused network exactly once."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
+from tood.files import write_text
 from tood.runs.config import RunConfig
-from tood.runs.directory import Arrays
+from tood.runs.directory import Arrays, Run
+from tood.runs.steps import write_step
+from tood.sampling import draw_by_class
 from tood.streams import Source, Stream
 
 if TYPE_CHECKING:
-    import torch
-
+    from tood.learners import Learner
     from tood.models import Network
 
-__all__ = ["StepRows", "check_sources", "extract", "fingerprint", "forward", "step_rows"]
+__all__ = ["StepRows", "check_sources", "extract", "extract_step", "fingerprint", "forward", "step_rows"]
 
 BATCH = 256
+CALIBRATION_DRAW = 7  # sets the generators of calibration draws apart from those of reserved samples
 
 
+@dataclass(frozen=True)
 class StepRows:
-    """Which rows of the training source a step's sets are made of.
+    """The rows of the training source that a step's sets are made of.
 
     Attributes
     ----------
     fit:
         What detectors fit on.
     calibration:
-        The calibration sets by source; ``reserved`` and ``memory`` only where there are such samples of every class.
+        The calibration sets by source; ``reserved`` and ``memory`` only if there are such samples of every class.
     augmented:
         Training samples to be augmented as in training: B shared by the classes seen so far, as the authors of the
-        TOOD paper calibrate. Empty where the stream has no augmentation.
+        TOOD paper calibrate. Empty if the stream has no augmentation.
     """
 
-    def __init__(self, fit: IntArray, calibration: dict[str, IntArray], augmented: IntArray) -> None:
-        self.fit = fit
-        self.calibration = calibration
-        self.augmented = augmented
+    fit: IntArray
+    calibration: dict[str, IntArray]
+    augmented: IntArray
 
     def union(self) -> IntArray:
         """Every row once, ascending."""
@@ -49,7 +54,7 @@ class StepRows:
 
 
 def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None:
-    """Raise, before anything is trained, where calibration or fit ask for samples that there will not be."""
+    """Raise, before anything is trained, if calibration or fit ask for samples that will not exist."""
     if config.calibration == "reserved" and not stream.reserve:
         raise ToodError("calibration: 'reserved' needs reserved samples, and none are set aside; give reserve")
     for name in ("calibration", "fit"):
@@ -58,7 +63,7 @@ def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None
 
 
 def fingerprint(stream: Stream) -> bytes:
-    """What tells the images of one stream from others: their number, a few of each set, how they are normalised."""
+    """A digest of the images of a stream: their number, a few of each set, how they are normalised."""
     digest = hashlib.sha256(np.asarray([stream.mean, stream.std], dtype=np.float64).tobytes())
     for source in (stream.train, stream.test, *(ood_set.source for ood_set in stream.ood)):
         some = np.linspace(0, len(source) - 1, num=min(8, len(source)), dtype=np.int64)
@@ -69,17 +74,21 @@ def fingerprint(stream: Stream) -> bytes:
 def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) -> StepRows:
     """Choose the rows of one step; the draw depends on the seed alone, so a resumed run chooses the same."""
     seen = np.concatenate([stream.train_rows(task) for task in range(step + 1)])
-    size = config.samples_a_class(len(stream.order))
-    calibration = {"train": draw_by_class(seen, stream, size, config.seed)}
+    size = config.calibration_per_class(len(stream.order))
+
+    def draw(rows: IntArray, per_class: int) -> IntArray:
+        return np.sort(draw_by_class(rows, stream.train.labels[rows], per_class, (config.seed, CALIBRATION_DRAW)))
+
+    calibration = {"train": draw(np.sort(seen), size)}
     classes = {c for task in range(step + 1) for c in stream.task_classes(task)}
     if classes <= set(stream.train.labels[memory].tolist()):
-        calibration["memory"] = draw_by_class(memory, stream, size, config.seed)
+        calibration["memory"] = draw(np.sort(memory), size)
     if stream.reserve:
         reserved = np.concatenate([stream.reserved_rows(task) for task in range(step + 1)])
-        calibration["reserved"] = draw_by_class(reserved, stream, size, config.seed)
+        calibration["reserved"] = draw(np.sort(reserved), size)
     augmented = np.empty(0, np.int64)
     if stream.augmentation != "none":
-        augmented = draw_by_class(seen, stream, size * len(stream.order) // len(classes), config.seed)
+        augmented = draw(np.sort(seen), size * len(stream.order) // len(classes))
     if config.calibration not in (*calibration, *(["augmented"] * (len(augmented) > 0))):
         raise ToodError(
             f"calibration: {config.learner} has no {config.calibration!r} samples of every class at step {step}; "
@@ -94,18 +103,32 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
     return StepRows(fit, calibration, augmented)
 
 
-def draw_by_class(rows: IntArray, stream: Stream, size: int, seed: int) -> IntArray:
-    """At most ``size`` rows of each class, at random, ascending. A class's draw does not depend on the others."""
-    labels = stream.train.labels[rows]
-    drawn = [
-        np.random.default_rng([seed, 7, int(c)]).permutation(np.sort(rows[labels == c]))[:size]
-        for c in np.unique(labels)
-    ]
-    return np.sort(np.concatenate(drawn))
+def extract_step(
+    run: Run, index: int, network: Network, stream: Stream, rows: StepRows, calibration: str, learner: Learner
+) -> None:
+    """Save a step's network and outputs, unless they are there and nothing they depend on has changed."""
+    folder = run.folder(index)
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    for name, tensor in sorted(network.state_dict().items()):
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    for array in (rows.fit, rows.augmented, *(v for _, v in sorted(rows.calibration.items()))):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    digest.update(json.dumps([calibration, run.manifest["ood"]]).encode() + fingerprint(stream))
+    key, key_file = digest.hexdigest(), folder / "outputs.key"
+    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key:
+        return
+    key_file.unlink(missing_ok=True)
+    network.save(folder / "model.safetensors")
+    sets = with_source(extract(network, stream, index, rows), calibration)
+    write_step(run.path, index, **sets, predictions=predictions(learner, sets["test"]))
+    if learner.facts:
+        write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
+    write_text(key_file, key)
 
 
 def extract(network: Network, stream: Stream, step: int, rows: StepRows) -> dict[str, Any]:
-    """The sets of one step, as :func:`tood.runs.write_step` wants them."""
+    """The sets of one step, as :func:`tood.runs.write_step` takes them."""
     fused = network.fused()
     union = rows.union()
     trained = forward(fused, stream, stream.train, union)
@@ -138,7 +161,7 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows) -> dict
 def forward(
     network: Network, stream: Stream, source: Source, rows: IntArray, augmentation_seed: int | None = None
 ) -> Arrays:
-    """Logits ``[n, C]`` and features ``[n, D]`` of some rows of a source; raw logits where the head corrects them.
+    """Logits ``[n, C]`` and features ``[n, D]`` of some rows of a source, and raw logits if the head corrects them.
 
     With a seed, images are augmented as in training.
     """
@@ -167,12 +190,12 @@ def forward(
 
 
 def predictions(learner: Any, test: Arrays) -> IntArray | None:
-    """What the learner answers where that is not the largest logit (iCaRL's nearest class mean), else None."""
+    """The learner's answers if they differ from the largest logit (iCaRL's nearest class mean), else None."""
     answered: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
     return None if (answered == test["logits"].argmax(axis=1)).all() else answered
 
 
 def with_source(sets: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The sets with one calibration source put in use, and the others beside it."""
+    """The sets with one calibration source in use and the others beside it."""
     others = {name: given for name, given in sets["calibrations"].items() if name != source}
     return {**sets, "calibration": sets["calibrations"][source], "calibrations": others}

@@ -1,15 +1,15 @@
-"""Measuring a run: every figure of every (step, task, OOD set, detector), pooled over tasks too."""
+"""Measuring a run: every metric of every (step, task, OOD set, detector), and pooled over tasks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from tood import detectors
 from tood.errors import ToodError
 from tood.metrics import evaluate_tasks
 from tood.runs.directory import Run
-from tood.runs.metrics_file import Row, concat, save_metrics, to_table
+from tood.runs.metrics_file import Row, save_metrics, to_table
 from tood.runs.score import Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Measured", "default_scorers", "figures", "measure", "measure_step"]
+
+Progress: TypeAlias = Callable[[int, str], object]
+WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {
+    "corrected": ("corrected",),
+    "raw": ("raw",),
+    "both": ("corrected", "raw"),
+}
 
 
 class Measured(NamedTuple):
@@ -27,7 +34,10 @@ class Measured(NamedTuple):
 
 
 def default_scorers(
-    run: Run, names: Sequence[str] | None = None, calibration: str | None = None
+    run: Run,
+    names: Sequence[str] | None = None,
+    calibration: str | None = None,
+    logits: Literal["corrected", "raw", "both"] | None = None,
 ) -> tuple[list[Scorer], list[str]]:
     """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
 
@@ -36,29 +46,35 @@ def default_scorers(
     run:
         The run.
     names:
-        Only these detectors; all registered ones where it is None.
+        Only these detectors; all registered ones by default.
     calibration:
-        The source of the calibration set; the one in use where it is None.
+        The source of the calibration set; the one in use by default.
+    logits:
+        Which logits to score: ``"corrected"``, ``"raw"`` or ``"both"``; by default both if a step of the run has a
+        corrected head (BiC), else the only ones.
     """
-    kept = list(dict.fromkeys(detectors.names() if names is None else names))
+    wanted = list(dict.fromkeys(detectors.names() if names is None else names))
+    steps = [Step(run, index) for index in run.steps()]
+    if logits is None:
+        logits = "both" if any(step.corrected for step in steps) else "corrected"
+    scorers: list[Scorer] = []
     left_out: dict[str, str] = {}
-    for index in run.steps():
-        kept, why = usable(Step(run, index), kept)
-        left_out |= why
+    for which in WHICH[logits]:
+        kept = wanted
+        for step in steps:
+            kept, why = usable(step.using(which), kept)
+            left_out |= why
+        scorers += [Scorer(name, calibration=calibration, logits=which) for name in kept]
     if names is None:  # nobody expects those that run the network again
         left_out = {name: why for name, why in left_out.items() if "network" not in why}
     reasons = {why: sorted(name for name in left_out if left_out[name] == why) for why in left_out.values()}
-    notes = [f"left out ({why}): {', '.join(found)}" for why, found in sorted(reasons.items())]
-    if not kept:
+    notes = [f"left out ({why}): {', '.join(those)}" for why, those in sorted(reasons.items())]
+    if not scorers:
         raise ToodError(f"{run.path}: no detector can be scored; {'; '.join(notes) or 'there are no complete steps'}")
-    return [Scorer(name, calibration=calibration) for name in kept], notes
+    return scorers, notes
 
 
-def measure(
-    run: Run,
-    scorers: Iterable[Scorer] | None = None,
-    progress: Callable[[int, str], object] | None = None,
-) -> Measured:
+def measure(run: Run, scorers: Iterable[Scorer] | None = None, progress: Progress | None = None) -> Measured:
     """Score and measure every complete step, and write ``metrics.parquet``.
 
     Parameters
@@ -66,23 +82,23 @@ def measure(
     run:
         The run.
     scorers:
-        What to score with; every detector that can be where it is None.
+        What to score with; by default every detector that can be scored.
     progress:
         Called with the step and the detector before each is scored.
     """
     with run.lock():
-        found = figures(run, scorers, keep=True, progress=progress)
-        save_metrics(found.table, run.metrics_path)
-    return found
+        measured = figures(run, scorers, keep=True, progress=progress)
+        save_metrics(measured.table, run.metrics_path)
+    return measured
 
 
 def figures(
     run: Run,
     scorers: Iterable[Scorer] | None = None,
     keep: bool = False,
-    progress: Callable[[int, str], object] | None = None,
+    progress: Progress | None = None,
 ) -> Measured:
-    """As :func:`measure`, without writing ``metrics.parquet``: for other settings, buffer sizes, or sources.
+    """Like :func:`measure`, without writing ``metrics.parquet``: for other settings, buffer sizes, or sources.
 
     Parameters
     ----------
@@ -107,23 +123,21 @@ def figures(
     scorers = list(scorers)
     if len(steps) < len(run.partition):
         notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
-    tables, said = [], dict[str, list[int]]()
+    rows: list[Row] = []
+    noted: dict[str, list[int]] = {}
     for index in steps:
-        table, notes_of_step = measure_step(Step(run, index), scorers, keep, progress)
-        tables.append(table)
+        rows_of_step, notes_of_step = measure_step(Step(run, index), scorers, keep, progress)
+        rows += rows_of_step
         for note in notes_of_step:
-            said.setdefault(note, []).append(index)
-    notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in said.items()]
-    return Measured(concat(tables), tuple(notes))
+            noted.setdefault(note, []).append(index)
+    notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
+    return Measured(to_table(rows), tuple(notes))
 
 
 def measure_step(
-    step: Step,
-    scorers: Sequence[Scorer],
-    keep: bool = False,
-    progress: Callable[[int, str], object] | None = None,
-) -> Measured:
-    """The figures of one step."""
+    step: Step, scorers: Sequence[Scorer], keep: bool = False, progress: Progress | None = None
+) -> tuple[list[Row], tuple[str, ...]]:
+    """The figures of one step, and notes."""
     run, index = step.run, step.index
     tasks = step.test_tasks()
     notes: list[str] = []
@@ -132,7 +146,7 @@ def measure_step(
         Row(index, task, None, None, None, "accuracy", float(correct[mask].mean()), run.calibration, "")
         for task, mask in [(None, slice(None)), *((t, tasks == t) for t in range(len(step.partition)))]
     ]
-    standing_in = []
+    substituted = set()
     for scorer in scorers:
         if progress is not None:
             progress(index, scorer.detector)
@@ -140,22 +154,22 @@ def measure_step(
         notes += scored.notes
         detector = scorer.create()
         if detector.fits_on == "fit" and reads_calibration(step, detector):
-            standing_in.append(scorer.detector)
+            substituted.add(detector.name)
         source, settings = scorer.calibration or run.calibration, scorer.settings()
         for name, values in scored.ood.items():
             by_task, pooled = evaluate_tasks(scored.test, tasks, values, len(step.partition))
             for metric, total in pooled.items():
                 for task, value in [(None, total), *enumerate(by_task[metric].tolist())]:
-                    rows.append(Row(index, task, name, run.ood[name], scorer.detector, metric, value, source, settings))
-    if standing_in:
-        notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(set(standing_in)))}")
+                    rows.append(Row(index, task, name, run.ood[name], detector.name, metric, value, source, settings))
+    if substituted:
+        notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(substituted))}")
     if step.unseen_columns():
         notes.append("logit columns of tasks not seen yet were ignored")
-    return Measured(to_table(rows), tuple(dict.fromkeys(notes)))
+    return rows, tuple(dict.fromkeys(notes))
 
 
 def _ranges(steps: Sequence[int]) -> str:
-    """``steps 0 to 3`` where they are consecutive, else each of them."""
+    """``steps 0 to 3`` if they are consecutive, else each of them."""
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
         return f"steps {steps[0]} to {steps[-1]}"
     return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"

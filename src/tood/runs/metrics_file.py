@@ -1,9 +1,10 @@
-"""metrics.parquet: a row a figure, always in the same order and the same bytes; and trajectories read from it."""
+"""metrics.parquet: one row per figure, always in the same order and bytes; and trajectories read from it."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,9 +19,10 @@ from tood.runs.directory import PathLike
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["accuracy", "load_metrics", "trajectory"]
+__all__ = ["accuracy", "load_metrics", "split_logits", "trajectory"]
 
 DIGEST = b"tood.digest"
+RAW = '{"logits": "raw"}'  # settings of a detector with its defaults on raw logits
 COLUMNS = ("step", "task", "ood_set", "group", "detector", "metric", "value", "calibration", "settings")
 
 
@@ -39,18 +41,13 @@ class Row(NamedTuple):
 
 
 def to_table(rows: list[Row]) -> pa.Table:
-    """The figures as a table, sorted by every column with nulls first."""
+    """Figures as a table, sorted by every column with nulls first."""
     pa = _pyarrow()
-    # No task is below 0 and no name is empty, so these stand for null and come first.
+    # No task is below 0 and no name is empty, so -1 and "" can replace null.
     ordered = sorted(rows, key=lambda row: tuple((-1 if i == 1 else "") if v is None else v for i, v in enumerate(row)))
     columns = list(zip(*ordered, strict=True)) if rows else [()] * len(COLUMNS)
     arrays = [pa.array(values, type=kind) for values, kind in zip(columns, _schema().types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=_schema())
-
-
-def concat(tables: list[pa.Table]) -> pa.Table:
-    """Tables of ascending steps as one. Rows are sorted by step first, so it is sorted too."""
-    return _pyarrow().concat_tables(tables).combine_chunks()
 
 
 def save_metrics(table: pa.Table, path: Path) -> None:
@@ -130,6 +127,17 @@ def _check_values(table: pa.Table, file: Path) -> None:
         raise ToodError(f"{file}: expected a step, a metric and a value in every row, found a null")
 
 
+def split_logits(settings: str) -> tuple[str, str]:
+    """Which logits were scored, ``"corrected"`` or ``"raw"``, and the JSON of the other settings.
+
+    >>> split_logits('{"logits": "raw", "margin": 0.0}'), split_logits("")
+    (('raw', '{"margin": 0.0}'), ('corrected', ''))
+    """
+    values = json.loads(settings) if settings else {}
+    logits = values.pop("logits", "corrected")
+    return logits, json.dumps(values, sort_keys=True) if values else ""
+
+
 def detectors_of(table: pa.Table) -> list[str]:
     """The detectors that have figures, in alphabetical order."""
     return sorted(name for name in table["detector"].unique().to_pylist() if name is not None)
@@ -155,7 +163,7 @@ def trajectory(
     group, ood_set:
         Only the sets of a group, or one set.
     calibration:
-        Which source of calibration samples, where there are several.
+        Which source of calibration samples, if there are several.
     settings:
         The JSON of the settings that differ from the defaults.
     """

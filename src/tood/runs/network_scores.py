@@ -1,12 +1,14 @@
-"""Scores of detectors that run the network again (ODIN, AdaScale), made while the images are at hand.
+"""Scores of detectors that run the network again (ODIN, AdaScale), computed while the images are open.
 
-They are kept beside the other scores, under a hash that includes the weights, so later stages read them like any other.
+They are stored beside the other scores, under a hash that includes the weights, so later stages read them like any
+other.
 """
 
 from __future__ import annotations
 
+import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from tood.arrays import IntArray
 from tood.detectors import Outputs
 from tood.errors import ToodError
 from tood.runs.extract import BATCH, StepRows
+from tood.runs.measure import WHICH
 from tood.runs.score import Scored, Scorer, keep_scores, kept_scores
 from tood.runs.steps import Step
 from tood.streams import Source, Stream
@@ -27,11 +30,15 @@ if TYPE_CHECKING:
 __all__ = ["score_with_network", "scorers_for"]
 
 
-def scorers_for(names: tuple[str, ...], stream: Stream, frozen: bool = False) -> list[Scorer]:
-    """Scorers by name; ODIN is told what the inputs were divided by."""
-    scorers = [Scorer(name, {"std": stream.std} if name == "odin" else {}) for name in names]
+def scorers_for(names: Sequence[str], stream: Stream, logits: str, frozen: bool = False) -> list[Scorer]:
+    """Scorers by name; ODIN gets the standard deviation that inputs were divided by."""
+    scorers = [
+        Scorer(name, {"std": stream.std} if name == "odin" else {}, logits=which)
+        for which in WHICH[logits]
+        for name in names
+    ]
     for scorer in scorers:
-        detector = scorer.create()  # an unknown name is told before anything is trained
+        detector = scorer.create()  # an unknown name is an error before anything is trained
         if frozen and "network" in detector.needs:
             raise ToodError(f"detectors: {scorer.detector} needs the images again, and a frozen run has only features")
     return scorers
@@ -42,6 +49,10 @@ def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Str
     detector = scorer.create()
     if "network" not in detector.needs or kept_scores(step, scorer) is not None:
         return
+    step = step.using(scorer.logits)
+    if step.logits == "raw":
+        network = copy.deepcopy(network)
+        network.head.correct(slice(0), 1.0, 0.0)
 
     def score(source: Source, chosen: IntArray, outputs: Outputs) -> np.ndarray:
         return np.concatenate([np.asarray(detector.score(chunk)) for chunk in _Chunks(stream, source, chosen, outputs)])
@@ -58,7 +69,7 @@ def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Str
 
 @dataclass(frozen=True)
 class _Chunks:
-    """The stored outputs with their inputs, some at a time; rows and outputs are in the same order."""
+    """Stored outputs joined with their inputs, batch by batch; rows and outputs are in the same order."""
 
     stream: Stream
     source: Source

@@ -1,7 +1,7 @@
-"""Scores of a step: a detector fitted on what was kept, every set scored, the result kept under a hash of its origin.
+"""Scores of a step: fit a detector on the stored outputs, score every set, keep the scores.
 
-A score file names everything it derives from: the bytes of the files read, the detector with all its settings, the
-partition and the code. Where any of that has changed the file is computed anew, so a stale score cannot be used.
+A score file names everything it derives from: the bytes of the files read, the detector with its declared version and
+all its settings, and the partition. If any of that has changed, the scores are computed again.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -20,20 +18,22 @@ import numpy as np
 import numpy.typing as npt
 
 from tood import detectors
-from tood.arrays import IntArray
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
 from tood.files import read_npz, write_npz
+from tood.runs.identity import safe_name
 from tood.runs.steps import Step
+from tood.sampling import balanced_subset
 
 __all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
 
 ScoreArray: TypeAlias = npt.NDArray[Any]
 FitOn: TypeAlias = Literal["calibration", "fit", "both"]
+Logits: TypeAlias = Literal["corrected", "raw"]
 
 
 class Scored(NamedTuple):
-    """One score a sample, higher = ID, and what the detector warned of."""
+    """Scores per sample, higher = ID, and the detector's warnings."""
 
     test: ScoreArray
     ood: dict[str, ScoreArray]
@@ -42,24 +42,27 @@ class Scored(NamedTuple):
 
 @dataclass(frozen=True)
 class Scorer:
-    """A detector, its settings, and which samples it is fitted on.
+    """A detector, its settings, and what it is fitted on.
 
     Parameters
     ----------
     detector:
-        A registered name.
+        A name or ``package.module:Class``.
     params:
         Settings that differ from the detector's defaults.
     calibration:
-        The source of the calibration set; the one in use where it is None.
+        The source of the calibration set; None for the one in use.
     size:
-        B, only this many calibration samples over all classes of the stream, drawn class-balanced; a step gets the
-        share of the classes it has seen. All of them where it is None.
+        B, the number of calibration samples over all classes of the stream, drawn class-balanced; a step gets the
+        share of the classes it has seen. None for all.
     seed:
-        Of that draw.
+        Seed of that draw.
     fit_on:
-        Fit on the ``"calibration"`` set, the ``"fit"`` set or ``"both"``; as the detector declares where it is None.
-        A fit set that is asked for must be there: the calibration set does not stand in for it.
+        Fit on the ``"calibration"`` set, the ``"fit"`` set or ``"both"``; None for what the detector declares. If the
+        fit set is asked for it must exist: the calibration set does not substitute for it.
+    logits:
+        Score the ``"corrected"`` logits or the ``"raw"`` ones, for a learner that corrects its head (BiC). Detectors
+        that read the head get the matching one. Steps without a correction have only one kind.
     """
 
     detector: str
@@ -68,10 +71,13 @@ class Scorer:
     size: int | None = None
     seed: int = 0
     fit_on: FitOn | None = None
+    logits: Logits = "corrected"
 
     def __post_init__(self) -> None:
         if self.fit_on is not None and self.fit_on not in get_args(FitOn):
             raise UnknownNameError("fit_on", self.fit_on, get_args(FitOn))
+        if self.logits not in get_args(Logits):
+            raise UnknownNameError("logits", self.logits, get_args(Logits))
 
     def create(self) -> Detector:
         """The detector, not fitted yet."""
@@ -82,18 +88,20 @@ class Scorer:
         return detector
 
     def settings(self) -> str:
-        """JSON of what differs from the defaults; empty where nothing does."""
+        """JSON of what differs from the defaults, else empty."""
         detector, default = self.create(), detectors.create(self.detector).get_params()
         differing = {name: v for name, v in detector.get_params().items() if v != default[name]}
         if self.size is not None:
             differing |= {"calibration_size": self.size, "calibration_seed": self.seed}
         if self.fit_on not in (None, detector.fits_on):
             differing |= {"fit_on": self.fit_on}
+        if self.logits != "corrected":
+            differing |= {"logits": self.logits}
         return json.dumps(differing, sort_keys=True, default=str) if differing else ""
 
 
 def usable(step: Step, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
-    """Which detectors can be scored on what a step holds, and why the others cannot."""
+    """The detectors that can be scored on what a step holds, and why the others cannot."""
     have = {"features": step.has("features"), "head": step.head is not None, "network": False, "inputs": False}
     reasons = {"features": "no features", "head": "no head.npz", "network": "it runs the network again"}
     kept, left_out = [], {}
@@ -108,7 +116,7 @@ def usable(step: Step, names: Iterable[str]) -> tuple[list[str], dict[str, str]]
 
 
 def scores(step: Step, scorer: Scorer, keep: bool = True) -> Scored:
-    """The scores of the test data and of every OOD set, computed or, where nothing has changed, read.
+    """Scores of the test data and of every OOD set: read if nothing has changed, else computed.
 
     Parameters
     ----------
@@ -119,22 +127,22 @@ def scores(step: Step, scorer: Scorer, keep: bool = True) -> Scored:
     keep:
         Write new scores to the step's ``scores`` folder.
     """
-    found = kept_scores(step, scorer)
-    if found is None:
-        found = fit_and_score(step, scorer)
+    scored = kept_scores(step, scorer)
+    if scored is None:
+        scored = fit_and_score(step, scorer)
         if keep:
-            keep_scores(step, scorer, found)
-    return found
+            keep_scores(step, scorer, scored)
+    return scored
 
 
 def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
-    """The scores on disk, if there are any and nothing they derive from has changed."""
+    """The scores on disk; None if there are none or something they derive from has changed."""
     file = _file(step, scorer)
     if not file.exists():
         return None
     try:
         stored, _ = read_npz(file)
-    except ToodError:  # damaged: scores are derived, so they are simply made again
+    except ToodError:  # damaged: scores are derived, so they are made again
         return None
     if str(stored.get("key", "")) != _key(step, scorer):
         return None
@@ -142,21 +150,22 @@ def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
     return Scored(stored["test"], ood, tuple(map(str, stored["notes"])))
 
 
-def keep_scores(step: Step, scorer: Scorer, found: Scored) -> None:
+def keep_scores(step: Step, scorer: Scorer, scored: Scored) -> None:
     """Write scores to the step's ``scores`` folder."""
-    arrays = {"key": np.array(_key(step, scorer)), "notes": np.array(found.notes, dtype=str), "test": found.test}
+    arrays = {"key": np.array(_key(step, scorer)), "notes": np.array(scored.notes, dtype=str), "test": scored.test}
     with step.run.lock():
-        write_npz(_file(step, scorer), arrays | {f"ood/{name}": values for name, values in found.ood.items()})
+        write_npz(_file(step, scorer), arrays | {f"ood/{name}": values for name, values in scored.ood.items()})
 
 
 def fit_and_score(step: Step, scorer: Scorer) -> Scored:
-    """Fit the detector on what it is fitted on, and score the test data and every OOD set."""
+    """Fit the detector, and score the test data and every OOD set."""
     detector = scorer.create()
     if "network" in detector.needs:
         raise ToodError(
             f"{step.folder}: {scorer.detector} runs the network again and has not been scored; "
             f"`tood run … --detectors {scorer.detector}` does it"
         )
+    step = step.using(scorer.logits)
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always", UserWarning)
@@ -173,87 +182,63 @@ def fit_outputs(step: Step, detector: Detector, scorer: Scorer) -> list[Outputs]
     """What a detector is fitted on: nothing, the calibration set, the fit set or both."""
     if detector.fits_on == "none":
         return None
-    calibrated, fitted = _fit_sets(step, detector, scorer)
-    found = []
-    if calibrated:
+    use_calibration, use_fit = _fit_sets(step, detector, scorer)
+    sets = []
+    if use_calibration:
         outputs = step.calibration(scorer.calibration)
         if scorer.size is not None:
-            outputs = draw(outputs, scorer.size * len(step.columns) // step.run.partition.columns, scorer.seed)
-        found.append(outputs)
-    if fitted:
+            size = scorer.size * len(step.columns) // step.run.partition.columns
+            outputs = outputs[balanced_subset(np.asarray(outputs.labels), size, scorer.seed)]
+        sets.append(outputs)
+    if use_fit:
         if step.fit is None:
             raise ToodError("outputs/fit.npz: no such file; expected the fit set")
-        found.append(step.fit)
-    return found
+        sets.append(step.fit)
+    return sets
 
 
 def _fit_sets(step: Step, detector: Detector, scorer: Scorer) -> tuple[bool, bool]:
-    """Which of two is it fitted on: the calibration set, the fit set? As asked for; else the former may stand in."""
+    """Returns (use_calibration, use_fit); calibration substitutes for a fit set that is missing and not asked for."""
     if scorer.fit_on is not None:
         return scorer.fit_on != "fit", scorer.fit_on != "calibration"
-    calibrated = reads_calibration(step, detector)
-    return calibrated, detector.fits_on == "fit" and not calibrated
+    use_calibration = reads_calibration(step, detector)
+    return use_calibration, detector.fits_on == "fit" and not use_calibration
 
 
 def reads_calibration(step: Step, detector: Detector) -> bool:
-    """Is this detector fitted on the calibration set, by its nature or for want of a fit set?"""
+    """True if a detector is fitted on the calibration set, by declaration or because there is no fit set."""
     return detector.fits_on == "calibration" or (
         detector.fits_on == "fit" and not (step.folder / "outputs/fit.npz").exists()
     )
 
 
-def draw(outputs: Outputs, size: int, seed: int) -> Outputs:
-    """``size`` of the samples, the same number of each class up to one."""
-    labels = np.asarray(outputs.labels)
-    if not 1 <= size <= len(labels):
-        raise ToodError(f"size: expected 1 to {len(labels)} calibration samples, found {size}")
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    turn = np.empty(len(labels), dtype=np.int64)  # the how-manieth of its class each sample is
-    for label in np.unique(labels):
-        own = shuffled[labels[shuffled] == label]
-        turn[own] = np.arange(len(own))
-    rows: IntArray = np.sort(shuffled[np.argsort(turn[shuffled], kind="stable")][:size])
-    return outputs[rows]
-
-
 def _key(step: Step, scorer: Scorer) -> str:
+    """A hash of everything the scores derive from."""
     detector = scorer.create()
-    calibrated, fitted = _fit_sets(step, detector, scorer)
+    use_calibration, use_fit = _fit_sets(step, detector, scorer)
     files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
-    files += [step.calibration_file(scorer.calibration)] * calibrated + ["outputs/fit.npz"] * fitted
+    files += [step.calibration_file(scorer.calibration)] * use_calibration + ["outputs/fit.npz"] * use_fit
     if "head" in detector.needs:
         files.append("head.npz")
     weights = step.folder / "model.safetensors"
     origin = {
-        "code": _code(),
-        "network": hashlib.sha256(weights.read_bytes()).hexdigest() if "network" in detector.needs else None,
-        "detector": scorer.detector,
+        "detector": detector.name,
+        "version": getattr(detector, "version", 1),
         "params": {name: repr(value) for name, value in detector.get_params().items()},
-        "draw": [scorer.size, scorer.seed] if calibrated else None,
+        "logits": step.using(scorer.logits).logits,
+        "draw": [scorer.size, scorer.seed] if use_calibration else None,
         "partition": step.partition.tasks,
         "columns": step.columns.tolist(),
         "files": {name: step.digest(name) for name in files},
+        "network": hashlib.sha256(weights.read_bytes()).hexdigest() if "network" in detector.needs else None,
     }
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
 
 
 def _file(step: Step, scorer: Scorer) -> Path:
-    """Named after the detector, with a tag where something is not as usual."""
-    folder = step.folder / "scores"
+    """A file named after the detector, with a hash of settings that differ from the defaults."""
+    name, settings = safe_name(scorer.create().name), scorer.settings()
     source = scorer.calibration if scorer.calibration != step.run.calibration else None
-    if not scorer.settings() and source is None:
-        return folder / f"{scorer.detector}.npz"
-    tag = hashlib.sha256(json.dumps([scorer.settings(), source]).encode()).hexdigest()[:12]
-    return folder / f"{scorer.detector}-{tag}.npz"
-
-
-@lru_cache(maxsize=1)
-def _code() -> str:
-    """A hash of the source that turns outputs into scores."""
-    root = resources.files("tood")
-    modules = [root / name for name in ("arrays.py", "calibration.py", "energy.py", "partition.py")]
-    modules += [entry for entry in (root / "detectors").iterdir() if entry.name.endswith(".py")]
-    digest = hashlib.sha256()
-    for module in sorted(modules, key=lambda entry: entry.name):
-        digest.update(module.name.encode() + b"\0" + module.read_bytes())
-    return digest.hexdigest()
+    if settings or source is not None:
+        name += f"-{hashlib.sha256(json.dumps([settings, source]).encode()).hexdigest()[:12]}"
+    return step.folder / "scores" / f"{name}.npz"

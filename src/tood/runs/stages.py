@@ -1,18 +1,17 @@
-"""``tood run``: train, extract, score and measure, step by step, going on where an earlier process stopped.
+"""``tood run``: train, extract, score and measure, step by step.
 
-Every stage looks at what is already there: a task whose checkpoint is complete is not trained again, outputs whose
-key (weights and extraction settings) is unchanged are not extracted again, scores are kept under a hash of what they
-derive from. So a run that is killed at any instant ends, when started again, with the same figures.
+Every stage keeps what is already there: a task whose checkpoint is complete is not trained again, outputs whose key
+(weights and extraction settings) is unchanged are not extracted again, scores are stored under a hash of what they
+derive from. So a run that is killed at any instant resumes and ends with the same figures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 import platform
 import time
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,35 +22,34 @@ import torch
 import tood
 from tood import learners, streams
 from tood.errors import ToodError
-from tood.files import write_text
-from tood.learners.progress import Report
+from tood.learners.progress import Report, duration
+from tood.metrics import near_far_mean
 from tood.models import Network
-from tood.runs.config import RunConfig, read_yaml, write_yaml
+from tood.runs.config import EVALUATION, RunConfig
 from tood.runs.directory import Run, lock, write_manifest
-from tood.runs.extract import (
-    BATCH,
-    check_sources,
-    extract,
-    fingerprint,
-    forward,
-    predictions,
-    step_rows,
-    with_source,
-)
-from tood.runs.frozen import extraction_left, freeze
-from tood.runs.measure import default_scorers, measure, measure_step
+from tood.runs.extract import check_sources, extract_step, step_rows
+from tood.runs.frozen import freeze
+from tood.runs.measure import default_scorers, measure_step
+from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
-from tood.runs.steps import Step, write_step
+from tood.runs.steps import Step
+from tood.runs.yaml_files import read_yaml, write_yaml
 from tood.streams import Stream
 
-__all__ = ["plan", "run"]
+__all__ = ["build", "run"]
 
 Say = Callable[[str], object]
-EVALUATION = ("calibration", "fit", "detectors", "device", "threads")  # may change without training again
 
 
-def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | None = None) -> Run:
+def run(
+    config: RunConfig,
+    folder: str | Path,
+    stream: Stream | None = None,
+    *,
+    say: Say = print,
+    progress: Report | None = None,
+) -> Run:
     """Bring a run directory to completion and return it.
 
     Parameters
@@ -60,17 +58,24 @@ def run(config: RunConfig, folder: Path, say: Say = print, progress: Report | No
         What to run.
     folder:
         The run directory.
+    stream:
+        A stream of your own; ``config.stream`` is then ignored. By default the one that ``config.stream`` names.
     say:
         Called with a line after each step.
     progress:
         Called with a :class:`~tood.learners.Progress` while training.
     """
-    with _torch_threads(config.threads):
-        return _run(config, folder, say, progress)
+    if stream is not None:
+        if config.tasks or config.order != "label" or config.ood:
+            raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
+        config = dataclasses.replace(config, stream=stream.name)
+    with torch_threads(config.threads):
+        return _run(config, Path(folder), stream, say, progress)
 
 
 @contextmanager
-def _torch_threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
+    """Let torch use this many threads for a while."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -79,10 +84,11 @@ def _torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> Run:
-    stream, learner = build(config, say)
+def _run(config: RunConfig, folder: Path, given: Stream | None, say: Say, progress: Report | None) -> Run:
+    stream, learner = build(config, given, say)
     folder.mkdir(parents=True, exist_ok=True)
-    asked = scorers_for(config.detectors, stream, config.frozen)
+    logits = config.logits if learner.corrects_head else "corrected"
+    asked = scorers_for(config.detectors, stream, logits, config.frozen)
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
@@ -90,37 +96,52 @@ def _run(config: RunConfig, folder: Path, say: Say, progress: Report | None) -> 
             learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
     with lock(folder):
-        for left in folder.rglob(".*.tmp"):  # by a process that was killed while it wrote
-            left.unlink()
+        for leftover in folder.rglob(".*.tmp"):  # of a process that was killed while it wrote
+            leftover.unlink()
         _check_config(config, folder)
-        found = _write_manifest(config, folder, stream, learner)
+        made = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
+        rows: list[Row] = []
         for step in range(len(stream)):
             started = time.perf_counter()
             learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
-            trained = time.perf_counter()
-            _extract(config, found, stream, learner, step, asked)
-            scorers = asked or default_scorers(found)[0]
-            line = _summary(Step(found, step), scorers)
-            say(f"step {step + 1}/{len(stream)}  {line}  ({_clock(trained - started)} training)")
-        measure(found, scorers)
-    return found
+            trained = time.perf_counter() - started
+            _evaluate(config, made, stream, learner, step, asked)
+            scorers = asked or default_scorers(made, logits=logits)[0]
+            measured, _ = measure_step(Step(made, step), scorers, keep=True)
+            rows += measured
+            line = "  ".join(_summary(measured, learner.facts))
+            say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
+        save_metrics(to_table(rows), made.metrics_path)
+    return made
 
 
-def build(config: RunConfig, say: Say | None = None, dry: bool = False) -> tuple[Stream, learners.Learner]:
+def build(
+    config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
+) -> tuple[Stream, learners.Learner]:
     """The stream and the learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
-    stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, seed=config.seed)
-    stream = dataclasses.replace(stream, reserve=config.reserved_a_class(len(stream.order)))
-    settings = learners.preset(config.preset, config.stream, config.learner)
+    if stream is None:
+        with warnings.catch_warnings(record=True) as noted:
+            warnings.simplefilter("always", UserWarning)
+            stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, ood=config.ood)
+        for note in noted:
+            (say or print)(f"note: {note.message}")
+    if not stream.ood:
+        raise ToodError(f"{stream.name}: expected at least one near- or far-OOD set to test against, found none")
+    stream = dataclasses.replace(stream, seed=config.seed, reserve=config.reserved_per_class(len(stream.order)))
+    identity = config.identity
+    name = config.without_finetuning().learner
+    settings = learners.preset(config.preset, identity.stream, name, identity.finetune)
     adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
     network: Network | str | None = config.network or suggested
     if config.frozen:
-        closed_form = learners.LEARNERS[learners.split_name(config.learner)[0]].closed_form
+        closed_form = learners.LEARNERS.get(name).closed_form
         stream, network = freeze(config, stream, config.network or suggested, adapter, closed_form, say, dry)
     learner = learners.create(
-        config.learner,
+        name,
         stream=stream,
         network=network,
+        finetune=identity.finetune,
         seed=config.seed,
         device=config.device,
         precision=config.precision,
@@ -130,7 +151,7 @@ def build(config: RunConfig, say: Say | None = None, dry: bool = False) -> tuple
 
 
 def _check_config(config: RunConfig, folder: Path) -> None:
-    """A run directory belongs to one configuration of training."""
+    """Raise unless the folder is empty or was made with the same training configuration."""
     if not (folder / "config.yaml").exists():
         return
     before, now = RunConfig().to_mapping() | read_yaml(folder / "config.yaml"), config.to_mapping()
@@ -142,33 +163,29 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 
 def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:
-    """With BER: where the same learner without it may have left its checkpoints."""
-    plain = config.without_ber()
+    """BER only: checkpoints of the plain learner, if there is such a run beside this one."""
+    plain = config.without_finetuning()
     base = folder.parent / plain.name
     if plain == config or base == folder or not base.is_dir():
         return None
     try:
         _check_config(plain, base)
     except ToodError as error:
-        say(f"not gone on from: {error}")
+        say(f"not resuming from the base run: {error}")
         return None
     return base / "checkpoints"
 
 
 def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: learners.Learner) -> Run:
-    per_class = config.samples_a_class(len(stream.order))
+    per_class = config.calibration_per_class(len(stream.order))
     return write_manifest(
         folder,
         tasks=stream.partition,
         near=[s.name for s in stream.ood if s.group == "near"],
         far=[s.name for s in stream.ood if s.group == "far"],
         classes=list(stream.classes),
-        stream=config.stream,
-        learner=config.learner.removesuffix("+ber"),
-        finetune="ber" if config.learner.endswith("+ber") else "none",
-        preset=config.preset,
-        seed=config.seed,
-        options=config.options(),
+        **dataclasses.replace(config.identity, learner=learner.name).to_manifest(),
+        learner_title=learner.title,
         calibration={"source": config.calibration, "size": per_class * len(stream.order)},
         reserved_a_class=stream.reserve,
         fit=config.fit,
@@ -184,108 +201,30 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
     )
 
 
-def _extract(
-    config: RunConfig, found: Run, stream: Stream, learner: learners.Learner, step: int, asked: list[Scorer]
+def _evaluate(
+    config: RunConfig, made: Run, stream: Stream, learner: learners.Learner, step: int, asked: Sequence[Scorer]
 ) -> None:
-    """Save the step's network and its outputs, unless they are there and nothing they depend on has changed."""
-    folder = found.folder(step)
-    folder.mkdir(parents=True, exist_ok=True)
+    """Extract the step's outputs, and score it with the detectors that run the network again."""
     network = learner.network
     if learner.scoring_head is not None:  # BER: the same features, its own head
         network = Network(network.backbone, learner.scoring_head, network.spec)
     rows = step_rows(config, stream, step, learner.memory_rows())
-    digest = hashlib.sha256()
-    for name, tensor in sorted(network.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    for array in (rows.fit, rows.augmented, *(v for _, v in sorted(rows.calibration.items()))):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(json.dumps([config.calibration, found.manifest["ood"]]).encode() + fingerprint(stream))
-    key, key_file = digest.hexdigest(), folder / "outputs.key"
-    if not ((folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key):
-        key_file.unlink(missing_ok=True)
-        network.save(folder / "model.safetensors")
-        sets = with_source(extract(network, stream, step, rows), config.calibration)
-        write_step(found.path, step, **sets, predictions=predictions(learner, sets["test"]))
-        if learner.facts:
-            write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
-        write_text(key_file, key)
+    extract_step(made, step, network, stream, rows, config.calibration, learner)
     for scorer in asked:
-        score_with_network(Step(found, step), scorer, network, stream, rows)
+        score_with_network(Step(made, step), scorer, network, stream, rows)
 
 
-def _summary(step: Step, scorers: list[Scorer]) -> str:
-    """Accuracy, and the AUROC of energy and of TOOD, pooled over near and far, in a line."""
-    table, _ = measure_step(step, scorers, keep=True)
-    rows = table.to_pylist()
-    accuracy = next(r["value"] for r in rows if r["metric"] == "accuracy" and r["task"] is None)
-    parts = [f"accuracy {100 * accuracy:.1f}"]
-    for name, label in (("energy", "energy AUROC"), ("tood_robust_anchor", "TOOD AUROC")):
-        by_group: dict[str, list[float]] = {}
-        for r in rows:
-            if r["detector"] == name and r["metric"] == "auroc" and r["task"] is not None:
-                by_group.setdefault(r["group"], []).append(r["value"])
-        if by_group:
-            parts.append(f"{label} {100 * float(np.mean([np.mean(v) for v in by_group.values()])):.1f}")
-    return "  ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
-
-
-def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """What a run would do, with time and disk estimated from a few batches on this machine. Nothing is written."""
-    stream, learner = build(config, dry=True)
-    with _torch_threads(config.threads):
-        train_speed, forward_speed = _speeds(stream, learner)
-    epochs = learner.settings.epochs
-    memory = getattr(learner.settings, "memory", 0)
-    replayed = [memory if task else 0 for task in range(len(stream))]
-    trained = epochs * sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
-    ood = sum(len(s.source) for s in stream.ood)
-    forwarded = 0
-    for step in range(len(stream)):
-        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
-        forwarded += len(stream.train_rows(step)) + memory + test + ood
-    columns, dim = len(stream.order), learner.network.head.dim
-    stored = 4 * forwarded * (columns + dim)
-    weights = 4 * sum(p.numel() for p in learner.network.parameters())
-    features = {"features": _extraction(config)} if config.frozen else {}
-    return {
-        "run": config.name,
-        "folder": str(folder),
-        "stream": f"{config.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
-        "learner": f"{config.learner}, preset {config.preset}: {epochs} epochs a task",
-        "network": f"{weights // 4:,} parameters",
-        **features,
-        "training": f"{trained:,} images, about {_clock(trained / train_speed)} (min:s) on this device",
-        "evaluation": f"{forwarded:,} images, about {_clock(forwarded / forward_speed)} (min:s)",
-        "disk": f"about {(stored + 4 * weights * len(stream)) / 1e6:.0f} MB",
-        "detectors": ", ".join(config.detectors) or "all that do not need the network again",
-    }
-
-
-def _extraction(config: RunConfig) -> str:
-    """What a frozen run must extract first."""
-    name = config.network or learners.preset(config.preset, config.stream, config.learner).get("network")
-    images, seconds = extraction_left(config, streams.load(config.stream), name)
-    return f"{images:,} images to extract first, about {_clock(seconds)} (min:s)" if images else "all in the cache"
-
-
-def _speeds(stream: Stream, learner: learners.Learner) -> tuple[float, float]:
-    """Images a second in training and in evaluation, from the second of two batches each."""
-    network = learner.network
-    network.grow(len(stream.order))
-    rows = stream.train_rows(0)[: learner.settings.batch_size]
-    for _ in range(2):
-        started = time.perf_counter()
-        network.train()(learner.draw(rows, len(rows)).inputs).sum().backward()
-        train = len(rows) / (time.perf_counter() - started)
-    fused = network.eval().fused()
-    rows = stream.train_rows(0)[:BATCH]
-    for _ in range(2):
-        started = time.perf_counter()
-        with torch.inference_mode():
-            forward(fused, stream, stream.train, rows)
-        evaluate = len(rows) / (time.perf_counter() - started)
-    return train, evaluate
+def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
+    """Accuracy, (near + far) / 2 of the AUROC of energy and TOOD, and what the learner computed."""
+    yield f"accuracy {100 * next(row.value for row in rows if row.metric == 'accuracy' and row.task is None):.1f}"
+    for detector, label in (("energy", "energy AUROC"), ("tood_robust_anchor", "TOOD AUROC")):
+        for settings, suffix in (("", ""), (RAW, " (raw logits)")):
+            cells = [
+                row
+                for row in rows
+                if (row.detector, row.settings, row.metric) == (detector, settings, "auroc") and row.task is not None
+            ]
+            if cells:
+                mean = near_far_mean([row.value for row in cells], [str(row.group) for row in cells])
+                yield f"{label}{suffix} {100 * float(mean):.1f}"
+    yield from (f"{name} {float(value):.3g}" for name, value in sorted(facts.items()))

@@ -1,4 +1,4 @@
-"""One step of a run: its outputs, cut to the columns seen so far, read when asked for; and writing one."""
+"""One step of a run: reads its outputs, cut to the columns seen so far, and writes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,7 +22,7 @@ __all__ = ["Step", "write_step"]
 
 
 class Step:
-    """The outputs of one step, as detectors want them: the columns of the tasks seen, in ascending order.
+    """The outputs of one step as detectors read them: the columns of the tasks seen, in ascending order.
 
     Parameters
     ----------
@@ -30,6 +30,9 @@ class Step:
         The run it belongs to.
     index:
         Which step; it has seen the tasks 0 to ``index``.
+    logits:
+        ``"corrected"`` for the logits the learner answers with, ``"raw"`` for those before it corrects its head
+        (BiC). At a step without a correction the two are the same, and stored once.
 
     Attributes
     ----------
@@ -39,12 +42,31 @@ class Step:
         The columns of the stored logits that are kept; labels and predictions are mapped to places among them.
     """
 
-    def __init__(self, run: Run, index: int) -> None:
+    def __init__(self, run: Run, index: int, logits: Literal["corrected", "raw"] = "corrected") -> None:
         self.run = run
         self.index = index
+        self.logits = logits
         self.folder = run.folder(index)
         self.partition, self.columns = run.partition.first(index + 1)
         self._files: dict[str, tuple[Arrays, str]] = {}
+        self._other: Step | None = None
+
+    @cached_property
+    def corrected(self) -> bool:
+        """True if the learner corrected its head at this step, so that there are raw logits too. Reads no data."""
+        name = "outputs/test.npz"
+        if name in self._files:
+            return "raw_logits" in self._files[name][0]
+        return "raw_logits.npy" in _members(self.folder / name)
+
+    def using(self, logits: Literal["corrected", "raw"]) -> Step:
+        """This step with one kind of logits; what was read already is shared."""
+        if logits == self.logits or not self.corrected:
+            return self
+        if self._other is None:
+            self._other = Step(self.run, self.index, logits)
+            self._other._files = self._files
+        return self._other
 
     @cached_property
     def test(self) -> Outputs:
@@ -57,7 +79,7 @@ class Step:
 
     @cached_property
     def predictions(self) -> IntArray:
-        """The class predicted for each test sample: as given, else the largest logit among the columns seen."""
+        """The predicted class of each test sample: as stored, else the largest logit among the columns seen."""
         arrays, _ = self._read("outputs/test.npz")
         if "predictions" in arrays:
             file = self.folder / "outputs/test.npz"
@@ -72,31 +94,33 @@ class Step:
 
     @cached_property
     def fit(self) -> Outputs | None:
-        """The training data at hand at this step, where it was kept."""
+        """The training data available at this step; None if it was not stored."""
         return self._outputs("outputs/fit.npz") if (self.folder / "outputs/fit.npz").exists() else None
 
     @cached_property
     def head(self) -> Head | None:
-        """The rows of the last linear layer that belong to the columns seen, where it was kept."""
+        """The rows of the last linear layer for the columns seen; None if it was not stored."""
         file = self.folder / "head.npz"
         if not file.exists():
             return None
         arrays, _ = self._read("head.npz")
-        weight, bias = (_entry(arrays, name, file) for name in ("weight", "bias"))
+        if self._prefix and f"{self._prefix}weight" not in arrays:
+            return None
+        weight, bias = (_entry(arrays, f"{self._prefix}{name}", file) for name in ("weight", "bias"))
         width = int(self.columns[-1]) + 1
         if weight.ndim != 2 or len(weight) < width or bias.shape != weight.shape[:1]:
             raise ToodError(
-                f"{file}: expected weight [C, D] and bias [C] with C at least {width}, "
+                f"{file}: expected {self._prefix}weight [C, D] and bias [C] with C at least {width}, "
                 f"found {weight.shape} and {bias.shape}"
             )
         return Head(weight=weight[self.columns], bias=bias[self.columns])
 
     def calibration(self, source: str | None = None) -> Outputs:
-        """The calibration set in use, or that of another source."""
+        """The calibration set of a source; by default the one in use."""
         return self._outputs(self.calibration_file(source))
 
     def calibration_file(self, source: str | None = None) -> str:
-        """Which file holds the calibration set of a source."""
+        """The file that holds the calibration set of a source."""
         if source in (None, self.run.calibration):
             return "outputs/calibration.npz"
         name = f"outputs/calibration_{source}.npz"
@@ -106,7 +130,7 @@ class Step:
         return name
 
     def calibration_sources(self) -> list[str]:
-        """The sources there are calibration sets from; the one in use comes first."""
+        """The sources of the stored calibration sets; the one in use comes first."""
         others = (f.stem.removeprefix("calibration_") for f in (self.folder / "outputs").glob("calibration_*.npz"))
         return list(dict.fromkeys([self.run.calibration, *sorted(others)]))
 
@@ -116,19 +140,23 @@ class Step:
         return tasks
 
     def has(self, array: str) -> bool:
-        """Does every set of this step come with ``array`` ("features")? Reads no data."""
+        """True if every set of this step has ``array`` ("features"). Reads no data."""
         files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood)]
         files += ["fit"] * (self.folder / "outputs/fit.npz").exists()
         members = [_members(self.folder / "outputs" / f"{file}.npz") for file in files]
         return all(f"{array}.npy" in names for names in members)
 
     def unseen_columns(self) -> int:
-        """How many stored logit columns belong to no task seen yet, and are ignored."""
+        """Number of stored logit columns of tasks not seen yet, which are ignored."""
         return int(self._read("outputs/test.npz")[0]["logits"].shape[1]) - len(self.columns)
 
     def digest(self, name: str) -> str:
         """The hash of a file of this step, as it was read."""
         return self._read(name)[1]
+
+    @property
+    def _prefix(self) -> str:
+        return "raw_" if self.logits == "raw" else ""
 
     def _read(self, name: str) -> tuple[Arrays, str]:
         if name not in self._files:
@@ -138,10 +166,11 @@ class Step:
     def _outputs(self, name: str, labels: bool = True) -> Outputs:
         arrays, _ = self._read(name)
         file = self.folder / name
-        logits = _finite(_entry(arrays, "logits", file), "logits", file)
+        entry = f"{self._prefix}logits"
+        logits = _finite(_entry(arrays, entry, file), entry, file)
         if logits.shape[1] <= self.columns[-1]:
             raise ToodError(
-                f"{file}: logits: expected at least {self.columns[-1] + 1} columns at step {self.index}, "
+                f"{file}: {entry}: expected at least {self.columns[-1] + 1} columns at step {self.index}, "
                 f"found shape {logits.shape}"
             )
         if len(logits) == 0:
@@ -155,7 +184,7 @@ class Step:
         return Outputs(logits=logits, features=features, labels=places)
 
     def _places(self, columns: Any, file: Path, name: str, rows: int) -> IntArray:
-        """Stored columns as places among the columns seen."""
+        """Stored columns as positions among the columns seen."""
         try:
             found = indices(columns, name, length=rows)
         except ToodError as error:
@@ -181,10 +210,10 @@ def write_step(
     predictions: Any = None,
     calibrations: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the outputs of one step. It appears whole, once everything has been checked, or not at all.
+    """Write the outputs of one step. After all checks it appears whole, or not at all.
 
-    Every set is a mapping or an :class:`~tood.detectors.Outputs` with ``logits`` ``[n, C]`` and, where known,
-    ``features`` ``[n, D]``; arrays are NumPy or torch. Labels and predictions are logit columns.
+    Every set is a mapping or an :class:`~tood.detectors.Outputs` with ``logits`` ``[n, C]`` and, if known, ``features``
+    ``[n, D]`` and ``raw_logits`` ``[n, C]``; arrays are NumPy or torch. Labels and predictions are logit columns.
 
     Parameters
     ----------
@@ -195,15 +224,16 @@ def write_step(
     test:
         ID test data of all tasks seen, with ``labels``.
     calibration:
-        The calibration set in use, with ``labels``, some of every task seen.
+        The calibration set in use, with ``labels``, samples of every task seen.
     ood:
-        The manifest's OOD sets by name; labels are not needed, and a bare array is taken for its logits.
+        The manifest's OOD sets by name; labels are not needed, and a bare array is read as logits.
     fit:
-        The training data at hand, with ``labels``, for detectors that fit features.
+        The training data available, with ``labels``, for detectors that fit features.
     head:
-        The last linear layer: a :class:`~tood.detectors.Head` or a mapping with ``weight`` and ``bias``.
+        The last linear layer: a :class:`~tood.detectors.Head` or a mapping with ``weight`` and ``bias``, and with
+        ``raw_weight`` and ``raw_bias`` if the learner corrects it.
     predictions:
-        ``[n]``, the predicted class of each test sample where it is not the largest logit.
+        ``[n]``, the predicted class of each test sample if it is not the largest logit.
     calibrations:
         Calibration sets from other sources, by the source's name.
     """
@@ -227,19 +257,20 @@ def write_step(
 
 
 def _check(run: Run, step: int, files: dict[str, Arrays]) -> None:
-    """Read the arrays as :class:`Step` will read the files, so that what is written can be read."""
+    """Read the arrays as :class:`Step` reads the files, so that what is written can be read."""
     if not 0 <= step < len(run.partition):
-        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one a task of the manifest, found {step}")
+        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one per task of the manifest, found {step}")
     trial = Step(run, step)
     trial._files = {name: (arrays, "") for name, arrays in files.items()}
-    for name in files:
-        if name != "head.npz":
-            trial._outputs(name, labels="/ood/" not in name)
+    for each in (trial, trial.using("raw")):
+        for name in files:
+            if name != "head.npz":
+                each._outputs(name, labels="/ood/" not in name)
     _ = trial.test, trial.predictions
 
 
 def _write(folder: Path, files: dict[str, Arrays]) -> None:
-    """Write everything beside its place, then move it in: while head and outputs do not match there is no step."""
+    """Write everything to a temporary folder, then move it in: while head and outputs disagree there is no step."""
     fresh, old = folder / ".outputs.writing", folder / ".outputs.old"
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -263,7 +294,7 @@ def _write(folder: Path, files: dict[str, Arrays]) -> None:
 
 
 def _arrays(given: Any, name: str, labels: bool) -> Arrays:
-    """What is stored of one set."""
+    """The arrays of one set that are stored."""
     if not isinstance(given, Mapping) and hasattr(given, "shape"):
         given = {"logits": given}
     try:

@@ -17,9 +17,10 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.ray_tasks import ray_tasks
-from tood.runs.config import RunConfig, read_yaml, write_yaml
+from tood.runs.config import RunConfig
 from tood.runs.directory import Run, is_locked
 from tood.runs.metrics_file import load_metrics
+from tood.runs.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 

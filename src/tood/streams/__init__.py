@@ -1,14 +1,16 @@
 """Streams: tasks in order of arrival, their near- and far-OOD sets, and where the samples come from."""
 
-from tood.streams.catalog import load, names
+from tood.streams.datasets import DatasetSource
 from tood.streams.download import from_huggingface
 from tood.streams.folders import FolderSource, ImageListSource
 from tood.streams.packed import PackedSource
+from tood.streams.registry import load, names, register
 from tood.streams.sources import ArraySource, Source, Subset, batches
 from tood.streams.stream import OODSet, Stream
 
 __all__ = [
     "ArraySource",
+    "DatasetSource",
     "FolderSource",
     "ImageListSource",
     "OODSet",
@@ -20,4 +22,5 @@ __all__ = [
     "from_huggingface",
     "load",
     "names",
+    "register",
 ]

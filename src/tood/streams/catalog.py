@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,17 @@ from tood.errors import ToodError, UnknownNameError
 from tood.streams.arrival import Tasks
 from tood.streams.digits import digits
 from tood.streams.folders import FolderSource, ImageListSource
+from tood.streams.images import Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import Source, Subset
 from tood.streams.stream import Stream
 
-__all__ = ["CATALOG", "Entry", "data_root", "load", "locate", "missing", "names", "user_cache"]
+__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "missing", "open_named", "user_cache"]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What a named stream is made of.
+    """The sets of a named stream and how their images are read.
 
     Parameters
     ----------
@@ -34,15 +36,15 @@ class Entry:
     near, far:
         The packed set or image folder of each OOD set.
     size:
-        Pixels a side.
+        Pixels per side.
     mean, std:
         Per channel, of pixels in [0, 1].
     resize:
-        What the shorter side of a file's image is scaled to before cropping.
+        Pixels that the shorter side of a file's image is scaled to before cropping.
     lists:
         The folder of the stream's lists in OpenOOD's ``benchmark_imglist``.
     folders:
-        Image folders rather than packed sets?
+        True for image folders, False for packed sets.
     """
 
     train: str
@@ -122,13 +124,13 @@ CATALOG: dict[str, Entry | None] = {
     "tinyimagenet-100": replace(TINYIMAGENET, tasks=100),
     "imagenet1k": IMAGENET1K,
 }
-LISTS = "benchmark_imglist"  # what tells OpenOOD's data folder
-LIST_NAMES = {"tinyimagenet": "tin", "places": "places365", "textures": "texture"}  # where OpenOOD's are not ours
+LISTS = "benchmark_imglist"  # a folder that has it is OpenOOD's data folder
+LIST_NAMES = {"tinyimagenet": "tin", "places": "places365", "textures": "texture"}  # OpenOOD's names, if not ours
 
 
-def names() -> list[str]:
-    """The named streams."""
-    return sorted(CATALOG)
+def family(name: str) -> str:
+    """The data set of a stream: ``cifar100`` of ``cifar100-20``. Presets and calibration sizes are given for it."""
+    return name.split("-")[0]
 
 
 def data_root(root: str | Path | None = None) -> Path:
@@ -145,7 +147,7 @@ def user_cache(root: str | Path | None = None) -> Path:
 
 
 def missing(name: str, root: Path) -> list[str]:
-    """What a named stream needs and the folder does not have."""
+    """The files of a named stream that the folder does not have."""
     entry = _entry(name)
     paths = [] if entry is None else locate(entry, root).values()
     return [str(path.relative_to(root)) for path in paths if not path.exists()]
@@ -158,9 +160,9 @@ def _entry(name: str) -> Entry | None:
 
 
 def locate(entry: Entry, root: Path) -> dict[str, Path]:
-    """Where the training (``train``) and test images (``test``) and each OOD set are to be, by its name.
+    """Paths of the training images (``train``), the test images (``test``) and each OOD set, by name.
 
-    A packed set is an ``.npz`` file, an OpenOOD list a ``.txt`` file, and else it is an image folder.
+    A packed set is an ``.npz`` file, an OpenOOD list a ``.txt`` file, anything else an image folder.
     """
     sets = {**entry.near, **entry.far}
     if entry.lists is None or not (root / LISTS).is_dir():
@@ -168,81 +170,73 @@ def locate(entry: Entry, root: Path) -> dict[str, Path]:
         names = {"train": entry.train, "test": entry.test, **sets}
         return {name: root / f"{file}{suffix}" for name, file in names.items()}
     lists = root / LISTS / entry.lists
-    own = {} if entry.folders else LIST_NAMES  # for ImageNet its names are the same as ours
+    own = {} if entry.folders else LIST_NAMES  # for ImageNet its names are ours
     found = {split: lists / f"{split}_{entry.lists}.txt" for split in ("train", "test")}
     return found | {name: lists / f"test_{own.get(name, name)}.txt" for name in sets}
 
 
-def load(
-    name: str = "digits",
+def open_named(
+    name: str,
     *,
     root: str | Path | None = None,
     order: int | str = "label",
     tasks: Tasks | None = None,
-    reserve: int = 0,
-    seed: int = 0,
     size: int | None = None,
+    resize: Resize = None,
+    ood_names: Sequence[str] = (),
 ) -> Stream:
-    """A stream by name. Images are read when they are first used.
-
-    Parameters
-    ----------
-    name:
-        One of :func:`names`.
-    root:
-        The folder of the packed sets (by default see :func:`data_root`), or that of OpenOOD's data: one with
-        ``benchmark_imglist`` in it is read by its lists.
-    order:
-        ``"label"``, as in the paper, or the seed of a permutation of the classes.
-    tasks:
-        Their number, their sizes or their class ids, other than the stream's own.
-    reserve, seed:
-        Samples a class set aside and never trained on, and the seed of that choice.
-    size:
-        Pixels a side, other than the stream's own.
-
-    Examples
-    --------
-    >>> stream = load("digits")
-    >>> len(stream), stream.sizes, [(s.name, s.group) for s in stream.ood]
-    (4, (2, 2, 2, 2), [('eight_nine', 'near'), ('photographs', 'far'), ('noise', 'far')])
-    """
+    """A stream of the catalog; parameters as for :func:`tood.streams.load`, whose ``ood`` is ``ood_names`` here."""
     entry = _entry(name)
-    options: dict[str, Any] = {"name": name, "order": order, "reserve": reserve, "seed": seed}
+    options: dict[str, Any] = {"name": name, "order": order}
     if entry is None:
-        if size not in (None, 8):
-            raise ToodError(f"size: digits are 8 pixels a side, found {size}")
-        train, test, ood = digits()
+        if size not in (None, 8) or resize is not None:
+            raise ToodError(f"size, resize: digits are 8 pixels per side, found {size or resize}")
+        train, test, sets = digits()
         options |= {"augmentation": "shift", "tasks": 4 if tasks is None else tasks}
-        return Stream.from_sources(train, test, ood=ood, **options)
+        return Stream.from_sources(train, test, ood=sets, **options).with_ood(ood_names)
     options |= {"augmentation": "crop_flip", "tasks": entry.tasks if tasks is None else tasks}
-    return _open(name, entry, data_root(root), entry.size if size is None else size, options)
+    size = entry.size if size is None else size
+    if resize is None and entry.resize is not None:
+        resize = round(entry.resize * size / entry.size)
+    folder = data_root(root)
+    chosen = _available_ood(name, entry, folder, ood_names)
+    paths = locate(entry, folder)
+    train_set = _read(paths["train"], size, resize)
+    test_set = _read(paths["test"], size, resize, classes=train_set.classes)
+    groups: dict[str, dict[str, Source]] = {"near": {}, "far": {}}
+    for ood_name in chosen:
+        images = _read(paths[ood_name], size, resize, flat=True)
+        source = _without(images, train_set.classes) if ood_name == "imagenet800" else images
+        groups["near" if ood_name in entry.near else "far"][ood_name] = source
+    options |= {"classes": train_set.classes, "mean": entry.mean, "std": entry.std}
+    return Stream.from_sources(train_set, test_set, ood=groups, **options)
 
 
-def _open(name: str, entry: Entry, root: Path, size: int, options: dict[str, Any]) -> Stream:
-    absent = missing(name, root)
-    if absent:
-        make = "" if entry.folders else ", or make them (`tood data prepare --help`)"
-        raise ToodError(f"{name}: {root} has no {', '.join(absent)}; set TOOD_DATA to the folder that has them{make}")
-    resize = None if entry.resize is None else round(entry.resize * size / entry.size)
+def _available_ood(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> list[str]:
+    """The OOD sets to open: those wanted, or all, without those whose files are missing."""
+    known = [*entry.near, *entry.far]
+    for ood_name in wanted:
+        if ood_name not in known:
+            raise UnknownNameError(f"OOD set of {name}", ood_name, known)
     paths = locate(entry, root)
-    train = _read(paths["train"], size, resize)
-    test = _read(paths["test"], size, resize, classes=train.classes)
-    sets = {n: _read(paths[n], size, resize, flat=True) for n in (*entry.near, *entry.far)}
-    ood: dict[str, dict[str, Source]] = {
-        "near": {n: sets[n] for n in entry.near},
-        "far": {n: sets[n] for n in entry.far},
-    }
-    if "imagenet800" in sets:
-        ood["near"]["imagenet800"] = _without(sets["imagenet800"], train.classes)
-    return Stream.from_sources(train, test, ood=ood, classes=train.classes, mean=entry.mean, std=entry.std, **options)
+    chosen = [ood_name for ood_name in known if not wanted or ood_name in wanted]
+    absent = [ood_name for ood_name in chosen if not paths[ood_name].exists()]
+    lacking = [n for n in ("train", "test") if not paths[n].exists()] + (absent if absent == chosen else [])
+    if lacking:
+        make = "" if entry.folders else ", or make them (`tood data prepare --help`)"
+        files = ", ".join(str(paths[n].relative_to(root)) for n in lacking)
+        raise ToodError(f"{name}: {root} has no {files}; set TOOD_DATA to the folder that has them{make}")
+    if absent:
+        files = ", ".join(str(paths[n].relative_to(root)) for n in absent)
+        warnings.warn(f"{name}: OOD sets left out: {', '.join(absent)} ({root} has no {files})", stacklevel=2)
+    return [ood_name for ood_name in chosen if ood_name not in absent]
 
 
 def _read(
-    path: Path, size: int, resize: int | None, classes: tuple[str, ...] | None = None, flat: bool = False
+    path: Path, size: int, resize: Resize, classes: tuple[str, ...] | None = None, flat: bool = False
 ) -> PackedSource | ImageListSource | FolderSource:
     if path.suffix == ".npz":
-        return PackedSource(path, size)
+        return PackedSource(path, size, resize if resize == "squash" else None)
     if path.suffix == ".txt":
         # OpenOOD keeps textures with its small images even where ImageNet is tested against them.
         large = path.parent.name == "imagenet" and path.name != "test_textures.txt"
@@ -252,7 +246,7 @@ def _read(
 
 
 def _without(source: PackedSource | ImageListSource | FolderSource, classes: tuple[str, ...]) -> Subset:
-    """What is left of an ImageNet set without the classes of these names; all names start with a WordNet id."""
+    """An ImageNet set without the classes of these names; all names start with a WordNet id."""
     own = {name[:9] for name in classes}
     other = np.array([name[:9] not in own for name in source.classes])
     return Subset(source, np.flatnonzero(other[source.labels]))

@@ -1,4 +1,4 @@
-"""Hugging Face datasets as a source. Nothing is downloaded unless this is called."""
+"""Hugging Face data sets as sources. Nothing is downloaded unless this is called."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from tood.arrays import IntArray, indices
 from tood.errors import MissingDependencyError, ToodError
-from tood.streams.images import fit, pixels
+from tood.streams.images import Resize, fit, pixels
 from tood.streams.sources import Samples
 
 __all__ = ["HuggingFaceSource", "from_huggingface"]
@@ -20,7 +20,9 @@ class HuggingFaceSource:
 
     lazy = True
 
-    def __init__(self, dataset: Any, image_column: str, label_column: str | None, size: int | None) -> None:
+    def __init__(
+        self, dataset: Any, image_column: str, label_column: str | None, size: int | None, resize: Resize
+    ) -> None:
         for column in filter(None, (image_column, label_column)):
             if column not in dataset.column_names:
                 raise ToodError(f"dataset: no column {column!r}; it has {', '.join(dataset.column_names)}")
@@ -34,6 +36,7 @@ class HuggingFaceSource:
         found = range(int(self.labels.max()) + 1)
         self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, found))
         self.size = size
+        self.resize = resize
         self.shape: tuple[int, ...] = self._read(self.dataset[0][image_column]).shape
 
     def __len__(self) -> int:
@@ -51,7 +54,7 @@ class HuggingFaceSource:
         if not hasattr(image, "convert"):
             raise ToodError(f"dataset: column {self.column!r} holds {type(image).__name__}, expected images")
         image = image.convert("RGB")
-        return pixels(image if self.size is None else fit(image, self.size))
+        return pixels(image if self.size is None else fit(image, self.size, self.resize))
 
 
 def from_huggingface(
@@ -61,20 +64,21 @@ def from_huggingface(
     label_column: str | None = "label",
     *,
     size: int | None = None,
+    resize: Resize = None,
 ) -> HuggingFaceSource:
     """A source from a Hugging Face dataset.
 
     Parameters
     ----------
     dataset:
-        A folder written by ``save_to_disk``, a ``datasets.Dataset`` that is loaded already, or else a name on the Hub,
-        which is downloaded.
+        A folder written by ``save_to_disk``, a ``datasets.Dataset`` that is loaded already, or a name on the Hub, which
+        is downloaded.
     split:
-        Which split, where there are several.
+        Which split, if there are several.
     image_column, label_column:
-        What the columns are called; without labels (an OOD set) ``None``.
-    size:
-        Pixels a side; needed where images differ in size.
+        Names of the columns; None for no labels, as for an OOD set.
+    size, resize:
+        Pixels per side, needed if images differ in size, and how they are resized (see :class:`FolderSource`).
 
     Examples
     --------
@@ -94,4 +98,4 @@ def from_huggingface(
         if split not in dataset:
             raise ToodError(f"split: no {split!r}; the dataset has {', '.join(dataset)}")
         dataset = dataset[split]
-    return HuggingFaceSource(dataset, image_column, label_column, size)
+    return HuggingFaceSource(dataset, image_column, label_column, size, resize)

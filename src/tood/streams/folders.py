@@ -1,4 +1,4 @@
-"""Image files on disk, decoded when a batch asks for them: a folder a class, or OpenOOD's image lists."""
+"""Image files on disk, decoded per batch: one folder per class, or OpenOOD's image lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.streams.images import Pixels, decode, fit, pixels
+from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
 from tood.streams.sources import Samples
 
 __all__ = ["FolderSource", "ImageListSource"]
@@ -25,11 +25,8 @@ class _Files:
 
     lazy = True  # decoding is worth doing ahead: see tood.streams.sources.batches
 
-    def __init__(
-        self, root: Path, files: list[str], labels: IntArray, size: int, resize: int | None, workers: int | None
-    ):
-        if size < 1 or (resize is not None and resize < size):
-            raise ToodError(f"size, resize: expected 1 or more and at least the size, found {size} and {resize}")
+    def __init__(self, root: Path, files: list[str], labels: IntArray, size: int, resize: Resize, workers: int | None):
+        check_size(size, resize)
         self.root = root
         self.files = files
         self.labels = labels
@@ -63,22 +60,23 @@ class _Files:
 
 
 class FolderSource(_Files):
-    """Images in one folder a class: ``ROOT/CLASS/**/image.jpg``. Classes are numbered in sorted order.
+    """Images in one folder per class: ``ROOT/CLASS/**/image.jpg``. Classes are numbered in sorted order.
 
     Parameters
     ----------
     root:
         The folder of the class folders.
     size:
-        Pixels a side of what :meth:`take` gives.
+        Pixels per side of the images that :meth:`take` returns.
     resize:
-        What the shorter side is scaled to before the centre is cropped; ``size`` when left out.
+        Pixels that the shorter side is scaled to before the centre is cropped (default: ``size``), or ``"squash"`` to
+        scale both sides to ``size``.
     classes:
-        The class folders in order of their ids, where they must agree with another source.
+        The class folders in order of their ids, if they must agree with another source.
     flat:
         Every image below ``root``, labelled 0, as for an OOD set.
     workers:
-        Threads that decode a batch; as many as there are processors, at most 16, when left out.
+        Threads that decode a batch; by default one per processor, at most 16.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class FolderSource(_Files):
         root: str | Path,
         *,
         size: int,
-        resize: int | None = None,
+        resize: Resize = None,
         classes: Sequence[str] | None = None,
         flat: bool = False,
         workers: int | None = None,
@@ -98,7 +96,9 @@ class FolderSource(_Files):
         self.classes: tuple[str, ...] = tuple(found if classes is None else classes)
         missing = sorted(set(self.classes) - set(found))
         if missing or not found:
-            raise ToodError(f"{root}: expected a folder a class, found no folder {missing[0] if missing else 'at all'}")
+            raise ToodError(
+                f"{root}: expected one folder per class, found no folder {missing[0] if missing else 'at all'}"
+            )
         files: list[str] = []
         labels: list[int] = []
         for label, name in enumerate(self.classes):
@@ -114,7 +114,7 @@ def _images_below(root: Path, folder: str) -> list[str]:
     """Paths, relative to ``root``, of the images anywhere below one of its folders, sorted."""
     found = []
     for path, _, names in os.walk(root / folder):
-        below = os.path.relpath(path, root)  # once a folder: there may be a million files
+        below = os.path.relpath(path, root)  # once per folder: there may be a million files
         found += [os.path.join(below, name) for name in names if name.lower().endswith(SUFFIXES)]
     return sorted(found)
 
@@ -122,7 +122,7 @@ def _images_below(root: Path, folder: str) -> list[str]:
 class ImageListSource(_Files):
     """The images of an OpenOOD list: lines ``path label``, with paths relative to a folder.
 
-    A class is called what the folder of its first image is called.
+    A class is named after the folder of its first image.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ class ImageListSource(_Files):
         root: str | Path,
         *,
         size: int,
-        resize: int | None = None,
+        resize: Resize = None,
         workers: int | None = None,
     ) -> None:
         list_file, root = Path(list_file), Path(root)

@@ -1,8 +1,8 @@
-"""One encoded image to uint8 pixels, resized the way OpenOOD does for its benchmarks."""
+"""Encoded images as uint8 pixels, resized as OpenOOD does for its benchmarks, or squashed."""
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,13 +12,14 @@ from tood.errors import MissingDependencyError, ToodError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["decode", "fit", "pixels"]
+__all__ = ["Resize", "check_size", "decode", "fit", "pixels"]
 
 Pixels = npt.NDArray[np.uint8]
+Resize: TypeAlias = 'int | Literal["squash"] | None'
 
 
 def decode(file: IO[bytes] | str, name: str) -> Image:
-    """The image in a file or its path, fully read, in RGB; a damaged one is an error that says ``name``."""
+    """The image in a file or at a path, fully read, in RGB; a damaged one is an error that names ``name``."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError as error:
@@ -33,20 +34,32 @@ def decode(file: IO[bytes] | str, name: str) -> Image:
         raise ToodError(f"{name}: damaged ({reason})") from error
 
 
-def fit(image: Image, size: int, resize: int | None = None) -> Image:
-    """The shorter side scaled to ``resize``, bilinear, then the ``size`` pixels square in the middle.
+def fit(image: Image, size: int, resize: Resize = None) -> Image:
+    """The image at ``size`` by ``size`` pixels: cropped, or squashed.
 
-    This is OpenOOD's test transform, with 32 and 32 for CIFAR and 256 and 224 for ImageNet; it rounds where
-    torchvision's ``Resize`` and ``CenterCrop`` do. Without ``resize`` the shorter side becomes ``size``.
+    By default the shorter side is scaled to ``resize`` pixels (``size`` if None), bilinear, and the centre is cropped.
+    This is OpenOOD's test transform, with 32 and 32 for CIFAR and 256 and 224 for ImageNet; it rounds as torchvision's
+    ``Resize`` and ``CenterCrop`` do. With ``"squash"`` both sides are scaled to ``size``, whatever the proportions.
     """
     from PIL import Image
 
+    if resize == "squash":
+        return image.resize((size, size), Image.Resampling.BILINEAR)
     short, target = min(image.size), size if resize is None else resize
     width, height = (int(target * side / short) for side in image.size)
     if (width, height) != image.size:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
+
+
+def check_size(size: int | None, resize: Resize) -> None:
+    """Raise for a size or a way to resize that cannot be."""
+    whole = isinstance(resize, int) and not isinstance(resize, bool)
+    if resize not in (None, "squash") and not whole:
+        raise ToodError(f"resize: expected 'squash' or pixels of the shorter side, found {resize!r}")
+    if size is None or size < 1 or (isinstance(resize, int) and resize < size):
+        raise ToodError(f"size, resize: expected 1 or more and at least the size, found {size} and {resize}")
 
 
 def pixels(image: Any) -> Pixels:

@@ -23,7 +23,7 @@ import numpy as np
 from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.files import DAMAGE, npy_header, sha256
-from tood.streams.images import Pixels, decode, fit, pixels
+from tood.streams.images import Pixels, Resize, decode, fit, pixels
 from tood.streams.sources import Samples
 
 __all__ = ["CHECKSUMS", "PackedSource", "checksums"]
@@ -36,7 +36,7 @@ _decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
 
 
 class PackedSource:
-    """One packed set. Opening it reads the labels; the images are verified and decoded when first asked for.
+    """One packed set. Opening it reads the labels; the images are verified and decoded on first use.
 
     Two sources of the same file and size share one decoded copy for as long as one of them lives.
 
@@ -44,11 +44,11 @@ class PackedSource:
     ----------
     path:
         The ``NAME-SPLIT.npz`` file.
-    size:
-        Pixels a side; other images are resized as OpenOOD does (see :func:`tood.streams.images.fit`).
+    size, resize:
+        Pixels per side, and how images of another size are resized (see :func:`tood.streams.images.fit`).
     """
 
-    def __init__(self, path: str | Path, size: int | None = None) -> None:
+    def __init__(self, path: str | Path, size: int | None = None, resize: Resize = None) -> None:
         self.path = Path(path)
         if not self.path.is_file():
             raise ToodError(f"{self.path}: no such file")
@@ -60,13 +60,14 @@ class PackedSource:
                 raise ToodError(f"{self.path}: expected one of the arrays {', '.join(LAYOUTS)}, found none")
             native = _native_shape(pack, self.layout, self.path)
         if self.labels.ndim != 1 or not len(self.labels):
-            raise ToodError(f"{self.path}: expected one label an image, found shape {self.labels.shape}")
+            raise ToodError(f"{self.path}: expected one label per image, found shape {self.labels.shape}")
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
             raise ToodError(
                 f"{self.path}: labels run from {self.labels.min()} to {self.labels.max()}, "
                 f"expected 0 to {len(self.classes) - 1} for its {len(self.classes)} classes"
             )
         self.size = size
+        self.resize = resize
         self.shape: tuple[int, ...] = native if size is None else (size, size, native[2])
         self._images: Samples | None = None
 
@@ -80,14 +81,14 @@ class PackedSource:
 
     def content(self) -> str:
         """What distinguishes its images from others, without decoding them: the file's SHA-256 and the size."""
-        return f"{sha256(self.path)} {self.size}"
+        return f"{sha256(self.path)} {self.size}" + (f" {self.resize}" if self.resize else "")
 
     @property
     def images(self) -> Samples:
         """All images, uint8 ``[N, H, W, C]``, read-only; the first call verifies and decodes the file."""
         if self._images is None:
             status = self.path.stat()
-            key = (str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.size)
+            key = (str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.size, self.resize)
             images = _decoded.get(key)
             if images is None:
                 self._verify(key[:3])
@@ -96,7 +97,7 @@ class PackedSource:
         return self._images
 
     def _verify(self, key: tuple[str, int, int]) -> None:
-        """Compare with the checksum beside the file, where there is one; once a process for an unchanged file."""
+        """Compare with the checksum beside the file, if there is one; once per process for an unchanged file."""
         expected = checksums(self.path.parent).get(self.path.name)
         if expected is None or key in _verified:
             return
@@ -133,7 +134,7 @@ class PackedSource:
         if self.size is None:
             raise ToodError(f"{self.path}: images of {self.shape} and of {block.shape[1:]}; give a size")
         shape = (self.size, self.size, self.shape[2])
-        resized = [pixels(fit(Image.fromarray(np.squeeze(image)), self.size)) for image in block]
+        resized = [pixels(fit(Image.fromarray(np.squeeze(image)), self.size, self.resize)) for image in block]
         return np.stack(resized).reshape(len(block), *shape)
 
 
@@ -164,7 +165,7 @@ def _native_shape(pack: Any, layout: str, path: Path) -> tuple[int, int, int]:
 
 
 def _blocks(pack: Any, layout: str, path: Path) -> Iterator[Pixels]:
-    """The images in order, some at a time, ``[k, H, W, C]``."""
+    """The images in order, in blocks ``[k, H, W, C]``."""
     if layout == "images":
         yield pack["images"]
         return

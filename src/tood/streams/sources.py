@@ -15,6 +15,7 @@ from tood.errors import ToodError
 
 __all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure"]
 
+CHANNELS = (1, 2, 3, 4)  # of images; what is larger is a side
 Samples = npt.NDArray[Any]  # uint8 [k, H, W, C] for images, float32 [k, D] for vectors
 
 
@@ -55,6 +56,7 @@ class ArraySource:
     def __init__(self, samples: Any, labels: Any = None) -> None:
         array = np.asarray(samples.detach().cpu().numpy() if is_tensor(samples) else samples)
         if array.dtype == np.uint8 and array.ndim in (3, 4):
+            _refuse_channels_first(array.shape)
             array = array if array.ndim == 4 else array[..., None]
         elif array.dtype.kind == "f" and array.ndim == 2:
             array = array.astype(np.float32, copy=False)
@@ -78,6 +80,15 @@ class ArraySource:
         """The samples of these rows."""
         taken: Samples = self.samples[rows]
         return taken
+
+
+def _refuse_channels_first(shape: tuple[int, ...]) -> None:
+    """Raise for images ``[N, C, H, W]``, which would be read as C pixels high."""
+    if len(shape) == 4 and shape[1] in CHANNELS and shape[3] not in CHANNELS:
+        raise ToodError(
+            f"samples: expected uint8 images [N, H, W, C], found shape {shape}, which has its channels first; "
+            "give array.transpose(0, 2, 3, 1)"
+        )
 
 
 class Subset:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,8 +14,11 @@ import numpy as np
 from tood.arrays import IntArray, indices
 from tood.errors import ToodError, UnknownNameError
 from tood.partition import Partition
+from tood.sampling import draw_by_class
 from tood.streams.arrival import Tasks, arrange
+from tood.streams.datasets import as_source
 from tood.streams.folders import FolderSource
+from tood.streams.images import Resize
 from tood.streams.sources import ArraySource, Source, measure
 
 __all__ = ["AUGMENTATIONS", "OODSet", "Stream"]
@@ -39,13 +43,13 @@ class Stream:
     Parameters
     ----------
     name:
-        What it is called in files and reports.
+        Its name in files and reports.
     train, test:
         Where samples come from; their labels are class ids.
     order:
         Class ids in order of arrival: logit column c is class ``order[c]``. Samples of other classes are not used.
     sizes:
-        The number of classes of each task.
+        Number of classes per task.
     classes:
         Class names by logit column.
     ood:
@@ -55,9 +59,9 @@ class Stream:
     augmentation:
         ``"crop_flip"``, ``"shift"`` (crops without flips, for digits) or ``"none"``.
     reserve:
-        How many samples a class are set aside when it arrives and never trained on.
+        Samples per class that are set aside when it arrives and never trained on.
     seed:
-        Of that reservation.
+        Seed of that choice.
 
     Examples
     --------
@@ -99,7 +103,7 @@ class Stream:
 
     def _check_samples(self) -> None:
         if self.reserve < 0:
-            raise ToodError(f"reserve: expected 0 or more samples a class, found {self.reserve}")
+            raise ToodError(f"reserve: expected 0 or more samples per class, found {self.reserve}")
         for c, name in zip(self.order, self.classes, strict=True):
             for split, rows in (("training", self._train_rows), ("test", self._test_rows)):
                 if not len(rows.get(c, ())):
@@ -139,7 +143,7 @@ class Stream:
 
     @property
     def black(self) -> tuple[float, ...]:
-        """What a black pixel is after normalisation, by channel."""
+        """The value of a black pixel after normalisation, per channel."""
         return tuple(-m / s for m, s in zip(self.mean, self.std, strict=True))
 
     @cached_property
@@ -166,11 +170,8 @@ class Stream:
 
         Which rows depends on the class and the seed alone, not on the order of classes or the size of tasks.
         """
-        drawn = [
-            np.random.default_rng([self.seed, c]).permutation(self._train_rows[c])[: self.reserve]
-            for c in self.task_classes(task)
-        ]
-        return np.sort(np.concatenate(drawn))
+        rows = np.concatenate([self._train_rows[c] for c in self.task_classes(task)])
+        return np.sort(draw_by_class(rows, self.train.labels[rows], self.reserve, (self.seed,)))
 
     def test_rows(self, task: int) -> IntArray:
         """Rows of :attr:`test` of one task's classes, ascending."""
@@ -188,14 +189,23 @@ class Stream:
             raise ToodError(f"labels: class {labels[stray][0]} is not in the stream {self.name}")
         return columns
 
+    def with_ood(self, names: Sequence[str]) -> Stream:
+        """This stream with some of its OOD sets, by name; with all of them if there are no names."""
+        known = {ood_set.name: ood_set for ood_set in self.ood}
+        for name in names:
+            if name not in known:
+                raise UnknownNameError(f"OOD set of {self.name}", name, known)
+        chosen = [ood_set for ood_set in self.ood if ood_set.name in names]
+        return dataclasses.replace(self, ood=tuple(chosen)) if names else self
+
     @classmethod
     def from_sources(
         cls,
-        train: Source,
-        test: Source,
+        train: Source | Any,
+        test: Source | Any,
         *,
         tasks: Tasks = 5,
-        ood: Mapping[str, Mapping[str, Source]] | None = None,
+        ood: Mapping[str, Mapping[str, Source | Any]] | None = None,
         order: int | str = "label",
         classes: Sequence[str] | None = None,
         name: str = "custom",
@@ -210,7 +220,7 @@ class Stream:
         Parameters
         ----------
         train, test:
-            Any sources.
+            Sources, or torch data sets of ``(image, label)`` (see :class:`~tood.streams.DatasetSource`).
         tasks:
             The number of equal tasks, the number of classes of each task, or the class ids of each task.
         ood:
@@ -219,12 +229,13 @@ class Stream:
             ``"label"`` for ascending class ids, or the seed of a permutation of them (1993 gives the order that
             much of the literature uses for CIFAR-100).
         classes:
-            Names by class id; the ids themselves when left out.
+            Names by class id; by default the ids.
         mean, std:
-            Measured on evenly spaced training images when left out.
+            By default measured on evenly spaced training images.
         name, augmentation, reserve, seed:
             As for the stream itself.
         """
+        train, test = as_source(train), as_source(test)
         ids, sizes = arrange(np.unique(train.labels), tasks, order)
         if classes is not None and max(ids) >= len(classes):
             raise ToodError(f"classes: expected a name for class {max(ids)}, found {len(classes)} names")
@@ -237,7 +248,7 @@ class Stream:
             order=ids,
             sizes=sizes,
             classes=tuple(str(c) if classes is None else str(classes[c]) for c in ids),
-            ood=tuple(OODSet(n, group, s) for group, sets in (ood or {}).items() for n, s in sets.items()),  # type: ignore[arg-type]
+            ood=tuple(OODSet(n, g, as_source(s)) for g, sets in (ood or {}).items() for n, s in sets.items()),  # type: ignore[arg-type]
             mean=tuple(map(float, mean)),
             std=tuple(map(float, std)),
             augmentation=augmentation,
@@ -274,18 +285,20 @@ class Stream:
         size: int,
         tasks: Tasks = 5,
         augmentation: str = "crop_flip",
+        resize: Resize = None,
         **options: Any,
     ) -> Stream:
         """A stream from image files: ``ROOT/{train,test}/CLASS/*``, and OOD sets ``ROOT/ood/{near,far}/NAME/*``.
 
-        Images are decoded when they are needed, ``size`` pixels a side; see :meth:`from_sources` for other options.
+        Images are decoded when they are needed, ``size`` pixels per side, cropped or (``resize="squash"``) squashed.
+        See :meth:`from_sources` for other options.
         """
         root = Path(root)
-        train = FolderSource(root / "train", size=size)
-        test = FolderSource(root / "test", size=size, classes=train.classes)
+        train = FolderSource(root / "train", size=size, resize=resize)
+        test = FolderSource(root / "test", size=size, resize=resize, classes=train.classes)
         ood = {
             group: {
-                folder.name: FolderSource(folder, size=size, flat=True)
+                folder.name: FolderSource(folder, size=size, resize=resize, flat=True)
                 for folder in sorted((root / "ood" / group).glob("*"))
                 if folder.is_dir()
             }

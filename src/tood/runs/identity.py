@@ -1,0 +1,117 @@
+"""Identity of a run: what sets it apart from others, and the folder name and table label made from that."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["RunIdentity", "safe_name"]
+
+JOINT = "+"  # between a learner and its fine-tuning: icarl+ber
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is. Runs that differ in ``seed`` alone are averaged.
+
+    Parameters
+    ----------
+    stream, learner:
+        Names, as tables show them.
+    finetune:
+        ``"ber"`` if the run is scored with BER's fine-tuned head, else ``"none"``.
+    options:
+        Settings that differ from the preset's and from the defaults.
+    preset, seed:
+        The learner's preset and the seed; empty and None for outputs that ``tood run`` did not make.
+    tag:
+        A short hash of all settings that are not in the rest of the folder name; empty if there are none.
+
+    Examples
+    --------
+    >>> run = RunIdentity("cifar10", "icarl", "ber", {"memory": 500}, "cpu", 0, tag="a1b2c3")
+    >>> run.label, run.folder
+    ('icarl+ber (memory=500)', 'cifar10-icarl+ber-cpu-s0-a1b2c3')
+    """
+
+    stream: str
+    learner: str
+    finetune: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    preset: str = ""
+    seed: int | None = None
+    tag: str = ""
+
+    @classmethod
+    def from_manifest(cls, manifest: Mapping[str, Any], folder: str) -> RunIdentity:
+        """The identity that a manifest gives; a run without a learner's name is called as its folder."""
+        options, seed = manifest.get("options"), manifest.get("seed")
+        return cls(
+            stream=str(manifest.get("stream") or "stream"),
+            learner=str(manifest.get("learner") or folder),
+            finetune=str(manifest.get("finetune") or "none"),
+            options=options if isinstance(options, dict) else {},
+            preset=str(manifest.get("preset") or ""),
+            seed=seed if isinstance(seed, int) else None,
+            tag=str(manifest.get("tag") or ""),
+        )
+
+    def to_manifest(self) -> dict[str, Any]:
+        """The manifest's entries, the inverse of :meth:`from_manifest`."""
+        entries = {
+            "stream": self.stream,
+            "learner": self.learner,
+            "finetune": self.finetune,
+            "preset": self.preset,
+            "seed": self.seed,
+            "options": dict(self.options),
+        }
+        return entries | ({"tag": self.tag} if self.tag else {})
+
+    @property
+    def method(self) -> str:
+        """Learner and fine-tuning: ``icarl``, ``icarl+ber``."""
+        return self.learner if self.finetune == "none" else f"{self.learner}{JOINT}{self.finetune}"
+
+    @property
+    def label(self) -> str:
+        """Method and options, as tables call it: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``."""
+        named = ", ".join(f"{name}={value}" for name, value in sorted(self.options.items()))
+        return f"{self.method} ({named})" if named else self.method
+
+    @property
+    def plain(self) -> bool:
+        """True without fine-tuning and options."""
+        return self.finetune == "none" and not self.options
+
+    @property
+    def folder(self) -> str:
+        """Name of the run directory: ``STREAM-LEARNER-PRESET-sSEED`` and the tag."""
+        parts = [self.stream, self.method, self.preset, f"s{self.seed}", self.tag]
+        return "-".join(safe_name(part) for part in parts if part)
+
+
+def split_method(method: str) -> tuple[str, str]:
+    """Learner and fine-tuning of a name such as ``icarl+ber``.
+
+    >>> split_method("icarl+ber"), split_method("wa")
+    (('icarl', 'ber'), ('wa', 'none'))
+    """
+    learner, _, finetune = method.partition(JOINT)
+    return learner, finetune or "none"
+
+
+def short_name(name: str) -> str:
+    """The part of ``package.module:Attribute`` that names the thing; any other name as it is."""
+    return name.rpartition(":")[2]
+
+
+def safe_name(name: str) -> str:
+    """A name with every character that is not safe in a file name replaced.
+
+    >>> safe_name("package.module:Class"), safe_name("icarl+ber")
+    ('package.module_Class', 'icarl+ber')
+    """
+    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".-") or "_"

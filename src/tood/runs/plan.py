@@ -1,0 +1,80 @@
+"""``tood run --dry-run``: what a run would do, with time and disk estimated from a few batches."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tood import learners, streams
+from tood.learners import Learner
+from tood.learners.progress import duration
+from tood.runs.config import RunConfig
+from tood.runs.extract import BATCH, forward
+from tood.runs.frozen import extraction_left
+from tood.runs.stages import build, torch_threads
+from tood.streams import Stream
+
+__all__ = ["plan"]
+
+
+def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
+    """What a run would do, by name. Nothing is written."""
+    stream, learner = build(config, dry=True)
+    with torch_threads(config.threads):
+        train_speed, forward_speed = _speeds(stream, learner)
+    epochs = learner.settings.epochs
+    memory = getattr(learner.settings, "memory", 0)
+    replayed = [memory if task else 0 for task in range(len(stream))]
+    trained = epochs * sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
+    ood = sum(len(s.source) for s in stream.ood)
+    forwarded = 0
+    for step in range(len(stream)):
+        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
+        forwarded += len(stream.train_rows(step)) + memory + test + ood
+    columns, dim = len(stream.order), learner.network.head.dim
+    stored = 4 * forwarded * (columns + dim)
+    weights = 4 * sum(p.numel() for p in learner.network.parameters())
+    identity = config.identity
+    features = {"features": _extraction(config)} if config.frozen else {}
+    return {
+        "run": config.name,
+        "folder": str(folder),
+        "stream": f"{identity.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
+        "learner": f"{identity.method}, preset {config.preset}: {epochs} epochs per task",
+        "network": f"{weights // 4:,} parameters",
+        **features,
+        "training": f"{trained:,} images, about {duration(trained / train_speed)} on this device",
+        "evaluation": f"{forwarded:,} images, about {duration(forwarded / forward_speed)}",
+        "disk": f"about {(stored + 4 * weights * len(stream)) / 1e6:.0f} MB",
+        "detectors": ", ".join(config.detectors) or "all that do not need the network again",
+    }
+
+
+def _extraction(config: RunConfig) -> str:
+    """What a frozen run must extract first."""
+    preset = learners.preset(config.preset, config.identity.stream, config.without_finetuning().learner)
+    stream = streams.load(config.stream, ood=config.ood)
+    images, seconds = extraction_left(config, stream, config.network or preset.get("network"))
+    return f"{images:,} images to extract first, about {duration(seconds)}" if images else "all in the cache"
+
+
+def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
+    """Images per second in training and in evaluation, from the second of two batches each."""
+    network = learner.network
+    network.grow(len(stream.order))
+    rows = stream.train_rows(0)[: learner.settings.batch_size]
+    for _ in range(2):
+        started = time.perf_counter()
+        network.train()(learner.draw(rows, len(rows)).inputs).sum().backward()
+        train = len(rows) / (time.perf_counter() - started)
+    fused = network.eval().fused()
+    rows = stream.train_rows(0)[:BATCH]
+    for _ in range(2):
+        started = time.perf_counter()
+        with torch.inference_mode():
+            forward(fused, stream, stream.train, rows)
+        evaluate = len(rows) / (time.perf_counter() - started)
+    return train, evaluate

@@ -1,0 +1,118 @@
+"""Torch data sets as sources."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tood.arrays import IntArray, indices, is_tensor
+from tood.errors import ToodError
+from tood.streams.images import Resize, check_size, fit, pixels
+from tood.streams.sources import CHANNELS, Samples, Source
+
+__all__ = ["DatasetSource", "as_source"]
+
+
+class DatasetSource:
+    """A map-style torch ``Dataset`` of ``(image, label)``, read when a batch asks for it.
+
+    Images are PIL images, uint8 arrays ``[H, W, C]`` or ``[H, W]``, or tensors ``[C, H, W]`` as torchvision makes them:
+    uint8, or real numbers in [0, 1]. A sample may also be a real vector ``[D]``. Leave normalisation out of the
+    transform: the stream normalises.
+
+    Parameters
+    ----------
+    dataset:
+        Anything with ``len(dataset)`` and ``dataset[i]``. Labels come from its ``targets`` or ``labels`` if it has
+        them, else every sample is read once.
+    size, resize:
+        Pixels per side, and how images of another size are resized (see :class:`FolderSource`).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> source = DatasetSource(TensorDataset(torch.rand(4, 3, 8, 8), torch.tensor([0, 0, 1, 1])))
+    >>> len(source), source.shape, source.labels.tolist()
+    (4, (8, 8, 3), [0, 0, 1, 1])
+    """
+
+    lazy = True  # samples are read by a thread of their own: see tood.streams.batches
+
+    def __init__(self, dataset: Any, *, size: int | None = None, resize: Resize = None) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise ToodError(f"dataset: expected len(dataset) and dataset[i], found {type(dataset).__name__}")
+        if not len(dataset):
+            raise ToodError("dataset: expected at least one sample, found none")
+        if size is not None:
+            check_size(size, resize)
+        self.dataset = dataset
+        self.size, self.resize = size, resize
+        self.labels = self._labels()
+        self.shape: tuple[int, ...] = self._sample(0).shape
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def take(self, rows: IntArray) -> Samples:
+        """The samples of these rows: uint8 ``[k, H, W, C]`` or float32 ``[k, D]``."""
+        samples = [self._sample(int(row)) for row in rows]
+        stray = next((sample.shape for sample in samples if sample.shape != self.shape), None)
+        if stray is not None:
+            raise ToodError(f"dataset: expected samples of shape {self.shape}, found {stray}; give a size")
+        return np.stack(samples) if samples else np.empty((0, *self.shape), np.uint8)
+
+    def _labels(self) -> IntArray:
+        for name in ("targets", "labels"):
+            given = getattr(self.dataset, name, None)
+            if given is not None and len(given) == len(self.dataset):
+                return indices(given, f"dataset.{name}")
+        items = (self.dataset[i] for i in range(len(self.dataset)))
+        labels = [item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else 0 for item in items]
+        return indices([int(label) for label in labels], "dataset, labels")
+
+    def _sample(self, row: int) -> Samples:
+        item = self.dataset[row]
+        sample = item[0] if isinstance(item, (tuple, list)) else item
+        if hasattr(sample, "convert"):  # PIL
+            image = sample.convert("RGB")
+            return pixels(image if self.size is None else fit(image, self.size, self.resize))
+        array = _array(sample, row)
+        if array.ndim == 3 and self.size is not None and array.shape[:2] != (self.size, self.size):
+            from PIL import Image
+
+            image = fit(Image.fromarray(np.squeeze(array)), self.size, self.resize)
+            return pixels(image).reshape(self.size, self.size, array.shape[2])
+        return array
+
+
+def _array(sample: Any, row: int) -> Samples:
+    """A tensor or array as uint8 ``[H, W, C]`` or float32 ``[D]``."""
+    tensor = is_tensor(sample)
+    array = np.asarray(sample.detach().cpu().numpy() if tensor else sample)
+    real = array.dtype.kind == "f"
+    if real and array.ndim == 1:
+        return array.astype(np.float32)
+    if array.ndim == 2:
+        array = array[..., None]
+    elif array.ndim == 3 and tensor and array.shape[0] in CHANNELS:
+        array = array.transpose(1, 2, 0)
+    if array.ndim != 3 or not (real or array.dtype == np.uint8) or array.shape[2] not in CHANNELS:
+        raise ToodError(
+            f"dataset, sample {row}: expected an image (PIL, uint8 [H, W, C], or a tensor [C, H, W]) or a real vector, "
+            f"found shape {np.shape(sample)}, dtype {array.dtype}"
+        )
+    if real:
+        if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= 1):
+            raise ToodError(
+                f"dataset, sample {row}: expected pixels in [0, 1], found {array.min():.3g} to {array.max():.3g}; "
+                "leave Normalize out of the transform, the stream normalises"
+            )
+        array = np.rint(array * 255).astype(np.uint8)
+    return np.ascontiguousarray(array)
+
+
+def as_source(given: Any) -> Source:
+    """A source as it is; a torch data set as a :class:`DatasetSource`."""
+    return given if hasattr(given, "take") and hasattr(given, "labels") else DatasetSource(given)

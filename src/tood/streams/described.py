@@ -1,0 +1,163 @@
+"""Streams that a mapping describes: image folders, an ``.npz`` file, Hugging Face data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tood.errors import ToodError, UnknownNameError
+from tood.files import read_npz
+from tood.streams.arrival import Tasks
+from tood.streams.catalog import data_root
+from tood.streams.download import from_huggingface
+from tood.streams.folders import FolderSource
+from tood.streams.images import Resize
+from tood.streams.packed import PackedSource
+from tood.streams.sources import ArraySource, Source
+from tood.streams.stream import Stream
+
+__all__ = ["KINDS", "check_mapping", "open_folder", "open_huggingface", "open_npz", "stream_name"]
+
+KINDS = ("folder", "npz", "huggingface", "stream")
+ARRAYS = ("train", "train_labels", "test", "test_labels")
+OOD = ("ood_near_", "ood_far_")
+OODSets = Mapping[str, Mapping[str, Any]]
+
+
+def check_mapping(described: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
+    """The kind, its value and the other options of a mapping that describes a stream."""
+    kinds = [key for key in KINDS if key in described]
+    if len(kinds) != 1:
+        raise ToodError(f"stream: expected a mapping with one of {', '.join(KINDS)}, found {dict(described)}")
+    options = {key: value for key, value in described.items() if key not in (kinds[0], "name")}
+    return kinds[0], described[kinds[0]], options
+
+
+def stream_name(stream: str | Mapping[str, Any]) -> str:
+    """The name of a stream in tables and folder names.
+
+    >>> stream_name("cifar10"), stream_name("mine.data:birds"), stream_name({"npz": "data/birds.npz", "tasks": 5})
+    ('cifar10', 'birds', 'birds')
+    """
+    if isinstance(stream, Mapping):
+        kind, value, _ = check_mapping(stream)
+        if "name" in stream:
+            return str(stream["name"])
+        return stream_name(str(value)) if kind == "stream" else Path(str(value)).resolve().stem
+    if not isinstance(stream, str) or not stream:
+        raise ToodError(f"stream: expected a name, 'package.module:factory' or a mapping, found {stream!r}")
+    return stream.rpartition(":")[2]
+
+
+def open_folder(
+    folder: str | Path,
+    *,
+    size: int | None = None,
+    tasks: Tasks = 5,
+    order: int | str = "label",
+    resize: Resize = None,
+    augmentation: str = "crop_flip",
+    ood: OODSets | None = None,
+) -> Stream:
+    """A stream of image folders (see :meth:`Stream.from_folder`), with further OOD sets."""
+    if size is None:
+        raise ToodError(f"stream: {folder}: expected a size, the pixels per side, found none")
+    stream = Stream.from_folder(folder, size=size, tasks=tasks, order=order, resize=resize, augmentation=augmentation)
+    return _with_more(stream, ood, size, resize)
+
+
+def open_npz(
+    npz: str | Path,
+    *,
+    tasks: Tasks = 5,
+    order: int | str = "label",
+    augmentation: str = "none",
+    ood: OODSets | None = None,
+) -> Stream:
+    """A stream of arrays in one file: ``train``, ``train_labels``, ``test``, ``test_labels``, ``ood_near_NAME``, …
+
+    Images are uint8 ``[N, H, W, C]``, vectors are real ``[N, D]``; ``classes`` (optional) has the class names.
+    """
+    path = Path(npz)
+    arrays, _ = read_npz(path)
+    for name in ARRAYS:
+        if name not in arrays:
+            raise ToodError(f"{path}: expected the arrays {', '.join(ARRAYS)}, found {', '.join(arrays) or 'none'}")
+    stray = [name for name in arrays if name not in (*ARRAYS, "classes") and not name.startswith(OOD)]
+    if stray:
+        raise UnknownNameError(f"array of {path}", stray[0], [*ARRAYS, "classes", *(f"{prefix}NAME" for prefix in OOD)])
+    sets: dict[str, dict[str, Any]] = {"near": {}, "far": {}}
+    for name, array in arrays.items():
+        if name.startswith(OOD):
+            _, group, ood_name = name.split("_", 2)
+            sets[group][ood_name] = array
+    options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation}
+    if "classes" in arrays:
+        options["classes"] = [str(name) for name in arrays["classes"]]
+    try:
+        stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), ood=sets, **options)
+    except ToodError as error:
+        raise ToodError(f"{path}: {error}") from error
+    return _with_more(stream, ood, stream.train.shape[0] if len(stream.train.shape) == 3 else None, None)
+
+
+def open_huggingface(
+    huggingface: str,
+    *,
+    size: int | None = None,
+    tasks: Tasks = 5,
+    order: int | str = "label",
+    resize: Resize = None,
+    augmentation: str = "crop_flip",
+    train: str = "train",
+    test: str = "test",
+    image: str = "image",
+    label: str = "label",
+    ood: OODSets | None = None,
+) -> Stream:
+    """A stream of a Hugging Face data set: names of its splits and columns, and OOD sets."""
+    source = from_huggingface(huggingface, train, image, label, size=size, resize=resize)
+    tested = from_huggingface(huggingface, test, image, label, size=size, resize=resize)
+    options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation, "classes": source.classes}
+    return _with_more(Stream.from_sources(source, tested, **options), ood, source.shape[0], resize)
+
+
+def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Resize) -> Stream:
+    """A stream with the OOD sets of ``{near: {NAME: PLACE}, far: {...}}`` added."""
+    import dataclasses
+
+    from tood.streams.stream import OODSet
+
+    added = []
+    for group, sets in (ood or {}).items():
+        if group not in ("near", "far") or not isinstance(sets, Mapping):
+            raise ToodError(f"ood: expected {{near: {{NAME: PLACE}}, far: {{NAME: PLACE}}}}, found {group!r}: {sets!r}")
+        for name, place in sets.items():
+            added.append(OODSet(str(name), group, _ood_source(place, f"ood {name}", size, resize)))  # type: ignore[arg-type]
+    return dataclasses.replace(stream, ood=(*stream.ood, *added)) if added else stream
+
+
+def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Source:
+    """An image folder, an ``.npz`` file with ``images``, a packed set by name, or ``{huggingface: NAME, split: …}``."""
+    if isinstance(place, Mapping):
+        options = {"split": "test", "image": "image", **place}
+        for key in options:
+            if key not in ("huggingface", "split", "image"):
+                raise UnknownNameError(f"option of {name}", key, ("huggingface", "split", "image"))
+        if "huggingface" not in options:
+            raise ToodError(f"{name}: expected a path or {{huggingface: NAME}}, found {dict(place)}")
+        named = (options["huggingface"], options["split"], options["image"])
+        return from_huggingface(*named, None, size=size, resize=resize)
+    path = Path(str(place))
+    if path.is_dir():
+        if size is None:
+            raise ToodError(f"{name}: {path}: images cannot be OOD of a stream of vectors")
+        return FolderSource(path, size=size, resize=resize, flat=True)
+    if not path.exists() and (data_root() / f"{place}.npz").is_file():
+        return PackedSource(data_root() / f"{place}.npz", size, resize)
+    arrays, _ = read_npz(path)
+    samples = next((arrays[key] for key in ("images", "samples") if key in arrays), None)
+    if samples is None:
+        raise ToodError(f"{path}: expected an array images or samples, found {', '.join(arrays) or 'none'}")
+    return ArraySource(samples)

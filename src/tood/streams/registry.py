@@ -1,0 +1,111 @@
+"""Streams by name: those of the catalog, registered ones, entry points, ``package.module:factory`` and mappings."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tood.errors import ToodError, UnknownNameError
+from tood.registry import Registry
+from tood.streams.arrival import Tasks
+from tood.streams.catalog import CATALOG, open_named
+from tood.streams.described import check_mapping, open_folder, open_huggingface, open_npz, stream_name
+from tood.streams.images import Resize
+from tood.streams.stream import Stream
+
+__all__ = ["STREAMS", "load", "names", "register"]
+
+Factory: TypeAlias = Callable[..., Stream]
+
+STREAMS: Registry[Factory] = Registry("stream", "tood.streams")
+register = STREAMS.register
+for _name in CATALOG:
+    STREAMS.register(_name)(functools.partial(open_named, _name))
+
+OPENERS: dict[str, Factory] = {"folder": open_folder, "npz": open_npz, "huggingface": open_huggingface}
+
+
+def names() -> list[str]:
+    """The named streams: built in, registered and installed."""
+    return sorted(STREAMS.names())
+
+
+def load(
+    stream: str | Mapping[str, Any] = "digits",
+    *,
+    root: str | Path | None = None,
+    order: int | str = "label",
+    tasks: Tasks | None = None,
+    reserve: int = 0,
+    seed: int = 0,
+    size: int | None = None,
+    resize: Resize = None,
+    ood: Sequence[str] = (),
+    **options: Any,
+) -> Stream:
+    """A stream by name. Images are read when they are first used.
+
+    Parameters
+    ----------
+    stream:
+        One of :func:`names`; ``package.module:factory``, a function that returns a :class:`Stream`; or a mapping with
+        one of ``folder``, ``npz``, ``huggingface`` or ``stream`` (a name) and options of it, such as ``tasks``,
+        ``size`` and ``ood`` (see docs/how-to/run.md).
+    root:
+        The folder of the packed sets (by default see :func:`tood.streams.catalog.data_root`), or OpenOOD's data
+        folder: one with ``benchmark_imglist`` in it is read by its lists.
+    order:
+        ``"label"``, as in the paper, or the seed of a permutation of the classes.
+    tasks:
+        Their number, their sizes or their class ids, if not the stream's own.
+    reserve, seed:
+        Samples per class that are set aside and never trained on, and the seed of that choice.
+    size, resize:
+        Pixels per side, if not the stream's own; ``resize="squash"`` squashes images of other proportions instead of
+        cropping them.
+    ood:
+        Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning.
+    options:
+        Further options of the factory.
+
+    Examples
+    --------
+    >>> stream = load("digits", ood=["noise"])
+    >>> len(stream), stream.sizes, [(s.name, s.group) for s in stream.ood]
+    (4, (2, 2, 2, 2), [('noise', 'far')])
+    """
+    name = stream_name(stream)
+    given = {"root": root, "tasks": tasks, "size": size, "resize": resize, **options}
+    given = {key: value for key, value in given.items() if value is not None}
+    given |= {"order": order} if order != "label" else {}
+    if isinstance(stream, Mapping):
+        kind, value, own = check_mapping(stream)
+        factory = STREAMS.get(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
+        given = own | given
+    else:
+        factory = STREAMS.get(stream)
+    made = _call(factory, name, given, tuple(ood))
+    return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
+
+
+def _call(factory: Factory, name: str, given: Mapping[str, Any], ood: Sequence[str]) -> Stream:
+    """What a factory makes of the options it takes; an option it does not take is an error."""
+    parameters = inspect.signature(factory).parameters
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for key in given:
+        if key not in parameters and not takes_any:
+            raise UnknownNameError(f"option of the stream {name}", key, parameters)
+    picks = {"ood_names": ood} if "ood_names" in parameters else {}  # knows the sets that it leaves out
+    try:
+        made = factory(**given, **picks)
+    except ToodError:
+        raise
+    except Exception as error:  # whatever a factory of the user's raises
+        raise ToodError(f"stream {name}: making it failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Stream):
+        raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
+    return made if picks else made.with_ood(ood)
