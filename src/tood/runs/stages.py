@@ -23,6 +23,7 @@ import tood
 from tood import learners, streams
 from tood.errors import ToodError
 from tood.learners.progress import Report, duration
+from tood.learners.registry import LEARNERS
 from tood.metrics import near_far_mean
 from tood.models import Network
 from tood.runs.config import EVALUATION, RunConfig
@@ -135,7 +136,7 @@ def build(
     adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
     network: Network | str | None = config.network or suggested
     if config.frozen:
-        closed_form = learners.LEARNERS.get(name).closed_form
+        closed_form = LEARNERS.get(name).closed_form
         stream, network = freeze(config, stream, config.network or suggested, adapter, closed_form, say, dry)
     learner = learners.create(
         name,
