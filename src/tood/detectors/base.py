@@ -7,7 +7,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -188,16 +189,20 @@ class Detector:
             path, KIND, arrays, {"name": self.name, **{k: json.dumps(v, default=plain) for k, v in described.items()}}
         )
 
-    @staticmethod
-    def load(path: str | os.PathLike[str], network: Any = None) -> Detector:
-        """Read what :meth:`save` wrote, whichever detector it was; pass the network again where one is needed."""
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], network: Any = None) -> Detector:
+        """Read what :meth:`save` wrote: any registered detector, or this class's own; pass the network again if needed."""
         from tood.detectors.registry import create
 
         tensors, metadata = read_tensors(path, KIND)
         try:
-            if ":" in metadata["name"]:
-                raise ToodError(f"the name {metadata['name']!r} would import code")
-            detector = create(metadata["name"], **json.loads(metadata["settings"]))
+            name = metadata["name"]
+            if ":" in name:
+                raise ToodError(f"the name {name!r} would import code")
+            own = name == getattr(cls, "name", None)
+            make: Callable[..., Detector] = cls if own else partial(create, name)
+            detector = make(**json.loads(metadata["settings"]))
+            detector._check()
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):
                     raise ToodError(f"unexpected entry {name!r}")

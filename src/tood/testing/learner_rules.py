@@ -1,0 +1,240 @@
+"""The contract of learners, as rules that :func:`tood.testing.check_learner` checks."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import tempfile
+from typing import Any
+
+import numpy as np
+import torch
+
+from tood import models
+from tood.errors import ToodError
+from tood.learners.base import Learner
+from tood.learners.processes import start
+from tood.learners.progress import Progress
+from tood.learners.settings import Settings, make_settings, settings_class
+from tood.streams import Stream
+from tood.testing.contract import Rules
+
+__all__ = ["RULES", "Case"]
+
+TASKS, CLASSES, EACH = 3, 6, 24
+# Small enough for seconds; a memory holds a few samples of each class.
+SMALL = {"epochs": 3, "batch_size": 8, "lr": 0.05, "schedule": "none", "memory": 24}
+
+
+class Stop(Exception):
+    """Raised to interrupt training in the middle of a task."""
+
+
+def blobs(reserve: int = 0) -> Stream:
+    """Three tasks of two Gaussian classes in eight dimensions."""
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.normal(size=(CLASSES, 8))
+    labels = rng.permutation(np.repeat(np.arange(CLASSES), EACH))
+    samples = (centres[labels] + rng.normal(size=(len(labels), 8))).astype(np.float32)
+    return Stream.from_arrays(samples, labels, samples, labels, tasks=TASKS, name="blobs", reserve=reserve)
+
+
+class Case:
+    """A learner class with settings, and a stream to try it on."""
+
+    def __init__(self, learner: type[Learner], settings: dict[str, Any]) -> None:
+        if not (isinstance(learner, type) and issubclass(learner, Learner)):
+            raise ToodError(f"learner: expected a subclass of tood.learners.Learner, found {learner!r}")
+        self.learner = learner
+        self.settings = settings
+
+    @property
+    def subject(self) -> str:
+        """The class, for messages."""
+        return f"learner {self.learner.__name__}"
+
+    def create(self, seed: int = 0, stream: Stream | None = None, **settings: Any) -> Learner:
+        """A learner before task 0."""
+        stream = stream or blobs()
+        kind = settings_class(self.learner)
+        known = {field.name for field in dataclasses.fields(kind)}
+        small = {name: value for name, value in SMALL.items() if name in known}
+        network = models.create("mlp", (8,), seed=seed)
+        made = make_settings(kind, {**small, **self.settings, **settings})
+        return self.learner(stream, network, made, seed, start("cpu"))
+
+    def learned(self, **options: Any) -> Learner:
+        """A learner that has learned every task."""
+        learner = self.create(**options)
+        for task in range(TASKS):
+            learner.learn(task)
+        return learner
+
+
+RULES: Rules[Case] = Rules()
+
+
+@RULES.rule(
+    "The class declares name, title and citation, and has a one-line summary.",
+    "Set them as class attributes; see tood.learners.Learner for what each one means.",
+)
+def _declared(case: Case) -> str | None:
+    cls = case.learner
+    checks = {
+        "name": bool(re.fullmatch(r"[a-z0-9_]+", cls.name)),
+        "title": bool(getattr(cls, "title", "")),
+        "citation": bool(getattr(cls, "citation", "")),
+        "__doc__": bool(re.fullmatch(r"\S.*\.", (cls.__doc__ or "").partition("\n")[0])),
+    }
+    wrong = [name for name, right in checks.items() if not right]
+    return None if not wrong else ", ".join(f"{name} = {getattr(cls, name, 'nothing')!r}" for name in wrong)
+
+
+@RULES.rule(
+    "Settings are a frozen dataclass that inherits from tood.learners.Settings, with defaults.",
+    "Write @dataclass(frozen=True) class MySettings(Settings): ..., and annotate settings: MySettings in the learner.",
+)
+def _settings(case: Case) -> str | None:
+    kind: type = settings_class(case.learner)
+    if not issubclass(kind, Settings):
+        return f"settings: {kind.__name__}"
+    lacking = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
+    return f"no default for {', '.join(lacking)}" if lacking else None
+
+
+@RULES.rule(
+    "Training on task t uses training samples of tasks 0 to t alone, and never the reserved ones.",
+    "Take rows from self.stream.train_rows(task) and from your memory; memory_rows() returns what is replayed.",
+)
+def _honest(case: Case) -> str | None:
+    stream = blobs(reserve=2)
+    learner = case.create(stream=stream)
+    used: set[int] = set()
+    loss = learner.loss
+
+    def noted(batch: Any, logits: torch.Tensor) -> torch.Tensor:
+        used.update(batch.rows.tolist())
+        return loss(batch, logits)
+
+    learner.loss = noted  # type: ignore[method-assign]
+    allowed: set[int] = set()
+    for task in range(TASKS):
+        allowed.update(stream.train_rows(task).tolist())
+        with contextlib.suppress(Exception):  # other rules report it
+            learner.learn(task)
+        rows = learner.memory_rows()
+        foreign = (used | set(rows.tolist())) - allowed
+        if foreign:
+            return f"row {min(foreign)} of a later task, or reserved, used in task {task}"
+        if len(np.unique(rows)) != len(rows):
+            return f"memory_rows() has a row twice after task {task}"
+    return None
+
+
+@RULES.rule(
+    "After learn(t) the head has the columns of tasks 0 to t, and the network is in evaluation mode.",
+    "The loop grows the head; do not grow or shrink it yourself, and leave modes to the loop.",
+)
+def _columns(case: Case) -> str | None:
+    learner = case.create()
+    for task in range(TASKS):
+        learner.learn(task)
+        expected = sum(learner.stream.sizes[: task + 1])
+        if learner.network.head.columns != expected or learner.network.training:
+            mode = "training" if learner.network.training else "evaluation"
+            return f"{learner.network.head.columns} columns in {mode} mode after task {task}, expected {expected}"
+    return None
+
+
+@RULES.rule(
+    "predict gives one column of the classes seen per sample.",
+    "Return a whole-number array [n] with values from 0 to the number of columns of logits.",
+)
+def _predicts(case: Case) -> str | None:
+    learner = case.learned()
+    features, logits = learner.outputs(learner.stream.train_rows(0))
+    columns = np.asarray(learner.predict(features.cpu().numpy(), logits.cpu().numpy()))
+    if columns.shape != (len(logits),) or columns.dtype.kind not in "iu":
+        return f"shape {columns.shape}, dtype {columns.dtype} for {len(logits)} samples"
+    inside = (columns >= 0) & (columns < logits.shape[1])
+    return None if inside.all() else f"column {columns[~inside][0]} of {logits.shape[1]}"
+
+
+@RULES.rule(
+    "It learns: after a task it is right on most of that task's training samples.",
+    "Return a loss that depends on the logits of batch.columns, such as cross_entropy(logits, batch.columns).",
+)
+def _learns(case: Case) -> str | None:
+    learner = case.create(epochs=20)
+    learner.learn(0)
+    accuracy = _accuracy(learner, 0)
+    return None if accuracy > 0.8 else f"accuracy {accuracy:.0%} on task 0 after 20 epochs; two classes, well apart"
+
+
+@RULES.rule(
+    "The same seed gives the same weights bit for bit, another seed others; torch's random state is left alone.",
+    "Draw from self.random (NumPy) or self.generator (torch); never call torch.manual_seed or np.random directly.",
+)
+def _deterministic(case: Case) -> str | None:
+    torch.manual_seed(5)
+    first = case.create()
+    before = torch.get_rng_state()
+    for task in range(2):
+        first.learn(task)
+    if not torch.equal(before, torch.get_rng_state()):
+        return "torch's global random state changed"
+    weights = []
+    for seed, state in ((0, 6), (1, 5)):
+        torch.manual_seed(state)
+        learner = case.create(seed=seed)
+        for task in range(2):
+            learner.learn(task)
+        weights.append(learner)
+    if not _same(first, weights[0]):
+        return "two runs with seed 0 end with different weights"
+    return "seed 0 and seed 1 end with the same weights" if _same(first, weights[1]) else None
+
+
+@RULES.rule(
+    "A run that was interrupted in a task and resumed ends with the same weights and memory, bit for bit.",
+    "List in remembers every attribute that training reads later: tensors, arrays, dictionaries of them, or objects "
+    "with state_dict and load_state_dict.",
+)
+def _resumes(case: Case) -> str | None:
+    undisturbed = case.learned()
+
+    def stop(progress: Progress) -> None:
+        if (progress.task, progress.epoch) == (1, 2):
+            raise Stop
+
+    with tempfile.TemporaryDirectory() as folder:
+        interrupted = case.create()
+        interrupted.learn(0, folder)
+        try:
+            interrupted.learn(1, folder, progress=stop)
+            return (
+                "training did not stop when the progress callback raised; the loop's own learn must not be overridden"
+            )
+        except Stop:
+            pass
+        resumed = case.create()
+        for task in range(TASKS):
+            resumed.learn(task, folder)
+    if not _same(undisturbed, resumed):
+        return "other weights than without the interruption"
+    if not np.array_equal(undisturbed.memory_rows(), resumed.memory_rows()):
+        return "another memory than without the interruption"
+    return None
+
+
+def _accuracy(learner: Learner, task: int) -> float:
+    rows = learner.stream.train_rows(task)
+    features, logits = learner.outputs(rows)
+    answers = np.asarray(learner.predict(features.cpu().numpy(), logits.cpu().numpy()))
+    return float((answers == learner.columns[rows]).mean())
+
+
+def _same(first: Learner, second: Learner) -> bool:
+    a, b = first.network.state_dict(), second.network.state_dict()
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
