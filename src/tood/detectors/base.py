@@ -1,4 +1,4 @@
-"""The contract of every detector: fit on outputs, score outputs; higher always means more in-distribution."""
+"""Base class of detectors: fit on outputs, score outputs; higher always means more in-distribution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tood.partition import Partition
 
 __all__ = ["Detector", "Parameter"]
 
-SCORE_BLOCK = 1 << 18  # elements of a block: temporaries of 1 MiB in float32 stay in the second-level cache
+SCORE_BLOCK = 1 << 18  # elements per block: temporaries of 1 MiB in float32 stay in the second-level cache
 KIND = "tood-detector"
 
 Grid: TypeAlias = Mapping[str, tuple[Any, ...]]
@@ -29,17 +29,18 @@ Self = TypeVar("Self", bound="Detector")
 
 
 class Parameter(NamedTuple):
-    """A hyper-parameter: its default, and the values a search tries (none: it is not searched)."""
+    """A hyper-parameter: its default, and the values that a search tries (none if it is not searched)."""
 
     default: Any
     grid: tuple[Any, ...]
 
 
 class Detector:
-    """Turns outputs into one score a sample; higher means more in-distribution.
+    """OOD detector: turns outputs into one score per sample; higher means more in-distribution.
 
-    ``__init__`` only stores hyper-parameters; what ``fit`` learned is in attributes that end in ``_``. A subclass
-    declares what it reads and says how it is fitted (``_fit``) and how it scores some rows (``_score``).
+    A subclass declares what it needs and implements ``_fit`` and ``_score`` (docs: Extend). ``__init__`` stores
+    hyper-parameters and does nothing else; what ``fit`` learned is in attributes that end in ``_``.
+    :func:`tood.testing.check_detector` checks a subclass.
 
     Examples
     --------
@@ -56,27 +57,27 @@ class Detector:
     title: ClassVar[str] = ""
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
-    #: Parts of outputs that are read where they are there; ``score`` then needs what ``fit`` had.
+    #: Parts of outputs that are used if present; ``score`` then needs what ``fit`` had.
     optional: ClassVar[frozenset[str]] = frozenset()
-    #: What ``fit`` reads, where that is less.
+    #: What ``fit`` reads, if that is less than ``needs``.
     fit_needs: ClassVar[frozenset[str] | None] = None
-    #: Which set ``fit`` expects: the fit set, the calibration set, or none.
+    #: The set that ``fit`` expects: the fit set, the calibration set, or none.
     fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
     #: Authors, title, venue, year.
     citation: ClassVar[str] = ""
     #: Raise it when the same settings and data give other scores than before: stored scores are then computed anew.
     version: ClassVar[int] = 1
-    #: The values a search tries, by hyper-parameter.
+    #: The values that a search tries, by hyper-parameter.
     grid: ClassVar[Grid] = {}
-    #: Hyper-parameters that ``fit`` reads: changed afterwards, they ask for a new ``fit``. All others act at once.
+    #: Hyper-parameters that ``fit`` reads: a change needs a new ``fit``. All others act at once.
     refit: ClassVar[frozenset[str]] = frozenset()
-    #: How often ``fit`` reads the data.
+    #: How often ``_fit`` iterates over the data.
     passes: ClassVar[int] = 1
-    #: Each hyper-parameter's default and grid, made from the signature.
+    #: Default and grid of each hyper-parameter, made from the signature of ``__init__``.
     parameters: ClassVar[Mapping[str, Parameter]]
 
-    shape_: tuple[int, int]  # C, D of the outputs it was fitted to; D is 0 where features are not read
-    weight_: FloatArray  # [C, D], the head, where it is needed
+    shape_: tuple[int, int]  # C, D of the outputs it was fitted on; D is 0 if features are not needed
+    weight_: FloatArray  # [C, D], the head, if it is needed
     bias_: FloatArray  # [C]
     network: Any = None  # never saved
     _prepared: Any = None
@@ -92,22 +93,22 @@ class Detector:
             p.name: Parameter(p.default, tuple(cls.grid.get(p.name, ()))) for p in signature if p.name != "self"
         }
 
-    # What a subclass says.
+    # What a subclass implements.
 
     def _fit(self, data: FitData) -> None:
-        """Learn the attributes that end in ``_``."""
+        """Learn from the fit data; set attributes that end in ``_``, arrays or numbers."""
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:
-        """What scoring reads, made from the fitted state and the hyper-parameters; kept until either changes."""
+        """Compute what scoring uses from the fitted state and the hyper-parameters; kept until either changes."""
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        """The score of each row."""
+        """Return the score of each row, ``[n]``; ``prepared`` is what :meth:`_prepare` returned."""
         raise NotImplementedError
 
     def _check(self) -> None:
         """Raise a ToodError for a hyper-parameter that makes no sense."""
 
-    # What everyone calls.
+    # What users call.
 
     def fit(
         self: Self,
@@ -121,14 +122,14 @@ class Detector:
         Parameters
         ----------
         outputs:
-            One :class:`Outputs` or an iterable of them; not read where ``fits_on`` is ``"none"``. Their order and how
-            they are cut into chunks make no difference beyond the last digits of float64.
+            One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Order and chunks make no
+            difference beyond the last digits of float64.
         partition:
             The logit columns of each task; the TOOD detectors need it.
         head:
-            Weight and bias of the last layer, where ``needs`` says so.
+            Weight and bias of the last layer, if the detector needs the head.
         network:
-            The ``torch.nn.Module``, where ``needs`` says so. It is neither trained nor changed.
+            The ``torch.nn.Module``, if the detector needs the network. It is neither trained nor changed.
         """
         self._check()
         for attribute in self._state():
@@ -157,7 +158,7 @@ class Detector:
         return self
 
     def score(self, outputs: Outputs) -> Any:
-        """``[n]``: one finite number a sample, of the kind and on the device of ``outputs.logits``."""
+        """Return one finite number per sample, ``[n]``, of the kind and on the device of ``outputs.logits``."""
         self._check()
         self._check_fitted()
         rows = read_rows(outputs, self.needs | {"logits"}, optional=self.optional)
@@ -179,7 +180,7 @@ class Detector:
         return back(result, like=outputs.logits)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write hyper-parameters and state to one safetensors file, atomically; a network is not saved."""
+        """Write hyper-parameters and fitted state to one safetensors file, atomically; a network is not saved."""
         self._check_fitted(with_network=False)
         state = self._state()
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
@@ -191,7 +192,15 @@ class Detector:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: Any = None) -> Detector:
-        """Read what :meth:`save` wrote: any registered detector, or this class's own; pass the network again if needed."""
+        """Read what :meth:`save` wrote: a registered detector, or one of this class.
+
+        Parameters
+        ----------
+        path:
+            The file.
+        network:
+            The network, if the detector needs one; it is not in the file.
+        """
         from tood.detectors.registry import create
 
         tensors, metadata = read_tensors(path, KIND)
@@ -233,7 +242,7 @@ class Detector:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.get_params().items())})"
 
-    # What the parts above share.
+    # Internals.
 
     def _state(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name.endswith("_")}
@@ -242,7 +251,7 @@ class Detector:
         return {name: getattr(self, name) for name in self.refit}
 
     def _ready(self, dtype: np.dtype[Any]) -> Any:
-        """``_prepare``'s result, made anew when the precision or a hyper-parameter has changed."""
+        """Result of ``_prepare``, computed anew if the precision or a hyper-parameter has changed."""
         key = (dtype, [getattr(self, name) for name in self.parameters])
         if self._prepared_for != key:
             self._prepared = self._prepare(dtype)
@@ -275,7 +284,7 @@ class Detector:
             raise ToodError(f"{name}: expected {kind} from {low:g} to {high:g}, found {value!r}")
 
     def _one_of(self, name: str, known: Iterable[str]) -> None:
-        """Check that a hyper-parameter is one of some words."""
+        """Check that a hyper-parameter is one of these words."""
         if getattr(self, name) not in (known := tuple(known)):
             raise UnknownNameError(name, getattr(self, name), known)
 

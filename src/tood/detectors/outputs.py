@@ -1,4 +1,4 @@
-"""What detectors read: outputs and the head, checked at the door, in NumPy, in blocks of rows."""
+"""Input of detectors: outputs and the head, checked, as NumPy arrays, in blocks of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tood.partition import Partition
 
 __all__ = ["Head", "Outputs"]
 
-FIT_BLOCK = 1 << 22  # elements of a block at fit: a float64 copy takes 32 MiB
+FIT_BLOCK = 1 << 22  # elements per block at fit: a float64 copy takes 32 MiB
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +27,9 @@ class Outputs:
     logits:
         ``[n, C]``.
     features:
-        ``[n, D]``, the penultimate features (pooled, flattened), where a detector reads them.
+        ``[n, D]``, penultimate features (pooled, flattened), for detectors that need them.
     labels:
-        ``[n]``, the logit column of each sample's class; only ever read by ``fit``.
+        ``[n]``, the logit column of each sample's class; only ``fit`` reads them.
     inputs:
         ``[n, ...]``, the samples as the network takes them (normalised), for detectors that run it again.
 
@@ -63,7 +63,7 @@ class Head:
     weight:
         ``[C, D]``.
     bias:
-        ``[C]``; none means zero.
+        ``[C]``; zero if None.
     """
 
     weight: Any
@@ -71,10 +71,10 @@ class Head:
 
 
 class Rows(NamedTuple):
-    """Checked NumPy arrays of some rows; ``inputs`` stay as they came."""
+    """A block of rows as checked NumPy arrays; ``inputs`` are as given."""
 
     logits: FloatArray  # [n, C]
-    features: FloatArray  # [n, D]; D is 0 where they are not read
+    features: FloatArray  # [n, D]; D is 0 if they are not needed
     labels: IntArray | None  # [n]
     inputs: Any
 
@@ -87,14 +87,14 @@ class Rows(NamedTuple):
 
     @property
     def classes(self) -> IntArray:
-        """``[n]``: the label of each row; the predicted class where a detector does not need labels and has none."""
+        """``[n]``: the label of each row; the predicted class if a detector does not need labels and has none."""
         return self.logits.argmax(axis=1) if self.labels is None else self.labels
 
 
 def finite(array: FloatArray, name: str) -> FloatArray:
-    """``array``, once it is known to hold neither NaN nor infinity."""
+    """Return ``array`` if it has neither NaN nor infinity, else raise."""
     flat = array.reshape(-1)
-    # One pass of BLAS; only where the sum of squares overflows must each number be looked at.
+    # One BLAS pass, several times faster than isfinite; only a sum of squares that overflows needs the second test.
     if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ToodError(f"{name}: expected finite numbers, found {array[place]} at {place}")
@@ -102,9 +102,9 @@ def finite(array: FloatArray, name: str) -> FloatArray:
 
 
 def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
-    """Copies of weight ``[C, D]`` and bias ``[C]`` of a :class:`Head`, or of anything with these two (``nn.Linear``).
+    """Copy weight ``[C, D]`` and bias ``[C]`` of a :class:`Head`, or of anything that has both (``nn.Linear``).
 
-    Copies, because a network that learns on changes its own in place.
+    Copies, because further training changes a network's own in place.
     """
     if not hasattr(head, "weight"):
         raise ToodError(f"head: expected Head(weight, bias), found {type(head).__name__}")
@@ -119,10 +119,9 @@ def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
 def read_rows(
     outputs: Any, needs: Iterable[str], labels: bool = False, again: bool = False, optional: Iterable[str] = ()
 ) -> Rows:
-    """The parts of ``outputs`` that are needed, checked; labels too where asked for and present.
+    """Check the parts of ``outputs`` that are needed; labels too, if asked for and present.
 
-    ``optional`` parts are needed where they are present. What was read before is not searched for NaN and
-    infinity ``again``.
+    ``optional`` parts are needed if present. Data read ``again`` is not searched for NaN and infinity a second time.
     """
     if not isinstance(outputs, Outputs):
         raise ToodError(f"outputs: expected Outputs(logits=...), found {type(outputs).__name__}")
@@ -141,7 +140,7 @@ def read_rows(
     inputs = _given(outputs.inputs, "inputs") if "inputs" in needs else None
     for name, part in (("features", features), ("inputs", inputs)):
         if part is not None and len(part) != count:
-            raise ToodError(f"{name}: expected {count} rows, one a row of logits, found {len(part)}")
+            raise ToodError(f"{name}: expected {count} rows, one per row of logits, found {len(part)}")
     known = None
     if labels and outputs.labels is not None:
         known = label_columns(outputs.labels, columns, count)
@@ -157,7 +156,7 @@ def _given(part: Any, name: str) -> Any:
 
 
 class FitData:
-    """What ``fit`` was given, to be read block by block, as often as asked for.
+    """Fit data, read block by block: ``for rows in data``, as often as ``passes`` says.
 
     Parameters
     ----------
@@ -166,14 +165,14 @@ class FitData:
     needs:
         The parts a detector reads.
     partition:
-        The columns of each task; must cover the logits where given.
+        The columns of each task; if given, it must cover the logits.
     weight:
-        The shape of the head's weight, where one is read.
+        The shape of the head's weight, if the head is needed.
     passes:
-        How often the detector reads the data. An iterator can be read once only, so it is held in memory while
-        fitting where more is needed; pass a list (or any object that can be iterated anew) to avoid that.
+        How often the detector iterates over the data. An iterator can be read only once, so with more passes it is
+        held in memory; pass a list (or any object that can be iterated again) to avoid that.
     optional:
-        Parts that are read where they are there.
+        Parts that are used if present.
     """
 
     def __init__(
@@ -214,12 +213,12 @@ class FitData:
 
     @property
     def columns(self) -> int:
-        """C, known once reading has begun."""
+        """C, known after the first block."""
         return self._shape[0] if self._shape else 0
 
     @property
     def dimensions(self) -> int:
-        """D, known once reading has begun; 0 where features are not read."""
+        """D, known after the first block; 0 if features are not needed."""
         return self._shape[1] if self._shape else 0
 
     def _check(self, rows: Rows) -> None:
