@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from tood import ToodError, learners, models, streams
 from tood.commands.reproduce import STORED, TRAINED, command
-from tood.paper.reproduce import PRESETS, TARGETS, cells, command_of, notes
+from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
 from tood.runs import measure
 from tood.runs.config import RunConfig
 from tood.runs.directory import Run, find_runs
@@ -39,16 +39,29 @@ def test_nothing_is_trained_twice():
     assert drift - first == {f"cifar10-{name}-cpu-s0" for name in rest} and len(drift & first) == 5
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("target", "preset"), [(t, p) for t in TARGETS for p in presets_of(t)])
 def test_every_run_is_one_that_can_be_made(target, preset):
     for cell in cells(target, "runs", preset):
         config = cell.config
         run = config.identity
         assert run.stream in streams.names() and run.learner in learners.names()
-        assert learners.preset(preset, run.stream, run.learner, run.finetune)["epochs"] > 0
+        assert "network" in learners.preset(preset, run.stream, run.learner, run.finetune)
         assert config.network in ("", *models.names()) or config.network.startswith("timm:")
         assert command_of(config.name, preset) is not None
+
+
+def test_pretrained_is_every_learner_on_short_and_long_streams_with_three_seeds():
+    found = [cell.config for cell in cells("pretrained", "runs")]
+    assert all(c.frozen and c.preset == "frozen" for c in found)
+    every = {*learners.names()} - {"ber"}
+    assert {(c.stream, c.learner, c.seed) for c in found} == {
+        (stream, learner, seed)
+        for stream in ("cifar10", "cifar100", "cifar100-50", "tinyimagenet-100")
+        for learner in every
+        for seed in range(3)
+    }
+    with pytest.raises(ToodError, match="unknown preset of pretrained 'paper'"):
+        cells("pretrained", "runs", "paper")
 
 
 def test_the_small_vit_is_said_to_be_from_scratch():

@@ -19,7 +19,7 @@ from results_pages.mechanisms import mechanism_claims
 from results_pages.toy_claims import toy_claims
 from tood.files import write_text
 from tood.paper.collect import Collected, read_collected
-from tood.paper.reproduce import PRESETS, TARGETS, cells, command_of, notes
+from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
 from tood.report.appearance import label
 from tood.report.render import to_markdown
 from tood.report.summary import Key, Summary, collect, learner_label
@@ -212,7 +212,7 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
     """Which runs are there, which are missing, and what made them."""
     names = {one.run.path.name for one in own}
     rows = []
-    for target in TARGETS if preset in PRESETS else ():
+    for target in (name for name in TARGETS if preset in presets_of(name)):
         wanted = [cell.config for cell in cells(target, "runs", preset)]
         absent: dict[tuple[str, str], list[str]] = {}
         for config in wanted:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations")
+TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations", "pretrained")
 STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the toy (seconds)
 
 
@@ -23,14 +23,15 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
 @click.argument("target", type=click.Choice([*TRAINED, *STORED]))
 @click.option(
     "--preset",
-    type=click.Choice(["paper", "released", "cpu"]),
-    default="cpu",
-    show_default=True,
-    help="Settings: in the paper's text, as its authors ran it, or short runs for a CPU.",
+    type=click.Choice(["paper", "released", "cpu", "frozen"]),
+    help="Settings: in the paper's text, as its authors ran it, short runs for a CPU, or (pretrained only) a frozen "
+    "network.  [default: cpu, or frozen]",
 )
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
-@click.option("--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for table1 and table2, else 1]")
+@click.option(
+    "--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for tables and pretrained, else 1]"
+)
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
 @click.option(
@@ -45,7 +46,7 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
 def command(
     ctx: click.Context,
     target: str,
-    preset: str,
+    preset: str | None,
     out: Path,
     workers: int,
     seeds: int | None,
@@ -65,6 +66,7 @@ def command(
       tood reproduce table1 --dry-run
       tood reproduce table1 --preset cpu --out runs --workers 2
       tood reproduce drift --out runs
+      tood reproduce pretrained --out runs --dry-run
       tood reproduce ablations --out runs
       tood reproduce table1 --out runs --collect docs/results/metrics
     """

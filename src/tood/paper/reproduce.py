@@ -11,18 +11,31 @@ from tood.errors import UnknownNameError
 from tood.runs.config import RunConfig
 from tood.runs.sweep import Cell, read_sweep
 
-__all__ = ["PRESETS", "TARGETS", "cells", "command_of", "notes"]
+__all__ = ["TARGETS", "cells", "command_of", "notes", "presets_of"]
 
-PRESETS = ("cpu", "paper", "released")
 # The targets that train, with their number of seeds.
-TARGETS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "tinyimagenet": 1, "variations": 1}
+TARGETS = {
+    "table1": 3,
+    "table2": 3,
+    "imagenet": 1,
+    "vit": 1,
+    "drift": 1,
+    "tinyimagenet": 1,
+    "variations": 1,
+    "pretrained": 3,
+}
 FROM_SCRATCH = (
     "vit, preset cpu: a small ViT trained from scratch replaces the pretrained ViT-B/16, which needs its weights and a "
     "GPU (--preset paper); its results are not comparable with the paper's"
 )
 
 
-def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None = None) -> list[Cell]:
+def presets_of(target: str) -> tuple[str, ...]:
+    """The presets of a target; the first one is its default."""
+    return ("frozen",) if target == "pretrained" else ("cpu", "paper", "released")
+
+
+def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | None = None) -> list[Cell]:
     """The runs of a target.
 
     Parameters
@@ -32,7 +45,8 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
     out:
         Parent folder of the run directories. Runs that another target has made there are reused.
     preset:
-        ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it).
+        ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it); ``"frozen"`` for the
+        target ``pretrained``. By default the first of :func:`presets_of`.
     seeds:
         Number of seeds, starting at 0; the default is that of :data:`TARGETS`.
 
@@ -43,8 +57,10 @@ def cells(target: str, out: str | Path, preset: str = "cpu", seeds: int | None =
     """
     if target not in TARGETS:
         raise UnknownNameError("target", target, TARGETS)
-    if preset not in PRESETS:
-        raise UnknownNameError("preset", preset, PRESETS)
+    allowed = presets_of(target)
+    preset = allowed[0] if preset is None else preset
+    if preset not in allowed:
+        raise UnknownNameError(f"preset of {target}", preset, allowed)
     return [
         Cell(dataclasses.replace(config, preset=preset, seed=seed), Path(out))
         for seed in range(seeds or TARGETS[target])
@@ -61,15 +77,16 @@ def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
         return tuple(cell.config for cell in read_sweep(file, "runs"))
 
 
-def notes(target: str, preset: str) -> list[str]:
+def notes(target: str, preset: str | None = None) -> list[str]:
     """Warnings for readers of the results of a target."""
-    return [FROM_SCRATCH] if (target, preset) == ("vit", "cpu") else []
+    return [FROM_SCRATCH] if target == "vit" and preset in (None, "cpu") else []
 
 
 def command_of(name: str, preset: str) -> str | None:
     """The command that makes the run called ``name``; None if no target includes it."""
-    if preset in PRESETS:
-        for target in TARGETS:
-            if any(cell.config.name == name for cell in cells(target, "runs", preset, seeds=max(TARGETS.values()))):
+    for target in TARGETS:
+        if preset in presets_of(target):
+            members = cells(target, "runs", preset, seeds=max(TARGETS.values()))
+            if any(cell.config.name == name for cell in members):
                 return f"tood reproduce {target} --preset {preset}"
     return None
