@@ -1,47 +1,52 @@
-"""The judgement on a run directory, whoever wrote it: figures, evidence, verdict."""
+"""The audit of a run directory, whoever wrote it: figures, evidence, checks, verdict."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from tood.audit.evidence import distances, energy_gap, recentred_auroc, within_task_loss
-from tood.audit.verdict import Repair, Verdict, diagnose, loss_error, recommend
+from tood.audit.advice import advise, advise_without_ood, default_score
+from tood.audit.causes import judge
+from tood.audit.checks import Finding, check_calibration, check_energy, check_step
+from tood.audit.evidence import Collector, Evidence, combine, energy_gap, from_logs
+from tood.audit.verdict import Verdict, write_verdict
 from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
 from tood.runs.directory import Run
 from tood.runs.measure import default_scorers, figures
-from tood.runs.metrics_file import accuracy, detectors_of, save_metrics, trajectory
+from tood.runs.metrics_file import accuracy, save_metrics, trajectory
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Audit", "audit"]
+__all__ = ["Audit", "audit", "audit_seeds"]
 
-LOGITS = [(f"tood_{variant}", margin) for variant in ("robust_anchor", "mean_shift", "auto") for margin in (None, 0.0)]
-FEATURES = [("tood_joint", None), ("typicality", None)]  # if they are among the detectors that are measured anyway
+Progress = Callable[[int, str], object]
 
 
 class Audit(NamedTuple):
-    """A verdict, the figures it rests on, and what a reader should know of them."""
+    """A verdict, the figures and the evidence it rests on."""
 
     run: Run
     verdict: Verdict
     table: pa.Table
-    notes: tuple[str, ...]
+    evidence: Evidence | None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the figures should know."""
+        return self.verdict.notes
 
 
 def audit(
     run: Run,
     detectors: Sequence[str] | None = None,
     calibration: str | None = None,
-    progress: Callable[[int, str], object] | None = None,
+    progress: Progress | None = None,
 ) -> Audit:
     """Measure a run and judge it.
 
@@ -50,96 +55,119 @@ def audit(
     run:
         A run with its steps complete from 0 on.
     detectors:
-        Only these in the figures; every one that can be scored where it is None.
+        Only these in the figures; None: every one that the run can compute.
     calibration:
         Another source of calibration samples than the one in use.
     progress:
         Called with the step and the detector before each is scored.
 
-    A plain audit writes ``metrics.parquet`` and the scores into the run; one of chosen detectors or another source
-    leaves ``metrics.parquet`` as it is. In a directory that cannot be written nothing is kept, and the notes say so.
+    A plain audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run; one of chosen detectors or
+    another source leaves the first two as they are. In a directory that cannot be written nothing is kept, and the
+    notes say so.
     """
-    _check(run)
+    steps = _check(run)
     scorers, notes = default_scorers(run, detectors, calibration)
-    settings = [Scorer("energy"), *(_scorer(*repair, calibration) for repair in LOGITS)]
+    own = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
+    collector = Collector(run, steps)
     writable = os.access(run.path, os.W_OK)
+    plain = detectors is None and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
-        found = figures(run, _merged(scorers, settings), keep=writable, progress=progress)
-        table = _rows_of(found.table, [scorer.detector for scorer in scorers])
-        chosen = detectors is not None or "detectors" in run.manifest  # by the caller, or by whoever made the run
-        if writable and not chosen and calibration in (None, run.calibration):
-            save_metrics(table, run.metrics_path)
-    if not writable:
-        notes.append(f"{run.path} cannot be written: the figures are shown and not kept")
-    verdict = judge(run, found.table, calibration)
-    return Audit(run, verdict, table, tuple(dict.fromkeys([*notes, *found.notes])))
+        measured = figures(run, _merged(scorers, own), keep=writable, progress=progress, watch=collector)
+        table = _rows_of(measured.table, [scorer.detector for scorer in scorers])
+        if not writable:
+            notes.append(f"{run.path} cannot be written: the figures are shown and not kept")
+        evidence = collector.evidence() if run.ood else None
+        said = tuple(dict.fromkeys([*notes, *measured.notes]))
+        verdict = _verdict(run, collector, evidence, measured.table, calibration, said)
+        if writable and plain:
+            if "detectors" not in run.manifest or not run.metrics_path.exists():  # else as whoever made the run chose
+                save_metrics(table, run.metrics_path)
+            write_verdict(run, verdict)
+    return Audit(run, verdict, table, evidence)
 
 
-def judge(run: Run, table: pa.Table, calibration: str | None = None) -> Verdict:
-    """The verdict on a run whose figures include energy and the settings of TOOD."""
-    energy = trajectory(table, "energy").balanced()
-    values, tasks = energy.mean(), len(energy)
+def audit_seeds(audits: Sequence[Audit]) -> Verdict:
+    """One verdict on runs that differ in their seed alone: intervals are over seeds and samples."""
+    first = audits[0]
+    parts = [one.evidence for one in audits if one.evidence is not None]
+    if len(parts) < len(audits) or len({one.verdict.tasks for one in audits}) > 1:
+        raise ToodError("runs: expected OOD sets in each, and as many steps in each")
+    evidence = combine(parts)
+    if evidence.scopes != first.evidence.scopes:  # type: ignore[union-attr]
+        raise ToodError("runs: expected the same groups of OOD sets in each")
+    means = [sum(values) / len(audits) for values in zip(*(one.verdict.by_task for one in audits), strict=True)]
+    lost = sum(one.verdict.accuracy_forgetting for one in audits) / len(audits)
+    changed = {
+        "seeds": len(audits),
+        "judgements": _judgements(evidence, first.verdict.tasks),
+        "by_task": tuple(means),
+        "accuracy_forgetting": lost,
+        "advice": advise(evidence),
+        "findings": _unique(finding for one in audits for finding in one.verdict.findings),
+        "notes": tuple(dict.fromkeys(note for one in audits for note in one.verdict.notes)),
+    }
+    from dataclasses import replace
+
+    return replace(first.verdict, **changed)  # type: ignore[arg-type]
+
+
+def _verdict(
+    run: Run,
+    collector: Collector,
+    evidence: Evidence | None,
+    table: pa.Table,
+    calibration: str | None,
+    notes: tuple[str, ...],
+) -> Verdict:
+    tasks = collector.steps
     last = Step(run, tasks - 1)
-    old = slice(0, tasks - 1)
-    before, after = np.diagonal(values)[old], values[-1, old]
-    counts = np.bincount(last.test_tasks())[old]
-    error = loss_error(before.tolist(), after.tolist(), counts.tolist(), min(map(len, last.ood.values())))
-    restored = float((recentred_auroc(last)[old] - after).mean()) if tasks > 1 else 0.0
-    nearness = distances(run, tasks)
-    measured = detectors_of(table)
-    repairs = tuple(_repair(table, *repair) for repair in [*LOGITS, *FEATURES] if repair[0] in measured)
+    gap = energy_gap(last, calibration)
     by_task, _ = accuracy(table)
-    lost, within = energy.average_forgetting(), within_task_loss(run, tasks)
+    findings = [finding for index in sorted({0, tasks - 1}) for finding in check_step(Step(run, index), calibration)]
+    findings += [*check_calibration(run, calibration, gap), *(check_energy(evidence) if evidence else [])]
     return Verdict(
-        cause=diagnose(lost, error, restored, within, *((nearness.lost, nearness.nearer) if nearness else ())),
         tasks=tasks,
-        forgetting=lost,
-        error=error,
-        by_task=tuple(energy.forgetting().tolist()),
+        seeds=1,
+        judgements=_judgements(evidence, tasks) if evidence else (),
+        by_task=tuple(trajectory(table, "energy").balanced().forgetting().tolist()) if evidence else (),
         accuracy_forgetting=float(accuracy_forgetting(by_task).mean()) if tasks > 1 else 0.0,
-        within_task=within,
-        average=energy.average(),
-        restored=restored,
-        gap=energy_gap(last, calibration),
-        distances=nearness,
+        gap=gap,
+        distances=from_logs(collector.distances) if len(collector.distances) == tasks else None,
         calibration=calibration or run.calibration,
-        repairs=repairs,
-        recommended=recommend(energy.average(), repairs),
-        best=_best(table),
+        logits="the logits as stored",
+        advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
+        findings=_unique(findings),
+        notes=notes,
     )
 
 
-def _check(run: Run) -> None:
+def _judgements(evidence: Evidence, tasks: int) -> tuple:  # type: ignore[type-arg]
+    return tuple(judge(evidence, scope) for scope in evidence.scopes) if tasks > 1 else ()
+
+
+def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The first finding of each kind and place."""
+    found: dict[tuple[str, str], Finding] = {}
+    for finding in findings:
+        found.setdefault((finding.check, finding.problem.split(" at step ")[0]), finding)
+    return tuple(found.values())
+
+
+def _check(run: Run) -> int:
     steps = run.steps()
     if not steps or steps != list(range(len(steps))):
         raise ToodError(
             f"{run.path}: expected the outputs of every step from 0 on, in steps/00/outputs and so on, found "
             f"{f'steps {steps}' if steps else 'none'}"
         )
-    if not run.ood:
-        raise ToodError(f'{run.path / "manifest.json"}: expected at least one OOD set in "ood", found none')
-
-
-def _scorer(detector: str, margin: float | None, calibration: str | None = None) -> Scorer:
-    return Scorer(detector, {} if margin is None else {"margin": margin}, calibration)
-
-
-def _repair(table: pa.Table, detector: str, margin: float | None) -> Repair:
-    found = trajectory(table, detector, settings=_scorer(detector, margin).settings()).balanced()
-    return Repair(detector, margin, found.average(), found.average_forgetting())
-
-
-def _best(table: pa.Table) -> tuple[str, float]:
-    """The detector with the highest Avg AUROC at its defaults."""
-    averages = {name: trajectory(table, name).balanced().average() for name in detectors_of(table)}
-    name = max(averages, key=lambda name: averages[name])
-    return name, averages[name]
+    return len(steps)
 
 
 def _merged(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
-    """Both, without doing anything twice."""
+    """Both, without doing anything twice; energy first, since the evidence starts from it."""
     there = {(scorer.detector, scorer.settings()) for scorer in scorers}
-    return [*scorers, *(scorer for scorer in more if (scorer.detector, scorer.settings()) not in there)]
+    added = [scorer for scorer in more if (scorer.detector, scorer.settings()) not in there]
+    return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")
 
 
 def _rows_of(table: pa.Table, names: Sequence[str]) -> pa.Table:

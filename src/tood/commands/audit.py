@@ -1,4 +1,4 @@
-"""``tood audit``: the judgement on outputs that anyone made."""
+"""``tood audit``: the verdict on outputs that anyone made."""
 
 from __future__ import annotations
 
@@ -9,83 +9,127 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from tood.audit import Audit
+    from tood.audit import Audit, Verdict
     from tood.report.tables import Table
 
 
 @click.command()
-@click.argument("path", type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @click.option("--detectors", help="Only these, separated by commas.  [default: every one that can be scored]")
 @click.option("--calibration", help="Another source of calibration samples, such as memory.")
+@click.option("--full", is_flag=True, help="Print the evidence and every table too.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write verdict and metrics.parquet to this folder too.")
-def command(path: Path, detectors: str | None, calibration: str | None, as_json: bool, out: Path | None) -> None:
-    """Judge the run directory PATH: how much OOD detection was forgotten, why, and what repairs it.
+@click.option("--out", type=click.Path(path_type=Path), help="Write verdict, tables and metrics.parquet here too.")
+def command(
+    paths: tuple[Path, ...], detectors: str | None, calibration: str | None, full: bool, as_json: bool, out: Path | None
+) -> None:
+    """Judge run directories: how much OOD detection was lost, why, and which score to use.
 
-    PATH needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it.
+    RUN needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it. Several RUNs
+    that differ in their seed alone are judged together. The verdict is kept in RUN/verdict.json.
 
     \b
     Examples:
       tood audit runs/digits-icarl-cpu-s0
       tood audit my-run --detectors energy,tood_robust_anchor --json
       tood audit my-run --calibration memory --out report
+      tood audit runs/digits-icarl-cpu-s0 runs/digits-icarl-cpu-s1 --full
     """
-    from tood.audit import audit
-    from tood.runs import Run
+    from tood.audit import audit, audit_seeds
+    from tood.report.tables import tables_of
+    from tood.runs import find_runs
 
     names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
     with _Progress(quiet=as_json) as progress:
-        found = audit(Run(path), names, calibration, progress)
-    tables = _tables(found)
+        audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
+    groups = [(group, group[0].verdict if len(group) == 1 else audit_seeds(group)) for group in _seeds(audits)]
+    tables = [table for group, verdict in groups for table in _overviews(group[0], verdict)]
+    if full or as_json or out:
+        measured = [(one.run, one.table) for one in audits if one.evidence]
+        tables += tables_of(measured)[: None if len(groups) > 1 else -1] if measured else []
     if out is not None:
-        _write(found, tables, out)
+        _write(audits, groups, tables, out)
     if as_json:
-        click.echo(json.dumps(_mapping(found, tables), indent=2))
+        click.echo(json.dumps(_mapping(groups, tables), indent=2))
     else:
-        _print(found, tables)
+        _print(groups, tables, full)
 
 
-def _print(found: Audit, tables: list[Table]) -> None:
-    from tood.report.render import print_tables
+def _seeds(audits: list[Audit]) -> list[list[Audit]]:
+    """Runs that differ in their seed alone, together."""
+    from tood.report.summary import learner_label
 
-    for sentence in found.verdict.sentences():
-        click.echo(sentence)
-    click.echo()
-    print_tables(tables)
-    for note in found.notes:
-        click.echo(f"Note: {note}.")
-
-
-def _tables(found: Audit) -> list[Table]:
-    """AUROC along the stream first, then the tables that every report has, ranks aside: there is but one learner."""
-    from tood.report.tables import tables_of, trajectory_table
-    from tood.runs.metrics_file import detectors_of, trajectory
-
-    shown = [name for name in ("energy", "tood_robust_anchor") if name in detectors_of(found.table)]
-    along = [trajectory_table(name, trajectory(found.table, name)) for name in shown]
-    return [*along, *tables_of([(found.run, found.table)])[:-1]]
+    groups: dict[tuple[str, str, str], list[Audit]] = {}
+    for one in audits:
+        run = one.run
+        identity = (run.stream, learner_label(run), str(run.manifest.get("preset")))
+        several = "seed" in run.manifest
+        groups.setdefault(identity if several else (*identity[:2], str(run.path)), []).append(one)
+    return list(groups.values())
 
 
-def _mapping(found: Audit, tables: list[Table]) -> dict[str, object]:
-    return {
-        "run": str(found.run.path),
-        "verdict": found.verdict.to_dict(),
-        "notes": list(found.notes),
-        "figures": [record for table in tables for record in table.records()],
-    }
+def _overviews(found: Audit, verdict: Verdict) -> list[Table]:
+    """AUROC along the stream of energy and of the score to use, beside accuracy."""
+    from tood.report.tables import overview_table
+    from tood.runs.metrics_file import detectors_of
+
+    use = verdict.advice.best
+    shown = [name for name in dict.fromkeys(("energy", use)) if name in detectors_of(found.table)]
+    return [overview_table(found.table, shown, found.run)] if found.evidence and shown else []
 
 
-def _write(found: Audit, tables: list[Table], out: Path) -> None:
+def _print(groups: list[tuple[list[Audit], Verdict]], tables: list[Table], full: bool) -> None:
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    from tood.report.render import print_tables, printable
+
+    console = Console(highlight=False)
+    for group, verdict in groups:
+        if len(groups) > 1:
+            console.print(Text(", ".join(str(one.run.path) for one in group), style="bold"))
+        card = Grid.grid(padding=(0, 2))
+        for name, text in verdict.card().items():
+            card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
+        console.print(card)
+        if full:
+            console.print(Padding(Text(printable("\n".join(verdict.sentences()))), (1, 0, 0, 0)))
+        for finding in verdict.findings:
+            console.print(Text("Check: ", style="bold"), Text(printable(str(finding))), sep="")
+        if full:
+            for note in verdict.notes:
+                console.print(Text(printable(f"Note: {note}.")))
+        console.print()
+    print_tables(tables, console)
+    if not full:
+        console.print(Text("--full prints the evidence and every table, --json everything.", style="dim"))
+
+
+def _mapping(groups: list[tuple[list[Audit], Verdict]], tables: list[Table]) -> dict[str, object]:
+    verdicts = [{"runs": [str(one.run.path) for one in group], "verdict": v.to_dict()} for group, v in groups]
+    first = {"run": verdicts[0]["runs"][0], "verdict": verdicts[0]["verdict"]} if len(verdicts) == 1 else {}  # type: ignore[index]
+    figures = [record for table in tables for record in table.records()]
+    return {**first, "verdicts": verdicts, "notes": list(groups[0][1].notes), "figures": figures}
+
+
+def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], tables: list[Table], out: Path) -> None:
     from tood.files import write_text
     from tood.report.render import write_tables
     from tood.runs.metrics_file import save_metrics
 
     write_tables(tables, out)
-    save_metrics(found.table, out / "metrics.parquet")
-    verdict = json.dumps(found.verdict.to_dict(), indent=2) + "\n"
-    lines = [*found.verdict.sentences(), "", *(f"Note: {note}." for note in found.notes)]
-    write_text(out / "verdict.json", verdict)
-    write_text(out / "verdict.md", "\n".join(lines) + "\n")
+    if len(audits) == 1:
+        save_metrics(audits[0].table, out / "metrics.parquet")
+    verdicts = [verdict.to_dict() for _, verdict in groups]
+    write_text(out / "verdict.json", json.dumps(verdicts[0] if len(verdicts) == 1 else verdicts, indent=2) + "\n")
+    lines = []
+    for group, verdict in groups:
+        lines += [f"## {', '.join(str(one.run.path) for one in group)}", ""] if len(groups) > 1 else []
+        lines += [f"- {name}: {text}" for name, text in verdict.card().items()]
+        lines += ["", *verdict.sentences(), "", *map(str, verdict.findings), *(f"Note: {n}." for n in verdict.notes), ""]
+    write_text(out / "verdict.md", "\n".join(lines))
 
 
 class _Progress:

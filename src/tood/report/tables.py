@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tood import detectors
-from tood.metrics import Trajectory
+from tood.report.appearance import label, spread
 from tood.report.summary import (
     ACCURACY,
     HIGHER_IS_BETTER,
@@ -23,11 +25,12 @@ from tood.report.summary import (
     ranks,
 )
 from tood.runs.directory import Run
+from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Cell", "Column", "Table", "build", "tables_of", "trajectory_table"]
+__all__ = ["Cell", "Column", "Table", "build", "overview_table", "tables_of"]
 
 LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # in the paper's order; others follow alphabetically
 TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
@@ -132,15 +135,20 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     return [*found, _ranks(summaries)]
 
 
-def trajectory_table(name: str, values: Trajectory) -> Table:
-    """AUROC of each task at each step, (near + far) / 2, in percent."""
-    means = values.balanced().mean()
-    rows = tuple(
-        (str(t), tuple(Cell(Summary(100 * v, 0.0, 1)) if i <= t else None for i, v in enumerate(row.tolist())))
-        for t, row in enumerate(means)
-    )
-    columns = tuple(Column("", f"task {i}") for i in range(len(means)))
-    return Table(f"trajectory-{name}", f"AUROC of {name} by step and task, percent", columns, rows, corner="step")
+def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 20) -> Table:
+    """AUROC along the stream of a few detectors, over the tasks seen and for the oldest task, beside accuracy."""
+    _, pooled = accuracy(table)
+    means = {name: trajectory(table, name, calibration=None).balanced().mean() for name in names}
+    rows = []
+    for step in spread(len(pooled), most):
+        seen = [float(np.nanmean(values[step])) for values in means.values()]
+        oldest = [float(values[step, 0]) for values in means.values()]
+        figures = [*seen, *oldest, float(pooled[step])]
+        rows.append((str(step), tuple(Cell(Summary(100 * figure, 0.0, 1)) for figure in figures)))
+    columns = [Column(group, label(name)) for group in ("tasks seen", "task 0") for name in names]
+    note = "AUROC: (near + far) / 2. Accuracy: all test data seen."
+    title = f"{run.learner} on {run.stream}: AUROC and accuracy after each step, percent"
+    return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
 
 
 def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:

@@ -10,7 +10,7 @@ from tood.errors import ToodError
 from tood.metrics import evaluate_tasks
 from tood.runs.directory import Run
 from tood.runs.metrics_file import Row, save_metrics, to_table
-from tood.runs.score import Scorer, reads_calibration, scores, usable
+from tood.runs.score import Scored, Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Measured", "default_scorers", "figures", "measure", "measure_step"]
 
 Progress: TypeAlias = Callable[[int, str], object]
+Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
 WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {
     "corrected": ("corrected",),
     "raw": ("raw",),
@@ -97,6 +98,7 @@ def figures(
     scorers: Iterable[Scorer] | None = None,
     keep: bool = False,
     progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> Measured:
     """Like :func:`measure`, without writing ``metrics.parquet``: for other settings, buffer sizes, or sources.
 
@@ -106,6 +108,8 @@ def figures(
         As for :func:`measure`.
     keep:
         Write the scores to the run.
+    watch:
+        Called with the step, the scorer and its scores once they are measured.
 
     Examples
     --------
@@ -126,7 +130,7 @@ def figures(
     rows: list[Row] = []
     noted: dict[str, list[int]] = {}
     for index in steps:
-        rows_of_step, notes_of_step = measure_step(Step(run, index), scorers, keep, progress)
+        rows_of_step, notes_of_step = measure_step(Step(run, index), scorers, keep, progress, watch)
         rows += rows_of_step
         for note in notes_of_step:
             noted.setdefault(note, []).append(index)
@@ -135,7 +139,11 @@ def figures(
 
 
 def measure_step(
-    step: Step, scorers: Sequence[Scorer], keep: bool = False, progress: Progress | None = None
+    step: Step,
+    scorers: Sequence[Scorer],
+    keep: bool = False,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
 ) -> tuple[list[Row], tuple[str, ...]]:
     """The figures of one step, and notes."""
     run, index = step.run, step.index
@@ -161,6 +169,8 @@ def measure_step(
             for metric, total in pooled.items():
                 for task, value in [(None, total), *enumerate(by_task[metric].tolist())]:
                     rows.append(Row(index, task, name, run.ood[name], detector.name, metric, value, source, settings))
+        if watch is not None:
+            watch(step, scorer, scored)
     if substituted:
         notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(substituted))}")
     if step.unseen_columns():

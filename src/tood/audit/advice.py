@@ -1,0 +1,126 @@
+"""Which score to use: chosen on one half of the OOD samples and reported on the other, with an interval."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tood import TOOD, detectors
+from tood.arrays import Float64Array
+from tood.audit.bootstrap import RESAMPLES, Estimate, estimate
+from tood.audit.evidence import Evidence
+from tood.calibration import own_energies
+from tood.runs.steps import Step
+
+__all__ = ["Advice", "advise", "advise_without_ood", "default_score"]
+
+GAIN = 0.005  # AUROC: a score that is better by less is not worth choosing
+GAP = 0.5  # of the spread within tasks: a smaller confidence gap hardly reorders samples
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The score to use, and what it rests on.
+
+    Attributes
+    ----------
+    use:
+        A detector's name; ``energy`` if nothing is surely better.
+    basis:
+        ``ood``: chosen on half of the OOD samples, all figures from the other half; ``calibration``: from the calibration
+        set alone, since there are no OOD sets.
+    tried:
+        How many scores were compared.
+    energy, score, gain:
+        Avg AUROC of energy and of ``best``, and their difference, on the reported half.
+    best:
+        The best on the half to choose by; ``use`` unless its gain is not sure.
+    gains:
+        Its gain on near and far apart.
+    default, default_gain:
+        TOOD's default score, if the run can compute it.
+    losers:
+        Scores that are surely worse than energy, the worst first, by half a point or more.
+    gap:
+        The confidence gap on the calibration set in units of the spread within tasks, if that is the basis.
+    """
+
+    use: str
+    basis: str
+    tried: int = 0
+    energy: Estimate | None = None
+    score: Estimate | None = None
+    gain: Estimate | None = None
+    best: str = "energy"
+    gains: Mapping[str, Estimate] = field(default_factory=dict)
+    default: str | None = None
+    default_gain: Estimate | None = None
+    losers: tuple[tuple[str, Estimate], ...] = ()
+    gap: Estimate | None = None
+
+
+def default_score() -> str | None:
+    """The registered detector that scores as ``TOOD()`` does by default; None if there is none."""
+    variant = inspect.signature(TOOD.__init__).parameters["variant"].default
+    return f"tood_{variant}" if f"tood_{variant}" in detectors.names() else None
+
+
+def advise(evidence: Evidence) -> Advice:
+    """Choose among every score that was measured.
+
+    The default is kept unless another is better by half a point; a score whose gain on the other half is not surely
+    positive is not recommended.
+    """
+    choice, default = evidence.choice, default_score()
+    best = max(choice, key=lambda name: choice[name])
+    if default in choice and choice[default] >= choice[best] - GAIN:
+        best = default
+    if choice[best] < choice["energy"] + GAIN:
+        best = "energy"
+    gains = {name: _gain(evidence, name, "all") for name in choice}
+    losers = [(name, gain) for name, gain in gains.items() if gain.high < 0 and gain.value <= -GAIN]
+    groups = [scope for scope in evidence.scopes if scope != "all"]
+    return Advice(
+        use=best if gains[best].low > 0 else "energy",
+        basis="ood",
+        tried=len(choice),
+        energy=evidence.estimate("score:energy"),
+        score=evidence.estimate(f"score:{best}"),
+        gain=gains[best],
+        best=best,
+        gains={group: _gain(evidence, best, group) for group in groups} if len(groups) > 1 else {},
+        default=default if default in choice else None,
+        default_gain=gains.get(default) if default else None,
+        losers=tuple(sorted(losers, key=lambda entry: entry[1].value)),
+    )
+
+
+def advise_without_ood(step: Step, source: str | None) -> Advice:
+    """From the calibration set alone: TOOD if old tasks surely lie half a spread below the latest, else energy."""
+    given = step.calibration(source)
+    tasks = step.partition.column_tasks[np.asarray(given.labels)]
+    own = own_energies(given.logits, tasks, step.partition)
+    gap = estimate(*_gap(own, tasks))
+    default = default_score()
+    use = default if default and len(step.partition) > 1 and gap.low >= GAP else "energy"
+    return Advice(use=use, basis="calibration", best=use, default=default, gap=gap)
+
+
+def _gain(evidence: Evidence, name: str, scope: str) -> Estimate:
+    ours, plain = (f"score:{name}", scope), ("score:energy", scope)
+    return estimate(evidence.values[ours] - evidence.values[plain], evidence.draws[ours] - evidence.draws[plain])
+
+
+def _gap(own: Float64Array, tasks: Float64Array) -> tuple[float, Float64Array]:
+    """How far old tasks lie below the latest, in units of the spread within tasks; with resamples."""
+    groups = [own[tasks == task] for task in range(int(tasks.max()) + 1)]
+    spread = max(float(np.sqrt(np.mean([values.var() for values in groups]))), 1e-12)
+    rng = np.random.default_rng(0)
+    means = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1) for values in groups]
+    points = [float(values.mean()) for values in groups]
+    if len(groups) == 1:
+        return 0.0, np.zeros(RESAMPLES)
+    return (points[-1] - float(np.mean(points[:-1]))) / spread, (means[-1] - np.mean(means[:-1], axis=0)) / spread

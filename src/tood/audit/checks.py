@@ -1,0 +1,181 @@
+"""Checks of what people get wrong when they write a run directory: each finding is a sentence with its remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import IntArray
+from tood.audit.bootstrap import Estimate
+from tood.audit.evidence import Evidence, Gap
+from tood.detectors import Outputs
+from tood.energy import energy
+from tood.runs.directory import Run
+from tood.runs.steps import Step
+
+__all__ = ["Finding", "check_energy", "check_step"]
+
+REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")
+CHANCE = 1.5  # times chance: accuracy below this means that labels do not belong to the logits
+SCALE = (0.2, 2.0)  # OOD inputs rarely excite a network more than ID inputs do; twice as much is another preprocessing
+
+
+class Finding(NamedTuple):
+    """Something that is probably wrong with the files, and what to do."""
+
+    check: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.remedy}"
+
+
+def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
+    """Everything that one step shows. The labels are those of the tasks just learned, which the network must know."""
+    sets = {"test.npz": step.test, "calibration.npz": step.calibration(source)}
+    yield from _probabilities(step)
+    for name, outputs in sets.items():
+        yield from _labels(name, outputs, step)
+        yield from _missing(name, outputs, step)
+    yield from _overlap(*sets.values(), step.index)
+    yield from _scale(step)
+
+
+def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Finding]:
+    """Calibration samples that the network was trained on again and again, or that hide the gap."""
+    used = source or run.calibration
+    remedy = "Calibrate on samples that were never trained on, such as a few held out per class."
+    if gap.hidden():
+        yield Finding(
+            "calibration",
+            f"The calibration set ({used}) hides the confidence gap: its mean energies per task run "
+            f"{_run(gap.calibration)}, those of test data {_run(gap.test)}.",
+            remedy,
+        )
+    elif any(word in used.lower() for word in REPLAYED):
+        yield Finding(
+            "calibration",
+            f"The calibration set comes from replayed exemplars ({used}), which a network knows better than new data.",
+            remedy,
+        )
+
+
+def check_energy(evidence: Evidence) -> Iterator[Finding]:
+    """Energy that ranks OOD above ID at the last step."""
+    for scope in [name for name in evidence.scopes if name != "all"]:
+        end = evidence.estimate("end", scope)
+        if end is not None and end.high < 0.5:
+            yield Finding(
+                "below chance",
+                f"Energy is below chance on {scope}-OOD at the last step: AUROC {_interval(end)}. OOD samples get more "
+                "energy than ID samples.",
+                "Check that logits keep their sign, that ID and OOD files are not swapped, and that both were "
+                "preprocessed alike; if so, use no score that reads logits alone.",
+            )
+
+
+def _probabilities(step: Step) -> Iterator[Finding]:
+    logits = np.asarray(step.test.logits)
+    if logits.min() >= 0 and logits.max() <= 1 and logits.shape[1] > 1:
+        yield Finding(
+            "probabilities",
+            "The logits all lie between 0 and 1: they are probabilities. Energy and TOOD need what softmax was applied to.",
+            "Store the output of the last linear layer, before softmax or sigmoid.",
+        )
+    elif logits.max() <= 0 and logits.shape[1] > 1 and float(np.abs(energy(logits)).max()) < 1e-3:
+        yield Finding(
+            "probabilities",
+            "The logits are log-probabilities (log-softmax): their energy is 0 for every sample.",
+            "Store the output of the last linear layer, before log-softmax.",
+        )
+
+
+def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
+    """Labels of the task just learned against the largest logit: near chance they do not belong together."""
+    labels, predicted = np.asarray(outputs.labels), np.asarray(outputs.logits).argmax(axis=1)
+    new = step.partition.column_tasks[labels] == len(step.partition) - 1
+    labels, predicted = labels[new], predicted[new]
+    classes = np.unique(labels)
+    accuracy = float(np.mean(labels == predicted)) if len(labels) else 1.0
+    if step.partition.columns < 2 or accuracy > CHANCE / step.partition.columns or len(labels) < 10:
+        return
+    modes = np.array([np.bincount(predicted[labels == label]).argmax() for label in classes])
+    steady = float(np.mean([np.mean(predicted[labels == c] == mode) for c, mode in zip(classes, modes, strict=True)]))
+    shift = int(np.bincount((modes - classes) % step.partition.columns).argmax())
+    if steady > 0.5 and np.mean((modes - classes) % step.partition.columns == shift) > 0.7:
+        what = f"they are off by {shift if shift <= step.partition.columns // 2 else shift - step.partition.columns}"
+    elif steady > 0.5 and len(np.unique(modes)) > 0.7 * len(classes):
+        what = "they are permuted"
+    else:
+        what = "they are shuffled, or the network has not learned these classes"
+    yield Finding(
+        "labels",
+        f"Labels in {name} do not belong to the logits: accuracy on the newest classes at step {step.index} is "
+        f"{100 * accuracy:.0f} %; {what}.",
+        "Labels are logit columns, counted from 0 in the order of the head.",
+    )
+
+
+def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
+    counts = np.bincount(np.asarray(outputs.labels), minlength=step.partition.columns)
+    missing = step.columns[counts == 0]
+    if len(missing):
+        shown = ", ".join(map(str, missing[:5])) + (" and others" if len(missing) > 5 else "")
+        yield Finding(
+            "missing class",
+            f"{name} has no sample of {len(missing)} of {len(counts)} classes at step {step.index} (columns {shown}).",
+            "Add samples of every class seen: a class without any does not count in figures or statistics.",
+        )
+
+
+def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Finding]:
+    """Rows that stand in both sets. Rows that are not unique in the test set say nothing."""
+    known, own = (_rows(np.asarray(outputs.logits)) for outputs in (test, calibration))
+    values, counts = np.unique(known, return_counts=True)
+    shared = int(np.isin(own, values[counts == 1]).sum())
+    if shared > max(1, 0.01 * len(own)):
+        yield Finding(
+            "overlap",
+            f"{shared} of {len(own)} calibration samples at step {index} are test samples too: their logits are equal.",
+            "Keep the sets apart: figures on samples that a score was fitted on are too good.",
+        )
+
+
+def _scale(step: Step) -> Iterator[Finding]:
+    """One statistic for preprocessing: the median length of features (or centred logits) of OOD against ID."""
+    known = _length(step.test)
+    ratios = {name: _length(outputs) / known for name, outputs in step.ood.items()} if known > 0 else {}
+    for name, ratio in ratios.items():
+        if not SCALE[0] <= ratio <= SCALE[1]:
+            yield Finding(
+                "preprocessing",
+                f"Activations of OOD set {name} at step {step.index} are {ratio:.2g} times as large as those of ID test "
+                "data.",
+                "Check that ID and OOD images went through the same resizing and normalisation.",
+            )
+
+
+def _length(outputs: Outputs) -> float:
+    logits = np.asarray(outputs.logits, dtype=np.float64)
+    rows = np.asarray(outputs.features, dtype=np.float64) if outputs.features is not None else None
+    rows = logits - logits.mean(axis=1, keepdims=True) if rows is None else rows
+    return float(np.median(np.sqrt(np.einsum("nd,nd->n", rows, rows))))
+
+
+def _rows(logits: npt.NDArray[np.floating]) -> IntArray:
+    """A number per row, rounded so that another batch size makes no difference."""
+    weights = np.random.default_rng(0).normal(size=logits.shape[1])
+    projected: IntArray = np.rint(1000 * (np.asarray(logits, dtype=np.float64) @ weights)).astype(np.int64)
+    return projected
+
+
+def _interval(value: Estimate) -> str:
+    return f"{100 * value.value:.1f} ({100 * value.low:.1f} to {100 * value.high:.1f})"
+
+
+def _run(energies: tuple[float, ...]) -> str:
+    return f"{energies[0]:.1f} (oldest) to {energies[-1]:.1f} (latest)"
