@@ -4,8 +4,8 @@
 
 Every class has an axis in feature space and the head reads it. Mechanisms are switched on one by one or together. The
 truth comes from a run with ten times as many samples. The confidence gap is a cause if giving every channel the same
-level there takes away at least a quarter of the loss; another mechanism is, if switching it off takes away a quarter more.
-What two mechanisms do only together may be put down to either.
+level there takes away at least a quarter of the loss; another mechanism is, if switching it off takes away a quarter
+more. What two mechanisms do only together may be put down to either.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tood import Partition
 from tood.audit import audit
 from tood.audit.verdict import Verdict
-from tood import Partition
 from tood.energy import energy, task_energies
 from tood.metrics import auroc
 from tood.runs import Run, write_manifest, write_step
@@ -173,7 +173,11 @@ def drawn(seed: int, mixed: bool = False) -> World:
     single = [("gap",), ("crowding",), ("gap", "crowding"), ("fading",), ("dead",), ()][int(rng.integers(6))]
     chosen = [name for name in ranges if rng.random() < 0.5] if mixed else single
     on = {name: float(rng.uniform(*ranges[name])) for name in chosen}
-    sizes = {"tasks": int(rng.integers(3, 9)), "per_class": int(rng.integers(20, 61)), "ood": int(rng.integers(100, 401))}
+    sizes = {
+        "tasks": int(rng.integers(3, 9)),
+        "per_class": int(rng.integers(20, 61)),
+        "ood": int(rng.integers(100, 401)),
+    }
     return World(**on, **sizes, strength=float(rng.uniform(5, 8)), seed=seed)  # type: ignore[arg-type]
 
 
@@ -222,7 +226,10 @@ def simulate(seeds: int, folder: Path) -> list[tuple[str, float, str, str]]:
 def table(found: list[tuple[str, float, str, str]]) -> list[str]:
     """The confusion table as Markdown lines."""
     kinds = list(dict.fromkeys(kind for kind, *_ in found))
-    lines = ["| made with | true loss | runs | right | undecided | wrong |", "| --- | --- | ---: | ---: | ---: | ---: |"]
+    lines = [
+        "| made with | true loss | runs | right | undecided | wrong |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
     bands = [("below 5 points", 0.0, 0.05), ("5 points or more", 0.05, 2.0)]
     for kind in [*kinds, "all"]:
         for name, low, high in bands:

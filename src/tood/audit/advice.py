@@ -30,8 +30,8 @@ class Advice:
     use:
         A detector's name; ``energy`` if nothing is surely better.
     basis:
-        ``ood``: chosen on half of the OOD samples, all figures from the other half; ``calibration``: from the calibration
-        set alone, since there are no OOD sets.
+        ``ood``: chosen on half of the OOD samples, all figures from the other half; ``calibration``: from the
+        calibration set alone, since there are no OOD sets.
     tried:
         How many scores were compared.
     energy, score, gain:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -146,10 +147,10 @@ def _judgements(evidence: Evidence, tasks: int) -> tuple:  # type: ignore[type-a
 
 
 def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The first finding of each kind and place."""
-    found: dict[tuple[str, str], Finding] = {}
+    """The first of findings that differ in their figures alone."""
+    found: dict[str, Finding] = {}
     for finding in findings:
-        found.setdefault((finding.check, finding.problem.split(" at step ")[0]), finding)
+        found.setdefault(re.sub(r"\(.*?\)|[\d.]+", "", finding.problem), finding)
     return tuple(found.values())
 
 

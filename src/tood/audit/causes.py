@@ -6,8 +6,8 @@ weighed first, since it can be cured after training. Of the rest:
 Crowding: even the newest task is separated from OOD worse at the end than older tasks were when they were new. With
 features, OOD must also have come nearer to ID.
 
-Lost features or dead channels: a task's own channel, in which no gap between tasks enters, separates its samples from OOD
-worse than it did. If distances to the class means of the task show the same, its features are lost; if they still
+Lost features or dead channels: a task's own channel, in which no gap between tasks enters, separates its samples from
+OOD worse than it did. If distances to the class means of the task show the same, its features are lost; if they still
 separate, its channels are dead. What crowding leaves goes to these if they are shown.
 """
 
@@ -45,13 +45,13 @@ class Judgement:
     scope:
         ``near``, ``far``, or ``all`` (both weighted alike).
     state:
-        ``lost`` or ``gained`` if the interval of the loss excludes 0 and the change is at least 2 points; else ``kept``,
-        or ``unsure`` if a loss of 5 points is not excluded.
+        ``lost`` or ``gained`` if the interval of the loss excludes 0 and the change is at least 2 points; else
+        ``kept``, or ``unsure`` if a loss of 5 points is not excluded.
     loss, end:
         D_avg of energy, and its AUROC at the last step.
     gap, crowding, own, left:
-        Points of the loss: given back by re-centring, due to crowding, to old tasks' own evidence, and to nothing shown.
-        They add up to the loss.
+        Points of the loss: given back by re-centring, due to crowding, to old tasks' own evidence, and to nothing
+        shown. They add up to the loss.
     features:
         What distances to a task's own class means lost, in AUROC (None without features).
     shares:

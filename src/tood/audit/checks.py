@@ -41,7 +41,7 @@ def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
     for name, outputs in sets.items():
         yield from _labels(name, outputs, step)
         yield from _missing(name, outputs, step)
-    yield from _overlap(*sets.values(), step.index)
+    yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
     yield from _scale(step)
 
 
@@ -83,7 +83,7 @@ def _probabilities(step: Step) -> Iterator[Finding]:
     if logits.min() >= 0 and logits.max() <= 1 and logits.shape[1] > 1:
         yield Finding(
             "probabilities",
-            "The logits all lie between 0 and 1: they are probabilities. Energy and TOOD need what softmax was applied to.",
+            "The logits all lie between 0 and 1: they are probabilities, on which energy and TOOD mean nothing.",
             "Store the output of the last linear layer, before softmax or sigmoid.",
         )
     elif logits.max() <= 0 and logits.shape[1] > 1 and float(np.abs(energy(logits)).max()) < 1e-3:
@@ -153,8 +153,8 @@ def _scale(step: Step) -> Iterator[Finding]:
         if not SCALE[0] <= ratio <= SCALE[1]:
             yield Finding(
                 "preprocessing",
-                f"Activations of OOD set {name} at step {step.index} are {ratio:.2g} times as large as those of ID test "
-                "data.",
+                f"Activations of OOD set {name} at step {step.index} are {ratio:.2g} times as large as those of ID "
+                "test data.",
                 "Check that ID and OOD images went through the same resizing and normalisation.",
             )
 

@@ -7,7 +7,8 @@ distribution over samples; nothing here decides anything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -83,12 +84,13 @@ class Nearest(NamedTuple):
 class Evidence:
     """Statistics of one run, or of several seeds, by name: values and bootstrap draws.
 
-    Names are ``(what, scope)``. AUROCs, each the mean over old tasks: ``learned`` and ``kept`` (energy at each task's own
-    step and at the last), ``recentred`` (at the last step, every channel re-centred), ``own_learned`` and ``own_kept`` (by
-    the energy of a task's own channel alone), ``features_learned`` and ``features_kept`` (by the distance to the nearest
-    class mean of the task). Further: ``loss`` (``learned`` minus ``kept``: D_avg), ``fresh`` (energy, the newest task, last
-    step), ``end`` (energy, all tasks, last step), ``nearer`` (log of how much nearer OOD has come to ID), ``within`` (accuracy lost when the task is given), ``score:NAME`` (Avg AUROC on the reported half of
-    the OOD samples). ``choice`` holds Avg AUROC on the other half.
+    Names are ``(what, scope)``. AUROCs, each the mean over old tasks: ``learned`` and ``kept`` (energy at each task's
+    own step and at the last), ``recentred`` (at the last step, every channel re-centred), ``own_learned`` and
+    ``own_kept`` (by the energy of a task's own channel alone), ``features_learned`` and ``features_kept`` (by the
+    distance to the nearest class mean of the task). Further: ``loss`` (``learned`` minus ``kept``: D_avg), ``fresh``
+    (energy, the newest task, last step), ``end`` (energy, all tasks, last step), ``nearer`` (log of how much nearer
+    OOD has come to ID), ``within`` (accuracy lost when the task is given), ``score:NAME`` (Avg AUROC on the reported
+    half of the OOD samples). ``choice`` holds Avg AUROC on the other half.
     """
 
     scopes: tuple[str, ...]
@@ -314,7 +316,9 @@ def _levels(known: Float64Array, tasks: IntArray) -> tuple[Float64Array, Float64
     return keep * (means - means.mean()), errors, keep * own
 
 
-def _slopes(known: Float64Array, tasks: IntArray, unknown: Float64Array, by: Float64Array, old: Float64Array) -> Float64Array:
+def _slopes(
+    known: Float64Array, tasks: IntArray, unknown: Float64Array, by: Float64Array, old: Float64Array
+) -> Float64Array:
     """``[tasks]``: how the AUROC on old tasks changes with what is subtracted from each channel, over one error."""
     counts = np.bincount(tasks)
     found = np.zeros(known.shape[1])
@@ -331,7 +335,10 @@ def _slopes(known: Float64Array, tasks: IntArray, unknown: Float64Array, by: Flo
 
 def class_means(step: Step, reference: IntArray) -> tuple[Float64Array, IntArray]:
     """The mean features of each class over the reference samples, and the task of each class."""
-    labels, features = np.asarray(step.test.labels)[reference], np.asarray(step.test.features, dtype=np.float64)[reference]
+    labels, features = (
+        np.asarray(step.test.labels)[reference],
+        np.asarray(step.test.features, dtype=np.float64)[reference],
+    )
     classes = np.unique(labels)
     means = np.stack([features[labels == label].mean(axis=0) for label in classes])
     return means, step.partition.column_tasks[classes]
@@ -367,16 +374,20 @@ def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
     labels, features = np.asarray(step.test.labels), np.asarray(step.test.features)
     order = np.argsort(labels, kind="stable")
     ends = np.searchsorted(labels[order], np.arange(step.partition.columns + 1))
-    by_class = [order[start:stop][: 2 * per_class] for start, stop in zip(ends, ends[1:], strict=False)]
+    by_class = [order[start:stop][: 2 * per_class] for start, stop in itertools.pairwise(ends)]
     reference, others = (np.concatenate([rows[half::2] for rows in by_class]) for half in (0, 1))
     tasks = step.test_tasks()[others]
     if len(np.unique(tasks)) < len(step.partition):
         return None
     most = MOST_LONG if steps > LONG else MOST
-    rows = {name: np.arange(len(outputs.logits))[:: -(-len(outputs.logits) // most)] for name, outputs in step.ood.items()}
+    rows = {
+        name: np.arange(len(outputs.logits))[:: -(-len(outputs.logits) // most)] for name, outputs in step.ood.items()
+    }
     sets = {name: np.asarray(step.ood[name].features)[chosen] for name, chosen in rows.items()}
     ood = {name: np.asarray(nearest_distance(x, features[reference])) for name, x in sets.items()}
-    return Nearest(reference, np.asarray(nearest_distance(features[others], features[reference])), others, tasks, ood, rows)
+    return Nearest(
+        reference, np.asarray(nearest_distance(features[others], features[reference])), others, tasks, ood, rows
+    )
 
 
 def distances(run: Run, steps: int) -> Distances | None:

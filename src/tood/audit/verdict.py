@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tood import detectors
-from tood.audit.advice import Advice
+from tood.audit.advice import GAIN, Advice
 from tood.audit.bootstrap import Estimate
 from tood.audit.causes import LOSS, SHARE, Judgement, named
 from tood.audit.checks import Finding
@@ -76,7 +76,7 @@ class Verdict:
 
     @property
     def cause(self) -> str:
-        """The causes named, joined by "and"; "none" without a loss, "undecided" or "unexplained" if nothing is named."""
+        """The causes named, joined by "and"; else "none" (no loss), "undecided" or "unexplained"."""
         if not self.spoken:
             return "none"
         found = named(self.spoken)
@@ -116,8 +116,8 @@ class Verdict:
         if whole.state == "lost":
             apart = ", ".join(f"{one.scope}-OOD {_points(one.loss)} {_interval(one.loss)}" for one in groups)
             return (
-                f"Energy lost {_points(whole.loss)} points of AUROC {_interval(whole.loss)} on near- and far-OOD together; "
-                f"neither is sure alone: {apart}."
+                f"Energy lost {_points(whole.loss)} points of AUROC {_interval(whole.loss)} on near- and far-OOD "
+                f"together; neither is sure alone: {apart}."
             )
         return f"No loss of energy is sure: {'; '.join(map(_unlost, groups))} (points of AUROC)."
 
@@ -153,8 +153,8 @@ class Verdict:
             apart = ", ".join(f"{group} {_gain(gain)}" for group, gain in advice.gains.items())
             text = f"{_name(advice.use)}: Avg AUROC {before} → {after}, {_gain(advice.gain)}"
             text += f" ({apart}), on OOD samples it was not chosen on, of {advice.tried} scores."
-        loses = advice.default_gain is not None and advice.default != advice.use and advice.default_gain.value < 0
-        if loses and advice.default and advice.default_gain:
+        lost = advice.default_gain is not None and advice.default_gain.value <= -GAIN
+        if lost and advice.default and advice.default_gain:
             text += f" TOOD's default, {_name(advice.default)}, loses here: {_gain(advice.default_gain)}."
         return text
 
@@ -173,8 +173,8 @@ class Verdict:
             ratio, nearer = self.distances.ratio, self.judgements[-1].nearer if self.judgements else None
             came = f", {100 * nearer.value:.0f} % nearer {_interval(nearer)}" if nearer and nearer.value > 0 else ""
             yield (
-                f"In feature space OOD was {ratio[0]:.2f} times as far from ID as ID from itself, and is {ratio[-1]:.2f} "
-                f"times{came}."
+                f"In feature space OOD was {ratio[0]:.2f} times as far from ID as ID from itself, and is "
+                f"{ratio[-1]:.2f} times{came}."
             )
         elif self.tasks > 1:
             yield "There are no features at every step, so crowding cannot be judged."
@@ -187,7 +187,9 @@ class Verdict:
 
 def _agree(one: Judgement, other: Judgement) -> bool:
     """Whether nothing that one judgement names is denied by the other."""
-    open_ = [{*judgement.causes, *(cause for kinds in judgement.undecided for cause in kinds)} for judgement in (one, other)]
+    open_ = [
+        {*judgement.causes, *(cause for kinds in judgement.undecided for cause in kinds)} for judgement in (one, other)
+    ]
     return {*one.causes} <= open_[1] and {*other.causes} <= open_[0]
 
 
@@ -195,9 +197,15 @@ def _explained(one: Judgement) -> str:
     """The causes of one judgement with their shares, what cannot be told apart, and what is left."""
     parts = {"confidence gap": ("gap", one.gap), "crowding": ("crowding", one.crowding)}
     parts |= dict.fromkeys(("lost features", "dead channels"), ("own", one.own))
-    told = [f"{cause}, {_points(parts[cause][1])} points, {_percent(one.shares[parts[cause][0]])}" for cause in one.causes]
+    told = [
+        f"{cause}, {_points(parts[cause][1])} points, {_percent(one.shares[parts[cause][0]])}" for cause in one.causes
+    ]
     text = " and ".join(told) + " of the loss" * bool(told)
-    measured = {"gap": "re-centring gives back", "crowding": "crowding explains", "own": "old tasks' own channels explain"}
+    measured = {
+        "gap": "re-centring gives back",
+        "crowding": "crowding explains",
+        "own": "old tasks' own channels explain",
+    }
     shares = ", ".join(f"{words} {_percent(one.shares[name])}" for name, words in measured.items())
     if one.undecided:
         kinds = "; ".join(" or ".join(kinds) for kinds in one.undecided)
@@ -208,7 +216,8 @@ def _explained(one: Judgement) -> str:
     left = 1 - sum(one.shares[name].value for name in {parts[cause][0] for cause in one.causes})
     if told and not one.undecided and left >= 0.05:
         text += f"; {100 * left:.0f} % is left unexplained"
-    return text[0].upper() + text[1:] + "." + ("" if one.features else " Without features lost features and dead channels look alike." * ("dead channels" in text))
+    alike = one.features is None and "dead channels" in text
+    return text[0].upper() + text[1:] + "." + " Features would tell the last two apart." * alike
 
 
 def _unlost(one: Judgement) -> str:
@@ -223,8 +232,7 @@ def _unlost(one: Judgement) -> str:
 
 def _name(detector: str) -> str:
     """The title of a detector and, if it differs, the name to type."""
-    known = detectors.classes().get(detector)
-    title = str(getattr(known, "title", detector))
+    title = detectors.title(detector)
     return title if title.lower() == detector else f"{title} (`{detector}`)" if title != detector else detector
 
 

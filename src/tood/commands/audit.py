@@ -25,8 +25,8 @@ def command(
 ) -> None:
     """Judge run directories: how much OOD detection was lost, why, and which score to use.
 
-    RUN needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it. Several RUNs
-    that differ in their seed alone are judged together. The verdict is kept in RUN/verdict.json.
+    RUN needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it. Several
+    RUNs that differ in their seed alone are judged together. The verdict is kept in RUN/verdict.json.
 
     \b
     Examples:
@@ -128,7 +128,14 @@ def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], table
     for group, verdict in groups:
         lines += [f"## {', '.join(str(one.run.path) for one in group)}", ""] if len(groups) > 1 else []
         lines += [f"- {name}: {text}" for name, text in verdict.card().items()]
-        lines += ["", *verdict.sentences(), "", *map(str, verdict.findings), *(f"Note: {n}." for n in verdict.notes), ""]
+        lines += [
+            "",
+            *verdict.sentences(),
+            "",
+            *map(str, verdict.findings),
+            *(f"Note: {n}." for n in verdict.notes),
+            "",
+        ]
     write_text(out / "verdict.md", "\n".join(lines))
 
 

@@ -16,7 +16,7 @@ from tood.energy import energy, task_energies
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, linear_cka, nearest_distance
 from tood.report.appearance import label
-from tood.report.summary import learner_label
+from tood.report.summary import learner_label, run_name
 from tood.runs.directory import Run
 from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, trajectory
 from tood.runs.score import Scorer, scores
@@ -58,7 +58,7 @@ class Measured:
     @property
     def name(self) -> str:
         """A short name for people: ``iCaRL on digits, seed 0``."""
-        return f"{label(self.learner)} on {self.run.stream}" + ("" if self.seed is None else f", seed {self.seed}")
+        return run_name(self.run, label(self.learner))
 
     @cached_property
     def has_outputs(self) -> bool:

@@ -9,18 +9,29 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tood.files import write_text
+from tood.files import file_name, write_text
 from tood.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["EXTENSIONS", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
+__all__ = ["EXTENSIONS", "print_tables", "printable", "to_csv", "to_latex", "to_markdown", "write_tables"]
 
 EXTENSIONS = {"md": "md", "csv": "csv", "latex": "tex"}
 _LATEX = str.maketrans(
-    {"_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "↑": r"$\uparrow$", "↓": r"$\downarrow$", "±": r"$\pm$"}
+    {
+        **{character: rf"\{character}" for character in "_%&#${}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "↑": r"$\uparrow$",
+        "↓": r"$\downarrow$",
+        "±": r"$\pm$",
+        "→": r"$\rightarrow$",
+    }
 )
+_MARKDOWN = str.maketrans({"|": "&#124;", "<": "&lt;", ">": "&gt;", "[": r"\[", "]": r"\]"})
+_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet runs
 
 
 def to_markdown(table: Table) -> str:
@@ -29,7 +40,8 @@ def to_markdown(table: Table) -> str:
     lines = [_pipes(head), _pipes(["---", *["---:"] * len(table.columns)])]
     for label, cells in table.rows:
         lines.append(_pipes([label, *map(_markdown_cell, cells, table.columns)]))
-    return "\n".join([f"**{table.title}**", "", *lines, "", *(f"- {note}" for note in table.notes)]) + "\n"
+    title = printable(table.title).translate(_MARKDOWN)
+    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {_note(note)}" for note in table.notes)]) + "\n"
 
 
 def to_csv(tables: Iterable[Table]) -> str:
@@ -39,7 +51,7 @@ def to_csv(tables: Iterable[Table]) -> str:
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
     writer.writeheader()
     for table in tables:
-        writer.writerows(table.records())
+        writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in table.records())
     return out.getvalue()
 
 
@@ -56,7 +68,7 @@ def to_latex(table: Table) -> str:
         lines.append(
             " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]) + r" \\"
         )
-    lines += [" & ".join([table.corner, *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
+    lines += [" & ".join([_tex(table.corner), *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
     for label, cells in table.rows:
         lines.append(" & ".join([_tex(label), *map(_latex_cell, cells, table.columns)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
@@ -71,20 +83,22 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
 
     console = console or Console()
     for table in tables:
-        console.print(Text(table.title, style="bold"))
+        console.print(Text(printable(table.title), style="bold"))
         for part in _parts(table, console.width):
             shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
             shown.add_column(table.corner, no_wrap=True)
             for column in part:
                 heading = f"{table.columns[column].group}\n{table.columns[column].name}".lstrip("\n")
-                shown.add_column(Text(heading), justify="right", no_wrap=True)
+                shown.add_column(Text(printable(heading, keep="\n")), justify="right", no_wrap=True)
             for label, cells in table.rows:
                 texts = (_plain_cell(cells[column], table.columns[column]) for column in part)
                 bold = ("bold" if (cell := cells[column]) and cell.best else "" for column in part)
-                shown.add_row(Text(label), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True)))
+                shown.add_row(
+                    Text(printable(label)), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True))
+                )
             console.print(shown)
         for note in table.notes:
-            console.print(Text(note, style="dim"))
+            console.print(Text(printable(note), style="dim"))
         console.print()
 
 
@@ -92,7 +106,7 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     """Write every table as Markdown and LaTeX, and all of them as one CSV; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {folder / "tables.csv": to_csv(tables), folder / "tables.md": "\n".join(map(to_markdown, tables))}
-    contents |= {folder / f"{table.name}.tex": to_latex(table) for table in tables}
+    contents |= {folder / f"{file_name(table.name)}.tex": to_latex(table) for table in tables}
     for path, text in contents.items():
         write_text(path, text)
     return list(contents)
@@ -147,9 +161,26 @@ def _latex_cell(cell: Cell | None, column: Column) -> str:
     return _figure(cell, column, strong, lambda std: rf"\,{{\scriptsize$\pm${std}}}")
 
 
+def printable(text: str, keep: str = "") -> str:
+    """Text without control characters: an escape sequence in a name must not reach a terminal or break a table."""
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
+
+
+def _csv_cell(value: object) -> object:
+    """A text that a spreadsheet would run as a formula gets a quote in front."""
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def _pipes(entries: Iterable[str]) -> str:
-    return f"| {' | '.join(entry.replace('|', '&#124;') for entry in entries)} |"
+    return f"| {' | '.join(printable(entry).translate(_MARKDOWN) for entry in entries)} |"
+
+
+def _note(text: str) -> str:
+    return printable(text).replace("<", "&lt;")
 
 
 def _tex(text: str) -> str:
-    return text.translate(_LATEX).replace("`", "")
+    return printable(text).translate(_LATEX).replace("`", "")

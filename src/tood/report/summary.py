@@ -69,6 +69,12 @@ def learner_label(run: Run) -> str:
     return with_options(learner, options if isinstance(options, dict) else {})
 
 
+def run_name(run: Run, learner: str) -> str:
+    """A name for people, without what the manifest does not say: ``iCaRL on digits, seed 0``, ``my-run``."""
+    stream, seed = run.manifest.get("stream"), run.manifest.get("seed")
+    return learner + (f" on {stream}" if stream else "") + ("" if seed is None else f", seed {seed}")
+
+
 def with_options(learner: str, options: Mapping[str, Any]) -> str:
     """``lwf (alpha=3.0, ce=new)``; the learner alone where there are none."""
     named = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))

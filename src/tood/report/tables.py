@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tood import detectors
-from tood.report.appearance import label, spread
+from tood.report.appearance import label as title_of
+from tood.report.appearance import spread
 from tood.report.summary import (
     ACCURACY,
     HIGHER_IS_BETTER,
@@ -21,8 +22,10 @@ from tood.report.summary import (
     Summary,
     best_keys,
     collect,
+    learner_label,
     on_its_own,
     ranks,
+    run_name,
 )
 from tood.runs.directory import Run
 from tood.runs.metrics_file import accuracy, trajectory
@@ -145,9 +148,10 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 
         oldest = [float(values[step, 0]) for values in means.values()]
         figures = [*seen, *oldest, float(pooled[step])]
         rows.append((str(step), tuple(Cell(Summary(100 * figure, 0.0, 1)) for figure in figures)))
-    columns = [Column(group, label(name)) for group in ("tasks seen", "task 0") for name in names]
+    columns = [Column(group, title_of(name)) for group in ("tasks seen", "task 0") for name in names]
     note = "AUROC: (near + far) / 2. Accuracy: all test data seen."
-    title = f"{run.learner} on {run.stream}: AUROC and accuracy after each step, percent"
+    name = run_name(run, title_of(learner_label(run)))
+    title = f"{name}: AUROC and accuracy after each step, percent"
     return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood import __version__
-from tood.audit.audits import FEATURES, audit
+from tood.audit import read_verdict
 from tood.metrics import Trajectory
 from tood.report.appearance import label, spread
 from tood.report.gather import Measured, StepScores, score_steps
@@ -33,7 +33,7 @@ TABLE = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
 BINS = 100
 DISTRIBUTIONS = 6  # detectors with score distributions, a run
 DECIMALS = 5
-NO_OUTPUTS = "The outputs of this run are not in its directory any more, so there are figures but no judgement."
+NOT_AUDITED = "This run has not been audited since its figures were measured: `tood audit` writes the verdict."
 
 
 def content(measured: Sequence[Measured], reference: Mapping[Key, Summary]) -> Json:
@@ -54,12 +54,11 @@ def content(measured: Sequence[Measured], reference: Mapping[Key, Summary]) -> J
 
 
 def _verdict(one: Measured) -> Json:
-    if not one.has_outputs:
-        return {"run": one.name, "cause": "not known", "sentences": [NO_OUTPUTS]}
-    candidates = [name for name, _ in FEATURES if name in one.detectors]
-    verdict = audit(one.run, ["energy", *candidates]).verdict
-    cause = "hardly any loss" if verdict.cause == "none" else verdict.cause
-    return {"run": one.name, "cause": cause, "sentences": verdict.sentences()}
+    found = read_verdict(one.run)
+    if found is None:
+        return {"run": one.name, "cause": "not known", "card": None, "sentences": [NOT_AUDITED], "findings": []}
+    words = {name: found[name] for name in ("cause", "card", "sentences")}
+    return {"run": one.name, **words, "findings": [finding["text"] for finding in found["findings"]]}
 
 
 def _overall(summaries: Mapping[Key, Summary]) -> list[str]:

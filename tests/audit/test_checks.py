@@ -1,0 +1,112 @@
+"""Each mistake, made on purpose, gets its sentence; a clean run gets none."""
+
+import numpy as np
+import pytest
+
+from tood.audit import audit
+from tood.runs import Run
+
+
+def change(path, names, function):
+    """Rewrite arrays of some outputs at every step."""
+    for file in sorted(path.glob("steps/*/outputs/**/*.npz")):
+        if any(name in file.as_posix() for name in names):
+            with np.load(file) as stored:
+                arrays = dict(stored)
+            np.savez(file, **function(arrays, file))
+
+
+def findings(path):
+    return {finding.check: str(finding) for finding in audit(Run(path), ["energy"]).verdict.findings}
+
+
+def softmax(arrays, file):
+    e = np.exp(arrays["logits"] - arrays["logits"].max(axis=1, keepdims=True))
+    return arrays | {"logits": e / e.sum(axis=1, keepdims=True)}
+
+
+def log_softmax(arrays, file):
+    logits = arrays["logits"].astype(np.float64)
+    return arrays | {"logits": logits - np.logaddexp.reduce(logits, axis=1)[:, None]}
+
+
+def test_a_clean_run_gets_no_finding(build, tmp_path):
+    assert findings(build(tmp_path / "run", gap=0.3)) == {}
+
+
+@pytest.mark.parametrize(("function", "word"), [(softmax, "probabilities"), (log_softmax, "log-probabilities")])
+def test_probabilities(build, tmp_path, function, word):
+    path = build(tmp_path / "run")
+    change(path, ["outputs"], function)
+    assert word in findings(path)["probabilities"]
+
+
+def test_labels_off_by_one_and_permuted(tmp_path):
+    """Tasks of four classes in order, so that a shift stays within the task."""
+    from tood.runs import write_manifest, write_step
+
+    rng = np.random.default_rng(0)
+    run = write_manifest(tmp_path / "run", [[0, 1, 2, 3], [4, 5, 6, 7]], far=["noise"])
+
+    def write(mapping):
+        for step in range(2):
+            labels = np.repeat(np.arange(4 * (step + 1)), 15)
+            part = lambda: 6 * np.eye(8)[labels] + rng.normal(size=(len(labels), 8))  # noqa: B023, E731
+            given = {"labels": np.array([4 * (c // 4) + mapping[c % 4] for c in labels])}
+            sets = {name: {"logits": part(), **given} for name in ("test", "calibration")}
+            write_step(run.path, step, **sets, ood={"noise": rng.normal(size=(80, 8))})
+        return findings(run.path)
+
+    assert "labels" not in write([0, 1, 2, 3])
+    assert "off by" in write([3, 0, 1, 2])["labels"] and "permuted" in write([2, 3, 1, 0])["labels"]
+
+
+def test_shuffled_labels(build, tmp_path):
+    path = build(tmp_path / "run")
+    rng = np.random.default_rng(0)
+    change(path, ["calibration.npz"], lambda arrays, file: arrays | {"labels": np.roll(arrays["labels"], 10)})
+    found = findings(path)
+    assert "calibration.npz" in found["labels"] and "test.npz" not in found["labels"]
+    assert rng is not None
+
+
+def test_calibration_from_the_test_set(build, tmp_path):
+    path = build(tmp_path / "run")
+
+    def copied(arrays, file):
+        with np.load(file.parent / "test.npz") as test:
+            return {name: test[name][::4] for name in test.files}
+
+    change(path, ["calibration.npz"], copied)
+    assert "calibration samples at step 0 are test samples too" in findings(path)["overlap"]
+
+
+def test_replayed_exemplars_and_a_hidden_gap(build, tmp_path):
+    replayed = findings(build(tmp_path / "a", calibration={"source": "memory"}))
+    assert "replayed exemplars (memory)" in replayed["calibration"]
+    hidden = findings(build(tmp_path / "b", gap=2.5, hidden=0.9))
+    assert "hides the confidence gap" in hidden["calibration"] and "never trained on" in hidden["calibration"]
+
+
+def test_energy_below_chance(build, tmp_path):
+    path = build(tmp_path / "run")
+    change(path, ["ood/far"], lambda arrays, file: arrays | {"logits": arrays["logits"] + 20})
+    found = findings(path)
+    assert "below chance on far-OOD" in found["below chance"] and "near" not in found["below chance"]
+
+
+def test_a_class_without_samples(build, tmp_path):
+    path = build(tmp_path / "run")
+
+    def without(arrays, file):
+        keep = arrays["labels"] != 3
+        return {name: values[keep] for name, values in arrays.items()}
+
+    change(path, ["calibration.npz"], without)
+    assert "no sample of 1 of 2 classes at step 0 (columns 3)" in findings(path)["missing class"]
+
+
+def test_ood_on_another_scale(build, tmp_path):
+    path = build(tmp_path / "run")
+    change(path, ["ood/far_a"], lambda arrays, file: arrays | {"features": 9 * arrays["features"]})
+    assert "OOD set far_a" in findings(path)["preprocessing"]
