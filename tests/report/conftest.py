@@ -57,6 +57,7 @@ def make_run(
     **more: Any,
 ) -> Path:
     """Write and measure a run. ``fade``: how much of an old task's scale is lost; ``turn``: how fast features move."""
+    from tood.audit import ensure_verdict
     from tood.runs.directory import Run, write_manifest
     from tood.runs.measure import measure
     from tood.runs.score import Scorer
@@ -95,6 +96,7 @@ def make_run(
         )
         move = move + spin @ move
     measure(Run(path), [Scorer(name) for name in detectors])
+    ensure_verdict(Run(path))
     return path
 
 

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from tood import ToodError
-from tood.audit import audit
+from tood.audit import audit, ensure_verdict
 from tood.cli import cli
 from tood.paper.reference import reported
 from tood.report import figures
@@ -232,8 +232,11 @@ def test_the_page_recommends_what_it_measured_best(build: Callable[..., Path], t
             outputs["logits"] = outputs["logits"] + 20.0  # OOD is louder than anything known
             outputs["features"] = -np.abs(outputs["features"]) - 1.0  # and lies where nothing known does
             np.savez(path, **outputs)
-    expected = audit(run, names).verdict.recommended
-    assert expected is not None and expected.detector in ("tood_joint", "typicality")
+    expected = audit(run, names).verdict.advice.use
+    assert expected in ("tood_joint", "typicality")
     measure(run, [Scorer(name) for name in names])
     shown = data_of(write_page([run], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert f"Use {expected.name}:" in shown["verdicts"][0]["sentences"][-1]
+    assert shown["verdicts"][0]["card"] is None  # of other figures: the page says so, and does not score
+    ensure_verdict(run)
+    shown = data_of(write_page([run], tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert f"(`{expected}`)" in shown["verdicts"][0]["card"]["use"]

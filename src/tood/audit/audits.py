@@ -6,25 +6,26 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tood import detectors
 from tood.audit.advice import advise, advise_without_ood, default_score
 from tood.audit.causes import judge
 from tood.audit.checks import Finding, check_calibration, check_energy, check_step
 from tood.audit.evidence import Collector, Evidence, combine, energy_gap, from_logs
-from tood.audit.verdict import Verdict, write_verdict
+from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
 from tood.runs.directory import Run
 from tood.runs.measure import default_scorers, figures
-from tood.runs.metrics_file import accuracy, save_metrics, trajectory
+from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Audit", "audit", "audit_seeds"]
+__all__ = ["Audit", "audit", "audit_seeds", "ensure_verdict"]
 
 Progress = Callable[[int, str], object]
 
@@ -45,7 +46,7 @@ class Audit(NamedTuple):
 
 def audit(
     run: Run,
-    detectors: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
     calibration: str | None = None,
     progress: Progress | None = None,
 ) -> Audit:
@@ -55,8 +56,8 @@ def audit(
     ----------
     run:
         A run with its steps complete from 0 on.
-    detectors:
-        Only these in the figures; None: every one that the run can compute.
+    names:
+        Only these detectors in the figures; None: every one that the run can compute.
     calibration:
         Another source of calibration samples than the one in use.
     progress:
@@ -67,11 +68,11 @@ def audit(
     notes say so.
     """
     steps = _check(run)
-    scorers, notes = default_scorers(run, detectors, calibration)
+    scorers, notes = default_scorers(run, names, calibration)
     own = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
     collector = Collector(run, steps)
     writable = os.access(run.path, os.W_OK)
-    plain = detectors is None and calibration in (None, run.calibration)
+    plain = names is None and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
         measured = figures(run, _merged(scorers, own), keep=writable, progress=progress, watch=collector)
         table = _rows_of(measured.table, [scorer.detector for scorer in scorers])
@@ -85,6 +86,19 @@ def audit(
                 save_metrics(table, run.metrics_path)
             write_verdict(run, verdict)
     return Audit(run, verdict, table, evidence)
+
+
+def ensure_verdict(run: Run) -> dict[str, Any] | None:
+    """The verdict on a measured run: as kept, else from the detectors that were measured; None without outputs."""
+    kept = read_verdict(run)
+    if kept is not None or not run.steps():
+        return kept
+    measured = [name for name in detectors_of(load_metrics(run.path)) if name in detectors.names()]
+    found = audit(run, measured)
+    if os.access(run.path, os.W_OK):
+        with run.lock():
+            write_verdict(run, found.verdict)
+    return found.verdict.to_dict()
 
 
 def audit_seeds(audits: Sequence[Audit]) -> Verdict:

@@ -36,6 +36,7 @@ def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
     Example:
       tood demo --out runs/demo
     """
+    from tood.commands.report import page_verdicts
     from tood.errors import ToodError
     from tood.report.page.write import write_page
     from tood.report.render import print_tables
@@ -60,7 +61,7 @@ def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
         print_tables(tables)
         for line in _in_words(collect(measured)):
             click.echo(line)
-    page = write_page(runs, out / "report" / "report.html")
+    page = write_page(runs, out / "report" / "report.html", verdicts=page_verdicts(runs))
     click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. Page: {page.resolve()}", err=as_json)
 
 

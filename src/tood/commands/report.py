@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from tood.runs import Run
 
 
 @click.command()
@@ -79,7 +82,17 @@ def command(
     elif not (want_tables or as_json):
         from tood.report.page.write import write_page
 
-        click.echo(f"The page: {write_page(runs, folder / 'report.html', reported())}", err=True)
+        page = write_page(runs, folder / "report.html", reported(), page_verdicts(runs))
+        click.echo(f"The page: {page}", err=True)
+
+
+def page_verdicts(runs: list[Run]) -> dict[Path, dict[str, Any] | None]:
+    """The verdicts that a page shows; runs that have none are audited first."""
+    from tood.audit import ensure_verdict
+    from tood.report.gather import Measured
+    from tood.report.page.content import chosen_runs
+
+    return {one.run.path: ensure_verdict(one.run) for one in chosen_runs([Measured(run) for run in runs])}
 
 
 def _print(tables: list[Any], form: str) -> None:

@@ -119,6 +119,7 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
 
 def _report(runs: list[Run], folder: Path) -> None:
     """Write tables beside the paper's, figures, and the page."""
+    from tood.commands.report import page_verdicts
     from tood.paper.reference import reported
     from tood.report.figures import draw_all
     from tood.report.page.write import write_page
@@ -130,7 +131,8 @@ def _report(runs: list[Run], folder: Path) -> None:
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(runs, folder / "figures")
-    click.echo(f"Tables, figures and the page: {write_page(runs, folder / 'report.html', reported())}")
+    page = write_page(runs, folder / "report.html", reported(), page_verdicts(runs))
+    click.echo(f"Tables, figures and the page: {page}")
 
 
 def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -36,15 +37,22 @@ DECIMALS = 5
 NOT_AUDITED = "This run has not been audited since its figures were measured: `tood audit` writes the verdict."
 
 
-def content(measured: Sequence[Measured], reference: Mapping[Key, Summary]) -> Json:
-    """Everything the page shows, of runs in the order given; published figures stand beside ours."""
+def chosen_runs(measured: Sequence[Measured]) -> list[Measured]:
+    """The first seed of each learner on each stream: those with a card and score distributions."""
     first = {(one.run.stream, one.learner): one for one in reversed(measured)}
-    chosen = [one for one in measured if first[one.run.stream, one.learner] is one]
+    return [one for one in measured if first[one.run.stream, one.learner] is one]
+
+
+def content(
+    measured: Sequence[Measured], reference: Mapping[Key, Summary], verdicts: Mapping[Path, Json | None]
+) -> Json:
+    """Everything the page shows, of runs in the order given; published figures stand beside ours."""
+    chosen = chosen_runs(measured)
     metrics = METRICS[: 3 if len(measured) > MANY else None]
     summaries = collect([(one.run, one.table) for one in measured])
     return {
         "version": __version__,
-        "verdicts": [_verdict(one) for one in chosen],
+        "verdicts": [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen],
         "overall": _overall(summaries),
         "accuracy": _rows(summaries, (ACCURACY,), reference),
         "table": _rows(summaries, TABLE, reference),
@@ -53,8 +61,7 @@ def content(measured: Sequence[Measured], reference: Mapping[Key, Summary]) -> J
     }
 
 
-def _verdict(one: Measured) -> Json:
-    found = read_verdict(one.run)
+def _verdict(one: Measured, found: Json | None) -> Json:
     if found is None:
         return {"run": one.name, "cause": "not known", "card": None, "sentences": [NOT_AUDITED], "findings": []}
     words = {name: found[name] for name in ("cause", "card", "sentences")}

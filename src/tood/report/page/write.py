@@ -28,7 +28,12 @@ __all__ = ["write_page"]
 SCRIPTS = ("d3.min.js", "plot.umd.min.js", "common.js", "charts.js", "page.js")
 
 
-def write_page(runs: Iterable[Run], path: Path, reference: Mapping[Key, Summary] | None = None) -> Path:
+def write_page(
+    runs: Iterable[Run],
+    path: Path,
+    reference: Mapping[Key, Summary] | None = None,
+    verdicts: Mapping[Path, dict[str, Any] | None] | None = None,
+) -> Path:
     """Write the page of a set of runs.
 
     Parameters
@@ -39,6 +44,8 @@ def write_page(runs: Iterable[Run], path: Path, reference: Mapping[Key, Summary]
         The HTML file.
     reference:
         Published figures, shown beside ours.
+    verdicts:
+        By run directory; those that the runs hold where it has none. The page never scores.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def write_page(runs: Iterable[Run], path: Path, reference: Mapping[Key, Summary]
     if not measured:
         raise ToodError("runs: expected at least one, found none")
     path = Path(path)
-    text = render(content(measured, reference or {}), _title(measured))
+    text = render(content(measured, reference or {}, verdicts or {}), _title(measured))
     write_text(path, text)
     return path
 
