@@ -23,6 +23,7 @@ from tood.audit import audit, ensure_verdict
 from tood.cli import cli
 from tood.paper.reference import reported
 from tood.report import figures
+from tood.report.appearance import label
 from tood.report.gather import Measured, StepScores, score_steps
 from tood.report.page.content import histograms
 from tood.report.page.write import write_page
@@ -239,4 +240,4 @@ def test_the_page_recommends_what_it_measured_best(build: Callable[..., Path], t
     assert shown["verdicts"][0]["card"] is None  # of other figures: the page says so, and does not score
     ensure_verdict(run)
     shown = data_of(write_page([run], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert f"(`{expected}`)" in shown["verdicts"][0]["card"]["use"]
+    assert shown["verdicts"][0]["card"]["use"].startswith(f"{label(expected)}")
