@@ -18,7 +18,7 @@ from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
 from tood.runs.directory import Run
 from tood.runs.measure import default_scorers, figures
-from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
+from tood.runs.metrics_file import RAW, accuracy, detectors_of, load_metrics, save_metrics, trajectory
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
 
@@ -149,7 +149,9 @@ def _verdict(
         gap=gap,
         distances=from_logs(collector.distances) if len(collector.distances) == tasks else None,
         calibration=calibration or run.calibration,
-        logits="the logits as stored",
+        logits="the corrected logits, as the learner answers; raw ones are measured beside them"
+        if any(Step(run, index).corrected for index in range(tasks))
+        else "the logits as stored",
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
         findings=_unique(findings),
         notes=notes,
@@ -186,9 +188,9 @@ def _merged(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
 
 
 def _rows_of(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Accuracy, and the figures of these detectors with their defaults."""
+    """Accuracy, and the figures of these detectors with their defaults, on raw logits too if there are any."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    wanted = pc.and_(pc.is_in(table["detector"], pa.array(names)), pc.equal(table["settings"], ""))
+    wanted = pc.and_(pc.is_in(table["detector"], pa.array(names)), pc.is_in(table["settings"], pa.array(["", RAW])))
     return table.filter(pc.or_(wanted, pc.is_null(table["detector"]))).combine_chunks()
