@@ -19,6 +19,7 @@ from tood.report.appearance import label
 from tood.report.gather import Measured
 from tood.report.summary import Key, Summary
 from tood.runs import Run
+from tood.runs.metrics_file import load_metrics, save_metrics
 
 VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
 
@@ -47,11 +48,11 @@ def test_signs_by_hand():
     assert icarl.paper == pytest.approx(0.5) and icarl.ours == -1.0
     assert bic.paper == pytest.approx(3.4) and bic.ours == pytest.approx(0.2) and bic.agrees
     deviations = [reported()[Key("cifar10", "icarl", name, "avg_auroc")].std for name in ("energy", VARIANTS[1])]
-    assert icarl.spread == max(deviations) == 1.5 and not icarl.told  # 0.5 is less than its seeds differ
+    assert icarl.spread == max(deviations) == 1.5 and not icarl.significant  # 0.5 is less than its seeds differ
     assert icarl.agrees and not icarl._replace(ours=-1.6).agrees and not icarl._replace(ours=1.6).agrees
     assert icarl._replace(ours=-1.6, own_spread=0.2).agrees
-    assert bic.told and (bic.own_spread, bic.seeds) == (0.0, 1) and not bic._replace(ours=-0.1).agrees
-    assert bic._replace(paper=0.1, spread=None).told  # one seed: its sign is all there is
+    assert bic.significant and (bic.own_spread, bic.seeds) == (0.0, 1) and not bic._replace(ours=-0.1).agrees
+    assert bic._replace(paper=0.1, spread=None).significant  # one seed: its sign is all there is
     key = Key("cifar10", "bic", VARIANTS[1], "avg_auroc")
     several = next(s for s in signs(ours | {key: Summary(50.2, 0.7, 3)}, reported()) if s.learner == "bic")
     assert (several.own_spread, several.seeds) == (0.7, 3)
@@ -133,9 +134,7 @@ def test_fine_tuning_is_compared_with_calibrating():
 
     def of(ours):
         found = {claim.text: claim for claim in claims(ours, reported())}
-        return (
-            next(c for text, c in found.items() if word in text) for word in ("what BER changes", "without training")
-        )
+        return (next(c for text, c in found.items() if word in text) for word in ("by BER has", "without training"))
 
     change, better = of(measured((68.0, 75.0), (71.0, 60.0)))
     assert (change.ours, change.paper, change.holds) == ("+3.0", "+7.6", True)
@@ -219,9 +218,9 @@ def test_the_pages_say_what_is_there_and_what_is_missing(kept):
     )
     assert ", 2 seeds |" in of_icarl and "| one seed |" in of_der
     words = [line.rsplit(" | ")[-1] for line in index.split("### Claims")[1].split("###")[0].splitlines()[6:-1]]
-    held, failed, unsure = (words.count(word) for word in ("yes |", "**no** |", "cannot be told |"))
+    held, failed, unsure = (words.count(word) for word in ("yes |", "**no** |", "unclear |"))
     assert held + failed + unsure == len(words) and unsure > held
-    assert f"{held} hold here, {failed} do not, {unsure} cannot be told." in index
+    assert f"{held} hold here, {failed} do not, {unsure} are unclear." in index
     assert "commit `0123abc`" in index and "commit `0123abc`" in tables
     assert "`tood reproduce table1 --preset cpu`" in tables
     row = next(line for line in tables.splitlines() if line.startswith("| energy |"))
@@ -280,7 +279,7 @@ def test_a_run_without_features_has_no_drift(kept, tmp_path):
     assert relation([point], "drift", "f_avg") is None
 
 
-def test_causes_are_told_by_the_kept_figures_alone(kept, tmp_path):
+def test_claims_about_causes_need_only_collected_runs(kept, tmp_path):
     own = read_collected(kept)
     found = {claim.text: claim for claim in mechanism_claims(own)}
     seeds = [one for one in own if one.run.learner == "icarl"]
@@ -293,7 +292,7 @@ def test_causes_are_told_by_the_kept_figures_alone(kept, tmp_path):
         return next(claim for text, claim in found.items() if part in text)
 
     energies, oods = (mean(one.along[name] for one in seeds) for name in ("task0_energy", "ood_energy"))
-    sinks = claim("sinks to that of OOD")
+    sinks = claim("falls to that of OOD")
     assert sinks.ours == f"{energies[0]:.1f} to {energies[-1]:.1f}, OOD within {oods.min():.1f} to {oods.max():.1f}"
     assert sinks.paper == "18 to 6, OOD within 6 to 8"
     assert sinks.holds is bool(energies[-1] < energies[0] and energies[-1] - oods[-1] < (energies[0] - oods[0]) / 2)
@@ -308,11 +307,11 @@ def test_causes_are_told_by_the_kept_figures_alone(kept, tmp_path):
     loses = claim("loses more AUROC")
     assert f"AUROC {plain[0]:.1f} to {plain[-1]:.1f}, lowest {plain.min():.1f};" in loses.ours
     assert loses.holds is bool(plain[0] - plain[-1] > accuracy[0] - accuracy[-1])
-    assert claim("gives most of that").ours == f"{(tood - plain).sum() / (plain[0] - plain).sum():.0%}"
+    assert claim("restores most of that").ours == f"{(tood - plain).sum() / (plain[0] - plain).sum():.0%}"
     assert claim("falls, with every learner").ours.endswith("of 2")
-    assert claim("halves at least").holds is not True  # two learners
+    assert claim("at least halves").holds is not True  # two learners
     bare = [one._replace(along={}) for one in own]
-    assert not any("SVHN" in claim.text or "sinks" in claim.text for claim in mechanism_claims(bare))
+    assert not any("SVHN" in claim.text or "falls to" in claim.text for claim in mechanism_claims(bare))
 
 
 def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build, tmp_path):
@@ -366,7 +365,7 @@ def test_runs_with_options_stand_apart(kept, tmp_path):
     assert "cifar10, seed 0: lwf (alpha=3.0, ce=new), er (epochs=3), " in after  # not a run of that name
 
 
-def test_a_relation_is_told_only_where_its_interval_tells():
+def test_a_correlation_is_judged_by_its_interval():
     rng = np.random.default_rng(5)
 
     def holds(forgetting, part):
@@ -380,7 +379,7 @@ def test_a_relation_is_told_only_where_its_interval_tells():
 
     rising = np.arange(12.0) + rng.normal(size=12)
     flat = rng.normal(size=40)
-    for part, expected in (("goes along with accuracy forgetting", True), ("drift does not go along", False)):
+    for part, expected in (("correlates with accuracy forgetting", True), ("drift does not correlate", False)):
         assert holds(rising, part) is expected
         assert holds(flat, part) is not expected
         assert holds(-rising, part) is False  # a relation, and not the one that is meant
@@ -475,3 +474,23 @@ def test_what_was_written_by_hand_and_drawn_is_on_the_page(kept, tmp_path):
     ]
     places = [index.index(part) for part in parts]
     assert places == sorted(places)
+
+
+def test_raw_and_corrected_logits_and_the_implementation_are_named(build, tmp_path):
+    """BiC is kept with both kinds of logits, and each table says which learners and which logits it shows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    path = build(tmp_path / "run", tasks=3, per_class=10, detectors=("energy", *VARIANTS))
+    table = load_metrics(path)
+    scores = table.filter(pc.is_valid(table["detector"]))
+    settings = pa.array(['{"logits": "raw"}'] * len(scores), table.schema.field("settings").type)
+    raw = scores.set_column(table.column_names.index("settings"), table.schema.field("settings"), settings)
+    save_metrics(pa.concat_tables([table, raw]), path / "metrics.parquet")
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps({**manifest, "preset": "released"}))
+    collect_runs([Run(path)], tmp_path / "kept", commit="abc")
+    tables = write_results(tmp_path / "kept", tmp_path / "pages")[1].read_text()
+    assert "| energy (logits=raw) |" in tables and "| energy |" in tables
+    assert "before its bias correction" in tables
+    assert "## Preset `released`: as the authors ran it" in tables and "Learners: as the authors ran it." in tables

@@ -1,4 +1,4 @@
-"""Where our figures agree with the paper's: signs, orders and ranks, from the summaries of both."""
+"""Comparison with the paper's tables: signs of gains, orders of learners, ranks of detectors, claims."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ __all__ = [
 ]
 
 Summaries = Mapping[Key, Summary]
-VIT = "timm:vit_base_patch16_224+pretrained"  # as sweeps/vit.yaml has it
-STREAMS = ("cifar10", "cifar100")  # of the settings that the paper counts
+VIT = "timm:vit_base_patch16_224+pretrained"  # the network in sweeps/vit.yaml
+STREAMS = ("cifar10", "cifar100")  # the paper counts settings on these
 FEATURE_DETECTORS = ("mds", "vim", "nnguide")
-FEWEST = 3  # learners or settings, below which a claim about most of them, or their mean, shows nothing
+FEWEST = 3  # learners or settings needed to judge a claim about most of them or their mean
 
 
 class Sign(NamedTuple):
-    """TOOD minus energy, Avg AUROC in points, by the paper and by us."""
+    """Gain of a TOOD variant over energy in points of Avg AUROC, in the paper and here."""
 
     stream: str
     learner: str
     detector: str
     paper: float
     ours: float
-    spread: float | None  # the larger of the deviations over seeds that the paper gives the two; None with one seed
-    own_spread: float  # the same of ours, 0 with one seed
-    seeds: int  # ours
+    spread: float | None  # the paper's larger deviation over seeds of the two; None with one seed
+    own_spread: float  # the same here; 0 with one seed
+    seeds: int  # here
 
     @property
-    def told(self) -> bool:
-        """The paper's difference is more than its seeds differ among themselves: there is a sign to reproduce."""
-        return self.spread is None or abs(self.paper) > self.spread + 1e-9  # figures of one decimal
+    def significant(self) -> bool:
+        """Whether the paper's gain exceeds its deviation over seeds, so that there is a sign to reproduce."""
+        return self.spread is None or abs(self.paper) > self.spread + 1e-9  # the paper rounds to one decimal
 
     @property
     def agrees(self) -> bool:
-        """Same sign; where the paper has no sure change, no more change than deviations, its own and ours, explain."""
-        if self.told:
+        """Same sign; if the paper's gain is not significant, a gain here within both deviations."""
+        if self.significant:
             return self.paper * self.ours > 0
         return abs(self.ours) <= (self.spread or 0.0) + self.own_spread
 
 
 class Order(NamedTuple):
-    """Learners, best first; of the pairs that the paper's seeds tell apart, how many stand the same way round."""
+    """Learners, best first, and how many pairs have the same order; only pairs the paper's seeds separate count."""
 
     stream: str
     by: str
@@ -71,7 +71,7 @@ class Order(NamedTuple):
 
 
 class Rank(NamedTuple):
-    """The place of a TOOD variant among ``of`` detectors, 1 for the best."""
+    """Rank of a TOOD variant among ``of`` detectors; 1 is best."""
 
     stream: str
     learner: str
@@ -83,7 +83,7 @@ class Rank(NamedTuple):
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim in words, the paper's figures and ours, and whether it holds; None where too little was measured."""
+    """A claim of the paper, its numbers, ours, and whether it holds; None if too little was measured."""
 
     text: str
     paper: str
@@ -91,12 +91,12 @@ class Claim:
     holds: bool | None
 
     def __post_init__(self) -> None:
-        # NumPy's True is not True; whoever counts by identity would miss it.
+        # NumPy's True is not True, and claims are counted by equality with Python's.
         object.__setattr__(self, "holds", None if self.holds is None else bool(self.holds))
 
 
 def reference() -> dict[Key, Summary]:
-    """The paper's tables, the one of ViT-B/16 among them, under the names that our runs have."""
+    """The paper's tables, including the one of ViT-B/16, with the learner names of our runs."""
     found = reported()
     for row in table_rows("table4_vit.csv"):
         learner = f"{row['method']} (network={VIT})"
@@ -109,7 +109,7 @@ def reference() -> dict[Key, Summary]:
 
 
 def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:
-    """Of every (stream, learner, variant) that both have."""
+    """One sign per stream, learner and variant that both have."""
     found = []
     for stream, learner in _pairs(ours, theirs):
         for detector in TOOD_VARIANTS:
@@ -124,7 +124,7 @@ def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:
 
 
 def learner_orders(ours: Summaries, theirs: Summaries) -> list[Order]:
-    """By accuracy and by Avg AUROC of energy and of both variants, where both have two learners or more."""
+    """Orders by accuracy and by Avg AUROC of energy and both variants, on streams where both have two learners."""
     measures = {"accuracy": ("-", ACCURACY), "energy AUROC": ("energy", "avg_auroc")}
     measures |= {f"{name} AUROC": (name, "avg_auroc") for name in TOOD_VARIANTS}
     found = []
@@ -143,7 +143,7 @@ def learner_orders(ours: Summaries, theirs: Summaries) -> list[Order]:
 
 
 def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
-    """The rank of each variant by Avg AUROC among the detectors that both have."""
+    """Rank of each variant by Avg AUROC among the detectors that both have."""
     found = []
     for stream, learner in _pairs(ours, theirs):
         keys = {k for k in ours if k[:2] == (stream, learner) and k.metric == "avg_auroc" and k in theirs}
@@ -155,7 +155,7 @@ def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
 
 
 def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
-    """What the paper says of its tables, checked on the learners that both have; a setting is a learner on a stream."""
+    """The paper's claims about its tables, on the learners that both have. A setting is a learner on a stream."""
     compared = [sign for sign in signs(ours, theirs) if sign.learner in LEARNERS]
     for detector in TOOD_VARIANTS:
         own = [s for s in compared if s.detector == detector and s.stream in STREAMS]
@@ -185,14 +185,14 @@ def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
 
 
 def _forgetting(ours: Summaries) -> Iterator[Claim]:
-    """Detectors that read features forget too; TOOD forgets less than energy."""
+    """Claims: detectors that read features forget too; TOOD forgets less than energy."""
     keys = [
         Key(stream, learner, name, "d_avg") for stream in STREAMS for learner in LEARNERS for name in FEATURE_DETECTORS
     ]
     positive = [ours[key].mean > 0 for key in keys if key in ours]
     if positive:
         text = f"{', '.join(map(label, FEATURE_DETECTORS))} forget as well (D_avg above 0) in most settings"
-        yield Claim(text, "said", f"{sum(positive)} of {len(positive)}", enough(positive, is_most(positive)))
+        yield Claim(text, "stated", f"{sum(positive)} of {len(positive)}", enough(positive, is_most(positive)))
     for detector in TOOD_VARIANTS:
         pairs = _settings(ours, ours, detector, "d_avg")
         lower = {after[:2]: ours[after].mean < ours[before].mean for after, before in pairs}
@@ -200,12 +200,12 @@ def _forgetting(ours: Summaries) -> Iterator[Claim]:
         better = sum(lower[after[:2]] and ours[after].mean > ours[before].mean for after, before in last)
         if lower:
             text = f"{label(detector)} has a lower D_avg than energy in most settings"
-            said = f"{sum(lower.values())} of {len(lower)}; in {better} of them old tasks end above energy's AUROC"
-            yield Claim(text, "most", said, enough(lower, is_most(lower.values())))
+            counts = f"{sum(lower.values())} of {len(lower)}; in {better} of them old tasks end above energy's AUROC"
+            yield Claim(text, "most", counts, enough(lower, is_most(lower.values())))
 
 
 def _fine_tuning(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
-    """Table 2: fine-tuning a head (BER) against calibrating after training."""
+    """Claims of Table 2: fine-tuning a head (BER) against calibration after training."""
     wins = []
     for stream, learner in _pairs(ours, theirs):
         base = learner.removesuffix("+ber")
@@ -214,7 +214,7 @@ def _fine_tuning(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
         tuned, plain = (Key(stream, name, "energy", "avg_auroc") for name in (learner, base))
         if all(key in figures for key in (tuned, plain) for figures in (ours, theirs)):
             changes = [figures[tuned].mean - figures[plain].mean for figures in (theirs, ours)]
-            text = f"{stream}, {label(base)}: what BER changes of energy's Avg AUROC, same sign"
+            text = f"{stream}, {label(base)}: the change of energy's Avg AUROC by BER has the same sign"
             yield Claim(text, f"{changes[0]:+.1f}", f"{changes[1]:+.1f}", changes[0] * changes[1] > 0)
         for metric, sign in (("avg_auroc", 1), ("avg_fpr95", -1)):
             calibrated = [Key(stream, base, name, metric) for name in TOOD_VARIANTS]
@@ -230,7 +230,7 @@ def _fine_tuning(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
 
 
 def _settings(theirs: Summaries, ours: Summaries, detector: str, metric: str) -> list[tuple[Key, Key]]:
-    """The keys of a detector and of energy in every setting that both have."""
+    """Keys of a detector and of energy in every setting that both have."""
     pairs = [
         (Key(stream, learner, detector, metric), Key(stream, learner, "energy", metric))
         for stream in STREAMS
@@ -240,7 +240,7 @@ def _settings(theirs: Summaries, ours: Summaries, detector: str, metric: str) ->
 
 
 def _most(text: str, settings: Sequence[tuple[bool, bool]]) -> Iterator[Claim]:
-    """A claim about most settings, counted on the paper's side and on ours; nothing where there are none."""
+    """A claim about most settings, counted in the paper and here; none if there are no settings."""
     if settings:
         there, here = ([setting[side] for setting in settings] for side in (0, 1))
         counts = [f"{sum(of)} of {len(of)}" for of in (there, here)]
@@ -248,7 +248,7 @@ def _most(text: str, settings: Sequence[tuple[bool, bool]]) -> Iterator[Claim]:
 
 
 def is_most(of: Collection[bool]) -> bool:
-    """More than half of them."""
+    """Whether more than half are true."""
     return sum(of) > len(of) / 2
 
 
@@ -259,5 +259,5 @@ def _pairs(ours: Summaries, theirs: Summaries) -> list[tuple[str, str]]:
 
 
 def enough(of: Sized, holds: bool) -> bool | None:
-    """Whether a claim about learners or settings holds; None where they are too few."""
+    """``holds``, or None if there are too few learners or settings to judge."""
     return holds if len(of) >= FEWEST else None

@@ -1,4 +1,4 @@
-"""What the paper says of causes, checked on runs as they were kept: drift, the confidence gap, crowding (CIFAR-10)."""
+"""The paper's claims about causes on CIFAR-10, checked on collected runs: drift, confidence gap, crowding."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tood.report.tables import LEARNERS
 
 __all__ = ["Relation", "mechanism_claims", "relation"]
 
-STREAM = "cifar10"  # that the paper's figures on causes are of
-SHOWN = "icarl"  # the learner that they show
-STRONG = 0.7  # a correlation that must be ruled out before "does not go along" holds
+STREAM = "cifar10"  # the stream of the paper's figures on causes
+SHOWN = "icarl"  # the learner in these figures
+STRONG = 0.7  # a claim of no correlation holds if a stronger one is excluded
 
 
 class Relation(NamedTuple):
-    """Pearson's r over learners, a learner being one point; what remains of it without any one of them."""
+    """Pearson's r over learners, one point per learner, and its range when any one learner is left out."""
 
     r: float
     p: float
@@ -35,8 +35,8 @@ class Relation(NamedTuple):
 
     @property
     def sign(self) -> int | None:
-        """1 or -1 where the 95 % interval leaves out 0 with all learners and without any one; 0 where it rules out a
-        strong relation; None where it is too wide to tell.
+        """1 or -1 if the 95 % interval excludes 0, also without any one learner; 0 if it excludes a strong correlation;
+        None if it is too wide to judge.
         """
         without = [_interval(r, self.learners - 1) for r in (self.lowest, self.highest)]
         low, high = _interval(self.r, self.learners)
@@ -47,19 +47,19 @@ class Relation(NamedTuple):
         return 0 if max(-low, high) < STRONG else None
 
     def __str__(self) -> str:
-        without = f"{self.lowest:.2f} to {self.highest:.2f} without any one"
+        without = f"{self.lowest:.2f} to {self.highest:.2f} leaving one out"
         return f"r = {self.r:.2f} ({without}), p = {self.p:.3f}, {self.learners} learners"
 
 
 def mechanism_claims(own: Sequence[Collected]) -> Iterator[Claim]:
-    """The claims of the figures cka, main_panel, whisker and nn_distance, and the abstract's about accuracy.
+    """Claims of the figures cka, main_panel, whisker and nn_distance, and the abstract's claim about accuracy.
 
     Parameters
     ----------
     own:
-        Runs of one preset; those of other streams are passed over.
+        Runs of one preset; those of other streams are ignored.
     """
-    # BER and other networks aside: the former has its learner's features, the latter are no other learners.
+    # Without BER, which has its learner's features, and without other networks, which are not other learners.
     own = [one for one in own if one.run.stream == STREAM and on_its_own(learner_label(one.run))]
     known = {row["finding"]: row["value"] for row in table_rows("findings.csv")}
     yield from _relations(own, known)
@@ -70,9 +70,9 @@ def mechanism_claims(own: Sequence[Collected]) -> Iterator[Claim]:
 
 
 def relation(points: Iterable[Mapping[str, Any]], one: str, other: str) -> Relation | None:
-    """How two figures that points have, such as ``"drift"`` and ``"d_avg"``, go along over learners.
+    """Correlation over learners of two values of the points, such as ``"drift"`` and ``"d_avg"``.
 
-    A learner is one point, the mean over its seeds. None with fewer than four learners, or where one is constant.
+    A learner is one point, the mean over its seeds. None with fewer than four learners, or if a value is constant.
     """
     by_learner: dict[str, list[tuple[float, float]]] = {}
     for point in points:
@@ -85,12 +85,12 @@ def relation(points: Iterable[Mapping[str, Any]], one: str, other: str) -> Relat
     if any(np.ptp(part, axis=0).min() == 0 for part in parts):
         return None
     (r, p), *without = (correlation(*part.T) for part in parts)
-    rest = [found[0] for found in without]
+    rest = [r_without for r_without, _ in without]
     return Relation(r, p, len(means), min(rest), max(rest))
 
 
 def _interval(r: float, count: int) -> tuple[float, float]:
-    """95 % by Fisher's transformation."""
+    """95 % confidence interval by Fisher's transformation."""
     if count < 4:
         return -1.0, 1.0
     middle, reach = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), 1.96 / np.sqrt(count - 3)
@@ -98,16 +98,22 @@ def _interval(r: float, count: int) -> tuple[float, float]:
 
 
 def _relations(own: Sequence[Collected], known: Mapping[str, str]) -> Iterator[Claim]:
-    """What goes along with what, over learners: ``True`` where the paper sees a relation, ``False`` where none."""
+    """Claims about correlations over learners; the third entry says whether the paper sees one."""
     points = [one.point | _severity(one) | _of_features(one) for one in own]
     r_d, p_d, r_f, p_f = (known[f"drift and {name}: {letter}"] for name in ("D_avg", "F_avg") for letter in "rp")
-    old = "does not go along with accuracy on old tasks"
+    old = "does not correlate with accuracy on old tasks"
     stated = (
-        ("drift", "d_avg", False, "feature drift does not go along with OOD forgetting D_avg", f"r = {r_d}, p = {p_d}"),
-        ("drift", "f_avg", True, "feature drift goes along with accuracy forgetting", f"r = {r_f}, p < {p_f}"),
+        (
+            "drift",
+            "d_avg",
+            False,
+            "feature drift does not correlate with OOD forgetting D_avg",
+            f"r = {r_d}, p = {p_d}",
+        ),
+        ("drift", "f_avg", True, "feature drift correlates with accuracy forgetting", f"r = {r_f}, p < {p_f}"),
         ("old_accuracy", "d_avg", False, f"OOD forgetting of energy {old}", "weakly"),
         ("old_accuracy", "mds_d_avg", False, f"OOD forgetting of MDS {old}", "weakly"),
-        ("closed", "gain", True, "TOOD gains most where task 0's energy came nearest to OOD's", "said"),
+        ("closed", "gain", True, "TOOD gains most if task 0's energy came closest to OOD's", "stated"),
     )
     for one, other, expected, text, theirs in stated:
         found = relation(points, one, other)
@@ -117,7 +123,7 @@ def _relations(own: Sequence[Collected], known: Mapping[str, str]) -> Iterator[C
 
 
 def _severity(one: Collected) -> dict[str, float]:
-    """``closed``: the share of the gap between task 0's and OOD's mean energy that is gone, mean over later steps."""
+    """``closed``: share of the gap between the mean energies of task 0 and OOD that is lost, mean over later steps."""
     if not one.along or len(one.along["task0_energy"]) < 2:
         return {}
     gap = np.subtract(one.along["task0_energy"], one.along["ood_energy"])
@@ -130,7 +136,7 @@ def _of_features(one: Collected) -> dict[str, float]:
 
 
 def _first_task(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, str]) -> Iterator[Claim]:
-    """Task 0 keeps its accuracy and loses its AUROC; TOOD gives most of that back."""
+    """Claims: task 0 keeps its accuracy and loses its AUROC; TOOD restores most of it."""
     lost = {}
     for learner, seeds in learners.items():
         measured = [Measured(one.run) for one in seeds]
@@ -146,16 +152,16 @@ def _first_task(learners: Mapping[str, Sequence[Collected]], known: Mapping[str,
             ours = f"AUROC {_way(plain, 1)}, lowest {plain.min():.1f}; accuracy {_way(accuracy, 1)}"
             yield Claim(text, theirs, ours, lost[learner])
             gone, back = float((plain[0] - plain).sum()), float((calibrated - plain).sum())
-            text = f"{STREAM}, {label(SHOWN)}: TOOD (robust anchor) gives most of that AUROC back, all steps together"
+            text = f"{STREAM}, {label(SHOWN)}: TOOD (robust anchor) restores most of that AUROC, summed over steps"
             share = f"{back / gone:.0%}" if gone > 0 else "nothing was lost"
             yield Claim(text, "most", share, back > gone / 2 if gone > 0 else None)
     if lost:
         text = f"{STREAM}: task 0 loses more AUROC of energy than accuracy, with most learners"
-        yield Claim(text, "said", f"{sum(lost.values())} of {len(lost)}", enough(lost, is_most(lost.values())))
+        yield Claim(text, "stated", f"{sum(lost.values())} of {len(lost)}", enough(lost, is_most(lost.values())))
 
 
 def _energies(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, str]) -> Iterator[Claim]:
-    """Task 0's energy sinks to that of OOD, which stays where it is."""
+    """Claims: the energy of task 0 falls to that of OOD, which does not change."""
     sinks, closes, closed = {}, {}, {}
     for learner, seeds in learners.items():
         if not all(one.along for one in seeds):
@@ -166,7 +172,7 @@ def _energies(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, s
         closes[learner] = bool(gap[1:].mean() < gap[0] / 2)
         closed[learner] = bool(gap[-1] < gap[0] / 2)
         if learner == SHOWN:
-            text = f"{STREAM}, {label(SHOWN)}: the mean energy of task 0 sinks to that of OOD"
+            text = f"{STREAM}, {label(SHOWN)}: the mean energy of task 0 falls to that of OOD"
             first, last = (known[f"task 0: mean energy, {when} step"] for when in ("first", "last"))
             theirs = f"{first} to {last}, OOD within {known['task 0: mean energy of OOD']}"
             ours = f"{_way(energy, 1)}, OOD within {ood.min():.1f} to {ood.max():.1f}"
@@ -174,13 +180,13 @@ def _energies(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, s
     if sinks:
         text = f"{STREAM}: task 0's mean energy falls, with every learner"
         yield Claim(text, "4 of 4", f"{sum(sinks.values())} of {len(sinks)}", _every(sinks))
-        text = f"{STREAM}: what task 0's mean energy lies above OOD's halves at least, with every learner"
+        text = f"{STREAM}: the lead of task 0's mean energy over OOD's at least halves, with every learner"
         ours = f"{sum(closes.values())} of {len(closes)} over later steps, {sum(closed.values())} at the last"
         yield Claim(text, "4 of 4", ours, _every(closes))
 
 
 def _crowding(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, str]) -> Iterator[Claim]:
-    """OOD samples come nearer to ID ones in feature space."""
+    """Claims: OOD samples come closer to ID samples in feature space."""
     nearer: dict[str, dict[str, bool]] = {"nearest": {}, "distance_ratio": {}}
     for learner, seeds in learners.items():
         for name in nearer:
@@ -191,31 +197,31 @@ def _crowding(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, s
                     paper = np.array(
                         [float(known[f"OOD to its nearest ID sample, {w} step"]) for w in ("first", "last")]
                     )
-                    text = f"{STREAM}, {label(SHOWN)}: SVHN comes nearer to ID samples in feature space (median)"
+                    text = f"{STREAM}, {label(SHOWN)}: SVHN comes closer to ID samples in feature space (median)"
                     theirs, ours = (f"{_way(x, 2)} ({x[-1] / x[0] - 1:+.0%})" for x in (paper, along))
                     yield Claim(text, theirs, ours, nearer[name][learner])
     units = {
-        "nearest": "SVHN comes nearer to ID samples",
-        "distance_ratio": "OOD comes nearer to ID samples in units of their own distances",
+        "nearest": "SVHN comes closer to ID samples",
+        "distance_ratio": "OOD comes closer to ID samples in units of their own distances",
     }
     for name, words in units.items():
         if nearer[name]:
-            found = nearer[name]
-            count = f"{sum(found.values())} of {len(found)}"
+            closer = nearer[name]
+            count = f"{sum(closer.values())} of {len(closer)}"
             text = f"{STREAM}: {words}, with most learners"
-            yield Claim(text, "said", count, enough(found, is_most(found.values())))
+            yield Claim(text, "stated", count, enough(closer, is_most(closer.values())))
 
 
-def _every(found: Mapping[str, bool]) -> bool | None:
-    """Whether something is so with every learner; None where they are too few and no exception was seen."""
-    return enough(found, True) if all(found.values()) else False
+def _every(holds: Mapping[str, bool]) -> bool | None:
+    """Whether something holds for every learner; None if it does but they are too few."""
+    return enough(holds, True) if all(holds.values()) else False
 
 
 def _way(values: Float64Array, digits: int) -> str:
-    """``8.1 to 4.1``: from the first to the last."""
+    """``8.1 to 4.1``: the first value and the last."""
     return f"{values[0]:.{digits}f} to {values[-1]:.{digits}f}"
 
 
 def _mean(seeds: Iterable[Any]) -> Float64Array:
-    found: Float64Array = np.mean([np.asarray(values, dtype=np.float64) for values in seeds], axis=0)
-    return found
+    mean: Float64Array = np.mean([np.asarray(values, dtype=np.float64) for values in seeds], axis=0)
+    return mean
