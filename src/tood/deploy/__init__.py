@@ -1,1 +1,6 @@
-"""Deployment: calibration of a live stream, drift detection, and scoring of files of logits."""
+"""Deployment: live calibration, drift detection, and scoring of files of logits."""
+
+from tood.deploy.drift import Drift, DriftMonitor
+from tood.deploy.live import LiveTOOD
+
+__all__ = ["Drift", "DriftMonitor", "LiveTOOD"]

@@ -1,185 +1,308 @@
-"""Has the stream left what was calibrated? Incoming energies against calibrated ones, task by task."""
+"""Drift detection for deployed scores: has the traffic changed since calibration, and in which way?"""
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array, FloatArray, IntArray, as_array, floats, indices
+from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration import NORMAL_CONSISTENCY, TOOD, least_spread
-from tood.decision.ranks import check_share, finite
+from tood.decision import Conformal, score_and_assign
+from tood.decision.conformal import file_of, from_file
+from tood.decision.ranks import Ranks, check_share
+from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
+from tood.files import read_tensors, write_tensors
 
-__all__ = ["Drift", "DriftMonitor", "kolmogorov_smirnov"]
+__all__ = ["Drift", "DriftMonitor"]
 
-FEWEST = 20  # samples of a task, below which it is not tested
-
-
-def kolmogorov_smirnov(first: Any, second: Any) -> tuple[float, float]:
-    """The largest distance between two empirical distribution functions, and its two-sided p-value.
-
-    The p-value is the limiting one (Smirnov 1939): from 20 samples each it is practically never too small, and for few
-    samples too large by up to 0.1, so that alarms are rather rarer than promised.
-
-    Parameters
-    ----------
-    first, second:
-        ``[n]`` and ``[m]``, numbers from two continuous distributions.
-
-    Examples
-    --------
-    >>> distance, p_value = kolmogorov_smirnov(np.arange(50.0), np.arange(50.0) + 25)
-    >>> distance, p_value < 1e-5
-    (0.5, True)
-    """
-    a, b = np.sort(finite(first, "first")), np.sort(finite(second, "second"))
-    both = np.concatenate([a, b])
-    gaps = np.searchsorted(a, both, side="right") / len(a) - np.searchsorted(b, both, side="right") / len(b)
-    distance = float(np.abs(gaps).max())
-    x = distance * np.sqrt(len(a) * len(b) / (len(a) + len(b)))
-    if x < 0.2:  # the series needs many terms there, and is 1 to twelve digits
-        return distance, 1.0
-    k = np.arange(1, 101)
-    return distance, float(np.clip(2 * np.sum((-1.0) ** (k - 1) * np.exp(-2 * (k * x) ** 2)), 0.0, 1.0))
+KIND = "tood-monitor"
+FEWEST = 20  # reference samples per task, and samples in the window, from which on there is anything to compare
+SETTINGS = ("alpha", "reject", "window", "seed")
 
 
 class Drift(NamedTuple):
-    """What :meth:`DriftMonitor.report` says; arrays ``[N]``, NaN for tasks with too few samples to tell."""
+    """Result of :meth:`DriftMonitor.report`; arrays ``[N]`` have one entry per task."""
 
-    samples: IntArray  # incoming, in the window
-    distance: Float64Array  # Kolmogorov-Smirnov: the most by which the share accepted at any threshold can be off
-    p_value: Float64Array  # corrected for the number of tasks (Holm)
-    shift: Float64Array  # of the median, in calibrated σ (1.4826 MAD)
-    spread: Float64Array  # MAD over calibrated MAD
+    rows: int  # inputs so far
+    rejected: int  # of them rejected
+    rejected_before: float  # share of the reference that is rejected
+    unknowns_e_value: float  # largest so far
+    more_unknowns: bool
+    samples: IntArray  # accepted inputs so far, per winning task
+    e_value: Float64Array  # largest so far
+    shift: Float64Array  # of the median energy in the latest window, in σ of the reference (1.4826 MAD); NaN: too few
+    spread: Float64Array  # MAD of the latest window over that of the reference; NaN: too few
     drifted: npt.NDArray[np.bool_]
+    enough: npt.NDArray[np.bool_]  # enough samples that an alarm was possible
 
     @property
     def recalibrate(self) -> bool:
-        """Has any task drifted?"""
+        """Whether accepted inputs of any task have drifted: new labelled samples are needed."""
         return bool(self.drifted.any())
 
     def __str__(self) -> str:
-        lines = [
-            f"task {t}: median moved by {self.shift[t]:+.2f} σ, spread × {self.spread[t]:.2f}, distance "
-            f"{self.distance[t]:.2f} (p = {self.p_value[t]:.1g}, {self.samples[t]} samples): recalibrate it"
-            for t in np.flatnonzero(self.drifted)
-        ]
-        return "\n".join(lines) or "no task has drifted"
+        lines = []
+        if self.more_unknowns:
+            share = self.rejected / max(1, self.rows)
+            lines.append(
+                f"more unknowns: {share:.1%} of {self.rows:,} inputs rejected, {self.rejected_before:.1%} of the "
+                f"reference (e-value {self.unknowns_e_value:.2g}): look at the rejected inputs"
+            )
+        for t in np.flatnonzero(self.drifted):
+            moved = f"median energy moved by {self.shift[t]:+.2f} σ, spread × {self.spread[t]:.2f}"
+            lines.append(
+                f"task {t}: accepted inputs have drifted: {moved} (e-value {self.e_value[t]:.2g}, "
+                f"{self.samples[t]:,} inputs): collect labelled samples of its classes and calibrate again"
+            )
+        if self.more_unknowns and self.recalibrate:
+            lines.append(
+                "both at once: drift can cause rejections, and accepted unknown inputs can look like drift; label a "
+                "sample of accepted and rejected inputs, and do not calibrate on this traffic without labels"
+            )
+        elif self.more_unknowns:
+            lines.append(
+                "accepted inputs look as before; do not calibrate on this traffic, it would accept the unknown"
+            )
+        elif self.recalibrate:
+            lines.append("do not calibrate on this traffic without labels: unknown inputs may be among it")
+        few = np.flatnonzero(~self.enough & ~self.drifted)
+        if len(few):
+            lines.append(f"not enough samples yet: task {', '.join(map(str, few))}")
+        return "\n".join(lines) or "no drift"
 
 
 class DriftMonitor:
-    """Watches the energies of accepted inputs in their winning task's channel.
+    """Anytime-valid drift detector: compares incoming inputs with a reference sample, per task.
 
-    Known and incoming samples pass the same gate (winning task, threshold), so that without drift they have the same
-    distribution, and a report raises a false alarm with probability at most ``alpha``, all tasks together. Ask for a
-    report once a window has been renewed; of r reports, ``r * alpha`` false ones are to be expected.
+    Two questions are kept apart. *More unknowns*: do more inputs than in the reference have low scores? *The known have
+    drifted*: do the energies of accepted inputs, in the channel of their winning task, move or spread? Each is a
+    conformal test martingale (:mod:`tood.deploy.martingale`). If reference and traffic are exchangeable, the
+    probability that any alarm is ever raised, however long the monitor runs and however often it is asked, is at most
+    ``alpha``: half of it for the unknowns, half for the N tasks together. It holds for any size of the reference.
+
+    The interface is that of river's drift detectors: :meth:`update`, :attr:`drift_detected`. An alarm stays until
+    :meth:`reset` or a new :meth:`fit`; each of these spends ``alpha`` anew.
 
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`.
-    window:
-        How many of its latest samples a task is judged by.
+        A fitted :class:`~tood.TOOD`, or a :class:`~tood.decision.Conformal`, whose thresholds are then used.
     alpha:
-        The probability of a false alarm in one report.
-    tolerance:
-        Drift is reported from this distance on: smaller ones, however significant, change the share accepted at any
-        threshold by less.
+        The probability that stationary traffic ever raises an alarm.
+    reject:
+        The share of the reference that is rejected; decides which inputs count as accepted.
     threshold:
-        Only inputs whose score reaches it count, such as ``float(conformal.thresholds(0.05))``; none: all do.
+        Accept inputs whose score exceeds it, in place of ``reject``: a number, or one per task.
+    window:
+        How many of the latest accepted inputs per task the reported shift and spread describe.
+    seed:
+        Of the draws that make p-values uniform.
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
-    >>> labels = np.repeat(np.arange(4), 200)
-    >>> def draw(shift): return rng.normal(size=(800, 4)) + 6 * np.eye(4)[labels] + shift
-    >>> cal = TOOD([[0, 1], [2, 3]]).fit(draw(0), labels)
-    >>> monitor = DriftMonitor(cal).fit(draw(0))
+    >>> def draw(shift=0.0):
+    ...     return rng.normal(size=(600, 4)) + 6 * np.eye(4)[rng.integers(0, 4, 600)] + shift
+    >>> logits = draw()
+    >>> cal = TOOD([[0, 1], [2, 3]]).fit(logits, logits.argmax(axis=1))
+    >>> monitor = DriftMonitor(cal).fit(draw())
+    >>> monitor.update(draw()).drift_detected
+    False
     >>> monitor.update(draw(np.array([-2, -2, 0, 0]))).report().drifted.tolist()
     [True, False]
     """
 
     def __init__(
         self,
-        cal: TOOD,
-        window: int = 500,
+        cal: TOOD | Conformal,
         alpha: float = 0.01,
-        tolerance: float = 0.1,
-        threshold: float | None = None,
+        reject: float = 0.05,
+        threshold: Any = None,
+        window: int = 500,
+        seed: int = 0,
     ) -> None:
-        self.cal = cal
-        self.window = window
+        check_share("alpha", alpha)
+        check_share("reject", reject)
+        if window < FEWEST:
+            raise ToodError(f"window: expected {FEWEST} samples or more, found {window}")
+        if isinstance(cal, Conformal) and threshold is None:
+            threshold = cal.thresholds(reject)
+        self.cal: Any = cal.cal if isinstance(cal, Conformal) else cal
         self.alpha = alpha
-        self.tolerance = tolerance
+        self.reject = reject
         self.threshold = threshold
+        self.window = window
+        self.seed = seed
 
     def fit(self, logits: Any) -> DriftMonitor:
-        """Remember the energies of in-distribution samples ``[n, C]``, at best held-out ones; no labels are needed."""
-        check_share("alpha", self.alpha)
-        if self.window < FEWEST:
-            raise ToodError(f"window: expected {FEWEST} samples or more, found {self.window}")
-        self._known = self._energies(logits)
-        if sum(map(len, self._known)) == 0:
+        """Take a reference sample ``[n, C]``; no labels are needed.
+
+        Held-out in-distribution samples, or ordinary traffic if some share of unknown inputs is ordinary. Samples that
+        the network or the calibrator was fitted to look different from new ones and raise false alarms.
+        """
+        scores, tasks, energies = self._read(logits)
+        if len(scores) == 0:
+            raise ToodError("logits: expected reference samples, found none")
+        # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
+        # traffic above it are still exchangeable, because the k-th score itself is not accepted.
+        threshold = Ranks(scores).threshold(self.reject) if self.threshold is None else self.threshold
+        self._limit = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (len(self.cal.partition_),)).copy()
+        accepted = scores > self._limit[tasks]
+        if not accepted.any():
             raise ToodError("logits: expected samples that reach the threshold, found none")
-        self._incoming = [np.empty(0) for _ in self._known]
+        self._rejected_before = float(1 - accepted.mean())
+        self._scores = scores
+        self._energies = [energies[accepted & (tasks == t)] for t in range(len(self._limit))]
+        return self.reset()
+
+    def reset(self) -> DriftMonitor:
+        """Forget the traffic and its alarms; the reference stays."""
+        self._fitted()
+        self._rng = np.random.default_rng(self.seed)
+        self._unknowns = ExchangeabilityTest(self._scores, lower_bets(self.reject), self._rng)
+        self._drifts = [ExchangeabilityTest(values, two_sided_bets, self._rng) for values in self._energies]
+        self._latest = [np.empty(0) for _ in self._energies]
         return self
 
     def update(self, logits: Any) -> DriftMonitor:
-        """Take in inputs ``[n, C]`` as they come."""
+        """Take in inputs ``[n, C]``, or one ``[C]``, in the order in which they came."""
         self._fitted()
-        for t, new in enumerate(self._energies(logits)):
-            self._incoming[t] = np.concatenate([self._incoming[t], new])[-self.window :]
+        logits = as_array(logits)
+        scores, tasks, energies = self._read(logits[None] if logits.ndim == 1 else logits)
+        accepted = scores > self._limit[tasks]
+        self._unknowns.update(scores)
+        for t in np.unique(tasks[accepted]):
+            new = energies[accepted & (tasks == t)]
+            self._drifts[t].update(new)
+            self._latest[t] = np.concatenate([self._latest[t], new])[-self.window :]
         return self
 
-    def report(self) -> Drift:
-        """Which tasks' energies have left their calibrated distribution, and how far."""
-        self._fitted()
-        rows = [_compare(known, new) for known, new in zip(self._known, self._incoming, strict=True)]
-        distance, p_value, shift, spread = np.array(rows).T
-        p_value = _holm(p_value)
-        with np.errstate(invalid="ignore"):
-            drifted = (p_value <= self.alpha) & (distance >= self.tolerance)
-        samples = np.array([len(new) for new in self._incoming], dtype=np.int64)
-        return Drift(samples, distance, p_value, shift, spread, drifted)
+    @property
+    def drift_detected(self) -> bool:
+        """Whether any alarm has been raised since the last :meth:`fit` or :meth:`reset`."""
+        report = self.report()
+        return report.more_unknowns or report.recalibrate
 
-    def _energies(self, logits: Any) -> list[Float64Array]:
-        """By winning task, the energies in its channel of the inputs that reach the threshold."""
+    def report(self) -> Drift:
+        """What has changed; may be asked for at any time without spending ``alpha``."""
+        self._fitted()
+        drifts = np.array([test.largest for test in self._drifts])
+        samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
+        pairs = zip(self._energies, self._latest, strict=True)
+        shift, spread = np.array([_compare(reference, latest) for reference, latest in pairs]).T
+        limit = np.log(2 * len(drifts) / self.alpha)
+        references = np.array([len(values) for values in self._energies])
+        return Drift(
+            rows=self._unknowns.seen,
+            rejected=self._unknowns.seen - int(samples.sum()),
+            rejected_before=self._rejected_before,
+            unknowns_e_value=_e_value(self._unknowns.largest),
+            more_unknowns=bool(self._unknowns.largest >= np.log(2 / self.alpha)),
+            samples=samples,
+            e_value=np.array([_e_value(value) for value in drifts]),
+            shift=shift,
+            spread=spread,
+            drifted=drifts >= limit,
+            # The best bet, a sixth of half the capital, grows by a factor of 1.9 at most.
+            enough=(references >= FEWEST) & (samples >= (limit + np.log(12)) / np.log(1.9)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Settings and report, ready for JSON; NaN is None."""
+        report = self.report()
+        figures = {name: _plain(value) for name, value in report._asdict().items()}
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        return {**settings, "drift_detected": self.drift_detected, **figures, "message": str(report)}
+
+    def save(self, path: str | os.PathLike[str], notes: str = "") -> None:
+        """Write calibrator, reference, state and generator to one file; a loaded monitor continues exactly."""
+        self._fitted()
+        tensors: dict[str, npt.NDArray[Any]] = {
+            "calibrator": file_of(self.cal),
+            "limit": self._limit,
+            "rejected_before": np.array([self._rejected_before]),
+        }
+        tests = {"unknowns": self._unknowns, **{f"task.{t}": test for t, test in enumerate(self._drifts)}}
+        for name, test in tests.items():
+            tensors |= {f"{name}.{key}": array for key, array in test.state().items()}
+        tensors |= {f"task.{t}.latest": latest for t, latest in enumerate(self._latest)}
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        state = self._rng.bit_generator.state
+        metadata = {"settings": json.dumps(settings), "generator": json.dumps(state), "notes": notes}
+        write_tensors(path, KIND, tensors, metadata)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> DriftMonitor:
+        """Read what :meth:`save` wrote."""
+        tensors, metadata = read_tensors(path, KIND)
+        try:
+            cal: Any = from_file(tensors["calibrator"])
+            self = cls(cal, threshold=tensors["limit"], **json.loads(metadata["settings"]))
+            self._limit, self._rejected_before = tensors["limit"], float(tensors["rejected_before"][0])
+            self._rng = np.random.default_rng()
+            self._rng.bit_generator.state = json.loads(metadata["generator"])
+            self._unknowns = ExchangeabilityTest.restore(
+                _under(tensors, "unknowns."), lower_bets(self.reject), self._rng
+            )
+            states = [_under(tensors, f"task.{t}.") for t in range(len(self._limit))]
+            self._drifts = [ExchangeabilityTest.restore(state, two_sided_bets, self._rng) for state in states]
+            self._latest = [np.array(state["latest"]) for state in states]
+            self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
+        except (KeyError, TypeError, ValueError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error
+        return self
+
+    def __repr__(self) -> str:
+        fitted = f"{len(self._scores)} reference samples" if hasattr(self, "_scores") else "not fitted"
+        seen = f", {self._unknowns.seen} inputs seen" if hasattr(self, "_scores") else ""
+        return f"<DriftMonitor alpha={self.alpha}, reject={self.reject}, {fitted}{seen}>"
+
+    def _read(self, logits: Any) -> tuple[Float64Array, IntArray, Float64Array]:
+        """Score, winning task and energy in the channel of that task, ``[n]`` each."""
         logits = as_array(logits)
+        scores, tasks = score_and_assign(self.cal, logits)
+        if tasks is None:
+            raise ToodError(f"cal: expected a calibrator that assigns tasks, found {type(self.cal).__name__}")
         energies = floats(self.cal.task_energies(logits), "logits", ndim=2).astype(np.float64)
-        tasks = indices(self.cal.assign(logits), "tasks")
-        own: FloatArray = energies[np.arange(len(tasks)), tasks]
-        if self.threshold is not None:
-            reached = floats(self.cal.score(logits), "scores", ndim=1) >= self.threshold
-            own, tasks = own[reached], tasks[reached]
-        return [own[tasks == t] for t in range(energies.shape[1])]
+        return scores.astype(np.float64), tasks, energies[np.arange(len(tasks)), tasks]
 
     def _fitted(self) -> None:
-        if not hasattr(self, "_known"):
+        if not hasattr(self, "_scores"):
             raise NotFittedError("this DriftMonitor is not fitted yet: call fit(logits) first")
 
 
-def _compare(known: Float64Array, new: Float64Array) -> tuple[float, float, float, float]:
-    """Distance, p-value, shift and spread; NaN where there are too few."""
-    if min(len(known), len(new)) < FEWEST:
-        return np.nan, np.nan, np.nan, np.nan
-    middle, mad = _median_and_mad(known)
-    here, its = _median_and_mad(new)
-    mad = max(mad, float(least_spread(np.array(middle))))
-    return *kolmogorov_smirnov(known, new), (here - middle) / (NORMAL_CONSISTENCY * mad), its / mad
+def _compare(reference: Float64Array, latest: Float64Array) -> tuple[float, float]:
+    """Shift of the median in σ and ratio of the MADs; NaN if there are too few."""
+    if min(len(reference), len(latest)) < FEWEST:
+        return np.nan, np.nan
+    median, mad = _median_and_mad(reference)
+    latest_median, latest_mad = _median_and_mad(latest)
+    mad = max(mad, float(least_spread(np.array(median))))
+    return (latest_median - median) / (NORMAL_CONSISTENCY * mad), latest_mad / mad
 
 
 def _median_and_mad(values: Float64Array) -> tuple[float, float]:
-    middle = float(np.median(values))
-    return middle, float(np.median(np.abs(values - middle)))
+    median = float(np.median(values))
+    return median, float(np.median(np.abs(values - median)))
 
 
-def _holm(p_values: Float64Array) -> Float64Array:
-    """Holm's correction over the p-values that are not NaN: any false rejection at all has probability alpha."""
-    out = p_values.copy()
-    tested = np.flatnonzero(~np.isnan(p_values))
-    order = tested[np.argsort(p_values[tested])]
-    factors = np.arange(len(order), 0, -1)
-    out[order] = np.minimum(1.0, np.maximum.accumulate(factors * p_values[order]))
-    return out
+def _e_value(logarithm: float) -> float:
+    return float(np.exp(min(logarithm, 700.0)))
+
+
+def _under(tensors: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
+
+
+def _plain(value: Any) -> Any:
+    """A figure as JSON has it."""
+    if isinstance(value, np.ndarray):
+        return [_plain(entry) for entry in value.tolist()]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and np.isnan(value) else value

@@ -139,7 +139,7 @@ class _Job:
             if name in ("score", "task", "p_value", "accept"):
                 raise ToodError(f"keep: {name!r} is a column of the output itself; rename the input's")
         self.columns = Partition(self.conformal.cal.tasks).columns
-        self.range = getattr(self.conformal.cal, "range_", None)  # none in files of version 0.1
+        self.range: Any = getattr(self.conformal.cal, "range_", None)  # none in files of version 0.1
         self.rng = np.random.default_rng(self.conformal.seed)
         tasks = len(Partition(self.conformal.cal.tasks))
         self.won, self.lost = np.zeros(tasks, dtype=np.int64), np.zeros(tasks, dtype=np.int64)

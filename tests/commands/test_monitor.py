@@ -1,0 +1,100 @@
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from tood import TOOD
+from tood.commands import monitor as monitor_module
+from tood.commands.monitor import command
+from tood.deploy import DriftMonitor
+
+FIRST = ("--calibrator", "cal.safetensors", "--reference", "reference.npy", "--state", "m.safetensors")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+
+    def draw(rows, shift=0.0):
+        labels = rng.integers(0, 4, rows)
+        return rng.normal(size=(rows, 4)) + 6 * np.eye(4)[labels] + shift, labels
+
+    TOOD([[0, 1], [2, 3]]).fit(*draw(400)).save("cal.safetensors")
+    np.save("reference.npy", draw(600)[0])
+    np.save("same.npy", draw(600)[0])
+    np.save("moved.npy", draw(400, shift=np.array([2.0, 2.0, 0, 0]))[0])
+    return tmp_path
+
+
+def run(*arguments, text=None):
+    return CliRunner().invoke(command, [str(a) for a in arguments], input=text)
+
+
+def test_files_are_what_the_monitor_gets(folder):
+    run(*FIRST, "--alpha", 0.05)
+    figures = json.loads(run("--state", "m.safetensors", "--in", "same.npy", "--in", "moved.npy", "--json").stdout)
+    expected = DriftMonitor(TOOD.load("cal.safetensors"), alpha=0.05).fit(np.load("reference.npy"))
+    for name in ("same.npy", "moved.npy"):
+        expected.update(np.load(name))
+    assert {name: figures[name] for name in expected.to_dict()} == json.loads(json.dumps(expected.to_dict()))
+    assert figures["drift_detected"] and figures["drifted"] == [True, False]
+    result = run("--state", "m.safetensors", "--in", "same.npy")
+    assert "1,000 inputs so far" in result.stdout  # rows taken before are not taken again
+    assert "task 0: accepted inputs have drifted" in result.stdout
+    assert "0 inputs so far" in run("--state", "m.safetensors", "--reset").stdout
+
+
+def test_json_lines_come_from_standard_input(folder):
+    run(*FIRST)
+    moved = np.load("moved.npy").tolist()
+    text = "\n".join(json.dumps({"logits": row, "id": 3} if number % 2 else row) for number, row in enumerate(moved))
+    result = run("--state", "m.safetensors", "--in", "-", text=text + "\n\n")
+    assert "400 inputs so far" in result.stdout
+    assert "ALARM at standard input, line " in result.stderr
+    one = DriftMonitor.load("m.safetensors").report()
+    assert one.drifted.tolist() == [True, False]
+    result = run("--state", "m.safetensors", "--in", "-", text="[1, 2, 3, 4]\nnot json\n")
+    assert "standard input, line 2: expected a list of logits" in str(result.exception)
+    result = run("--state", "m.safetensors", "--in", "-", text="[1, 2, null, 4]\n")
+    assert "standard input, line 1" in str(result.exception)
+    assert (
+        "1 invalid ones left out"
+        in run("--state", "m.safetensors", "--in", "-", "--invalid", "reject", text="[1, 2, null, 4]\n").stdout
+    )
+
+
+def test_a_killed_monitor_continues_where_it_was_saved(folder):
+    code = """
+import os, signal, sys
+from tood.commands import monitor
+from tood.deploy import logit_files
+logit_files.BLOCK_BYTES, monitor.EVERY = 3200, 200
+save, count = monitor._Watch.save, [0]
+def saved(self):
+    save(self)
+    count[0] += 1
+    if count[0] == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+monitor._Watch.save = saved
+monitor.command(["--state", sys.argv[2], "--in", "same.npy", "--in", "moved.npy"])
+"""
+    for state in ("m", "whole"):
+        run(*FIRST[:4], "--state", f"{state}.safetensors")
+    start = lambda stop, state: subprocess.run([sys.executable, "-c", code, str(stop), f"{state}.safetensors"])  # noqa: E731
+    assert start(2, "m").returncode == -signal.SIGKILL
+    assert DriftMonitor.load("m.safetensors").report().rows == 400
+    assert start(-1, "m").returncode == 0 and start(-1, "whole").returncode == 0
+    assert DriftMonitor.load("m.safetensors").to_dict() == DriftMonitor.load("whole.safetensors").to_dict()
+
+
+def test_wrong_usage_is_told(folder):
+    assert "give --calibrator and --reference to make it" in run("--state", "m.safetensors").output
+    run(*FIRST)
+    result = run(*FIRST)
+    assert result.exit_code == 2 and "exists and keeps its settings" in result.output
+    assert monitor_module.EVERY > monitor_module.LINES
