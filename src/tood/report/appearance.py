@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 
 from tood import detectors
 
-__all__ = ["COLOURS", "label", "spread"]
+__all__ = ["COLOURS", "label", "remember_title", "spread"]
 
 # Okabe and Ito's palette. One meaning a colour, in every figure and on the page.
 COLOURS = {
@@ -19,35 +21,35 @@ COLOURS = {
     "muted": "#767676",
 }
 
-NAMES = {
-    "id": "ID",
-    "near": "near-OOD",
-    "far": "far-OOD",
-    "accuracy": "accuracy",
-    "icarl": "iCaRL",
-    "bic": "BiC",
-    "der": "DER",
-    "derpp": "DER++",
-    "wa": "WA",
-    "lwf": "LwF",
-    "er": "ER",
-    "ewc": "EWC",
-    "si": "SI",
-    "gem": "GEM",
-    "finetune": "Fine-tuning",
-    "agem": "A-GEM",
-    "naive": "Naive",
-    "joint": "Joint",
-}
+GROUPS = {"id": "ID", "near": "near-OOD", "far": "far-OOD", "accuracy": "accuracy"}
+_learner_titles: dict[str, str] = {}  # what manifests say, so that nothing of a run has to be imported
+
+
+def remember_title(learner: str, title: str) -> None:
+    """Write a learner of this name as ``title`` from now on; for the title that a run's manifest holds."""
+    if title:
+        _learner_titles[learner] = title
 
 
 def label(name: str) -> str:
-    """How a learner, detector or group is written: ``icarl`` is iCaRL; a name that is not registered stays as it is."""
-    if name in NAMES:
-        return NAMES[name]
+    """How a learner, detector or group is written: ``icarl`` is iCaRL; a name that is not known stays as it is."""
+    if name in GROUPS:
+        return GROUPS[name]
     head, mark, rest = name.partition(" ")  # "ash (variant=s)", "icarl (memory=500)"
     base, plus, finetune = head.partition("+")
-    return NAMES.get(base, detectors.title(base)) + plus + finetune.upper() + mark + rest
+    return _title(base) + plus + finetune.upper() + mark + rest
+
+
+def _title(name: str) -> str:
+    title = detectors.title(name)
+    if title != name:
+        return title
+    if name not in _learner_titles:  # a manifest of version 0.1 has none
+        with contextlib.suppress(ImportError):
+            from tood import learners
+
+            _learner_titles.update({key: kind.title for key, kind in learners.classes().items()})
+    return _learner_titles.get(name, name)
 
 
 def spread(count: int, most: int) -> list[int]:
