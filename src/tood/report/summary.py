@@ -14,6 +14,7 @@ import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics import mean_std
+from tood.report.appearance import remember_title
 from tood.runs.directory import Run
 from tood.runs.metrics_file import accuracy, trajectory
 
@@ -64,6 +65,7 @@ def learner_label(run: Run) -> str:
     The manifest's ``finetune`` names what was trained after the learner; ``options`` holds what differs from its
     preset.
     """
+    remember_title(run.learner, str(run.manifest.get("learner_title") or ""))
     finetune, options = run.manifest.get("finetune"), run.manifest.get("options")
     learner = run.learner + (f"+{finetune}" if finetune and finetune != "none" else "")
     return with_options(learner, options if isinstance(options, dict) else {})

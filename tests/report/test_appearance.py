@@ -1,0 +1,36 @@
+"""Display names: class data, a manifest's title, or the stored name; nothing that a run names is imported."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tood import detectors, learners
+from tood.report.appearance import label, remember_title
+from tood.report.summary import learner_label
+from tood.runs import Run
+
+
+def test_titles_are_class_data():
+    assert all(label(name) == kind.title for name, kind in detectors.classes().items())
+    assert all(label(name) == kind.title for name, kind in learners.classes().items())
+    assert label("ash (variant=s)") == "ASH (variant=s)"
+    assert label("icarl+ber (memory=500)") == "iCaRL+BER (memory=500)"
+    assert label("near") == "near-OOD"
+
+
+@pytest.mark.parametrize("name", ["their_detector", "os.path:join", "antigravity:fly"])
+def test_a_name_that_is_not_registered_stays_and_imports_nothing(name):
+    assert label(name) == name
+    assert "antigravity" not in sys.modules
+
+
+def test_a_learner_is_written_as_its_run_says(gap_run):
+    path = gap_run / "manifest.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps({**manifest, "learner": "theirs", "learner_title": "Theirs"}))
+    assert label(learner_label(Run(gap_run))) == "Theirs"
+    remember_title("theirs", "")
+    assert label("theirs") == "Theirs"
