@@ -97,3 +97,21 @@ def test_other_bytes_are_refused(tmp_path, monkeypatch):
 def test_bad_shapes_and_sizes(shape, options, message):
     with pytest.raises(ToodError, match=message):
         models.create("efficientnet_lite0", shape, **options)
+
+
+def test_unfrozen_the_whole_backbone_learns():
+    rng = np.random.default_rng(0)
+    labels = np.arange(16) % 2
+    images = (rng.integers(0, 100, (16, 8, 8, 3)) + 100 * labels[:, None, None, None]).astype(np.uint8)
+    stream = Stream.from_arrays(images, labels, images, labels, tasks=1)
+    network = models.create("efficientnet_lite0", (8, 8, 3), size=32)
+    before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
+    learner = learners.create(
+        "finetune", stream, network, epochs=6, batch_size=8, lr=0.01, schedule="none", weight_decay=0.0
+    )
+    epochs = {}
+    learner.learn(0, progress=lambda p: epochs.update({p.epoch: p.loss}))
+    after = learner.network.backbone.state_dict()
+    weights = [name for name in before if name.endswith("0.weight")]  # of the convolutions, first to last
+    assert len(weights) == 49 and not any(torch.equal(after[name], before[name]) for name in weights)
+    assert epochs[5] < 0.5 * epochs[0]  # bright against dark is easy
