@@ -107,11 +107,11 @@ def test_unfrozen_the_whole_backbone_learns():
     network = models.create("efficientnet_lite0", (8, 8, 3), size=32)
     before = {name: value.clone() for name, value in network.backbone.state_dict().items()}
     learner = learners.create(
-        "finetune", stream, network, epochs=6, batch_size=8, lr=0.01, schedule="none", weight_decay=0.0
+        "finetune", stream, network, epochs=8, batch_size=16, lr=0.03, schedule="none", weight_decay=0.0
     )
     epochs = {}
     learner.learn(0, progress=lambda p: epochs.update({p.epoch: p.loss}))
     after = learner.network.backbone.state_dict()
     weights = [name for name in before if name.endswith("0.weight")]  # of the convolutions, first to last
     assert len(weights) == 49 and not any(torch.equal(after[name], before[name]) for name in weights)
-    assert epochs[5] < 0.5 * epochs[0]  # bright against dark is easy
+    assert epochs[7] < 0.5 * epochs[0]  # bright against dark is easy
