@@ -1,0 +1,306 @@
+"""Every reader against damaged files: `python benchmarks/fuzz.py [--cases N] [--seed S]`.
+
+For each kind of file a valid one is made, mutated and read again. Two mutations: a single flipped bit, and heavier damage
+(truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types). A reader must either raise
+a ToodError that names the file or give a result. After a single flipped bit the result must be the one of the valid file.
+Reported per kind: cases, errors, same results, changed results after heavy damage (allowed where a file has no digest,
+such as YAML), silent changes after one bit (must be 0), bare exceptions (must be 0).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tood import TOOD, Partition, ToodError, detectors
+from tood.decision import Conformal
+from tood.deploy.live import LiveTOOD
+from tood.deploy.score_file import score_file
+from tood.detectors import Detector, Head, Outputs
+from tood.runs import Run, RunConfig, Step, load_metrics, measure, write_manifest, write_step
+from tood.runs.config import read_yaml
+from tood.runs.sweep import read_sweep
+
+TASKS = [[0, 1], [2, 3], [4, 5]]
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(size=(60, 6)).astype(np.float32) + 4 * np.eye(6, dtype=np.float32)[np.arange(60) % 6]
+LABELS = np.arange(60) % 6
+FEATURES = RNG.normal(size=(60, 5)).astype(np.float32)
+
+
+class Kind(NamedTuple):
+    """A kind of file: how to make a valid one in a folder, and what reading it gives."""
+
+    make: Callable[[Path], Path]
+    read: Callable[[Path], Any]
+    digest: bool  # is one flipped bit always noticed, or without effect?
+    text: bool = False
+
+
+def calibrator(folder: Path) -> Path:
+    TOOD(TASKS).fit(LOGITS, LABELS).save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def conformal(folder: Path) -> Path:
+    Conformal(TOOD(TASKS).fit(LOGITS, LABELS)).fit(LOGITS, LABELS).save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def live(folder: Path) -> Path:
+    one = LiveTOOD(TASKS)
+    one.partial_fit(LOGITS, LABELS)
+    one.save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def detector(folder: Path) -> Path:
+    head = Head(weight=RNG.normal(size=(6, 5)), bias=np.zeros(6))
+    fitted = detectors.create("vim", dim=2).fit(
+        Outputs(logits=LOGITS, features=FEATURES, labels=LABELS), partition=Partition(TASKS), head=head
+    )
+    fitted.save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def network(folder: Path) -> Path:
+    from tood import models
+
+    models.create("mlp", shape=(5,), columns=6, widths=[8]).save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def read_network(path: Path) -> Any:
+    from tood.models import Network
+
+    return {name: tensor.numpy() for name, tensor in Network.load(path).state_dict().items()}
+
+
+def run_folder(folder: Path) -> Path:
+    run = folder / "run"
+    write_manifest(run, TASKS[:2], near=["n"], far=["f"], learner="er", stream="s", seed=0)
+    for step in range(2):
+        keep = LABELS < 2 * (step + 1)
+        sets = {"logits": LOGITS[keep], "features": FEATURES[keep], "labels": LABELS[keep]}
+        ood = {"n": {"logits": LOGITS[~keep], "features": FEATURES[~keep]}, "f": {"logits": 0 * LOGITS[:9]}}
+        ood["f"]["features"] = 0 * FEATURES[:9]
+        head = {"weight": np.ones((6, 5)), "bias": np.zeros(6)}
+        write_step(run, step, test=sets, calibration=sets, fit=sets, ood=ood, head=head)
+    measure(Run(run))
+    return run
+
+
+def inside(name: str) -> Callable[[Path], Path]:
+    return lambda folder: run_folder(folder) / name
+
+
+def read_step(path: Path) -> Any:
+    """Everything of the step that the damaged file belongs to."""
+    root = next(parent for parent in path.parents if (parent / "manifest.json").exists())
+    step = Step(Run(root), 1)
+    head = step.head
+    return [step.test, step.predictions, step.ood, step.fit, step.calibration(), head and (head.weight, head.bias)]
+
+
+def read_manifest(path: Path) -> Any:
+    run = Run(path.parent)
+    return run.partition.tasks, run.ood, run.learner, run.stream, run.calibration, run.steps()
+
+
+def npz(folder: Path) -> Path:
+    np.savez(folder / "f.npz", logits=LOGITS)
+    return folder / "f.npz"
+
+
+def npy(folder: Path) -> Path:
+    np.save(folder / "f.npy", LOGITS)
+    return folder / "f.npy"
+
+
+def parquet(folder: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({f"logit_{c}": LOGITS[:, c] for c in range(6)}), folder / "f.parquet")
+    return folder / "f.parquet"
+
+
+def read_scored(path: Path) -> Any:
+    """Scores of a damaged file of logits by a sound calibrator."""
+    import pyarrow.parquet as pq
+
+    out = path.parent / "scores.parquet"
+    score_file(calibrator(path.parent), path, out)
+    return pq.read_table(out)["score"].to_numpy()
+
+
+def config(folder: Path) -> Path:
+    text = "stream: digits\nlearner: icarl\npreset: cpu\nseed: 3\nsettings: {epochs: 2, lr: 0.1}\ndetectors: [energy]\n"
+    (folder / "f.yaml").write_text(text)
+    return folder / "f.yaml"
+
+
+def sweep(folder: Path) -> Path:
+    text = "base: {stream: digits}\ngrid: {learner: [icarl, der], seed: [0, 1]}\nalso: [{learner: wa, preset: cpu}]\n"
+    (folder / "f.yaml").write_text(text)
+    return folder / "f.yaml"
+
+
+def partition(folder: Path) -> Path:
+    (folder / "f.json").write_text(Partition(TASKS).to_json())
+    return folder / "f.json"
+
+
+def read_partition(path: Path) -> Any:
+    try:
+        return Partition.from_json(path.read_text(encoding="utf-8", errors="replace")).tasks
+    except ToodError as error:
+        raise ToodError(f"{path}: {error}") from error
+
+
+KINDS: dict[str, Kind] = {
+    "calibrator": Kind(calibrator, lambda path: TOOD.load(path).score(LOGITS), digest=True),
+    "conformal": Kind(conformal, lambda path: list(Conformal.load(path).decide(LOGITS, alpha=0.1)), digest=True),
+    "live": Kind(live, lambda path: LiveTOOD.load(path).calibrator().score(LOGITS), digest=True),
+    "detector": Kind(
+        detector, lambda path: Detector.load(path).score(Outputs(logits=LOGITS, features=FEATURES)), digest=True
+    ),
+    "network": Kind(network, read_network, digest=True),
+    "metrics.parquet": Kind(inside("metrics.parquet"), lambda p: load_metrics(p).to_pydict(), digest=True),
+    "test.npz": Kind(inside("steps/01/outputs/test.npz"), read_step, digest=True),
+    "head.npz": Kind(inside("steps/01/head.npz"), read_step, digest=True),
+    "manifest.json": Kind(inside("manifest.json"), read_manifest, digest=False, text=True),
+    "logits.npz": Kind(npz, read_scored, digest=True),
+    "logits.npy": Kind(npy, read_scored, digest=False),
+    "logits.parquet": Kind(parquet, read_scored, digest=False),
+    "run.yaml": Kind(config, lambda path: RunConfig.from_mapping(read_yaml(path), str(path)), digest=False, text=True),
+    "sweep.yaml": Kind(
+        sweep, lambda path: [cell.path.name for cell in read_sweep(path, path.parent)], digest=False, text=True
+    ),
+    "partition.json": Kind(partition, read_partition, digest=False, text=True),
+}
+TOKENS = ["", "-1", "1e400", "null", "[a]", "{}", "true", "7", '"x"', "../../x", "[[[[", "0", "nan", "~", "&a", "\0"]
+
+
+def flip(data: bytes, rng: np.random.Generator) -> bytes:
+    changed = bytearray(data)
+    changed[rng.integers(len(data))] ^= 1 << int(rng.integers(8))
+    return bytes(changed)
+
+
+def damage(data: bytes, rng: np.random.Generator, text: bool) -> bytes:
+    """One of several kinds of heavier damage."""
+    place, size = int(rng.integers(len(data))), int(rng.integers(1, 40))
+    kind = int(rng.integers(7 if text else 5))
+    noise = rng.integers(0, 256, size=size, dtype=np.uint8).tobytes()
+    if kind == 0:
+        return data[:place]
+    if kind == 1:
+        return data[:place] + noise + data[place + size :]
+    if kind == 2:
+        return data[:place] + noise + data[place:]
+    if kind == 3:
+        return data[:place] + data[place + size :]
+    if kind == 4:
+        other = int(rng.integers(len(data)))
+        changed = bytearray(data)
+        changed[place], changed[other] = changed[other], changed[place]
+        return bytes(changed)
+    token = str(rng.choice(TOKENS)).encode()
+    words = data.replace(b",", b" , ").replace(b"[", b"[ ").replace(b"]", b" ]").split(b" ")
+    words[int(rng.integers(len(words)))] = token
+    return b" ".join(words)
+
+
+def same(first: Any, second: Any) -> bool:
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(second) and all(map(same, first, second))
+    if isinstance(first, Outputs):
+        names = ("logits", "features", "labels")
+        return all(same(getattr(first, name), getattr(second, name)) for name in names)
+    if isinstance(first, np.ndarray):
+        return isinstance(second, np.ndarray) and np.array_equal(first, second)
+    return bool(first == second)
+
+
+def cases(kind: Kind, data: bytes, count: int, seed: int) -> Iterator[tuple[bool, bytes]]:
+    rng = np.random.default_rng(seed)
+    for i in range(count):
+        one_bit = i % 2 == 0
+        yield one_bit, flip(data, rng) if one_bit else damage(data, rng, kind.text)
+
+
+def fuzz(name: str, kind: Kind, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
+    """The tally of one kind, and what went wrong."""
+    tally = dict.fromkeys(("cases", "errors", "same", "changed", "silent", "bare"), 0)
+    wrong: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = kind.make(Path(folder))
+        expected, data = kind.read(path), path.read_bytes()
+        for one_bit, changed in cases(kind, data, count, seed):
+            path.write_bytes(changed)
+            tally["cases"] += 1
+            try:
+                found = kind.read(path)
+            except ToodError as error:
+                tally["errors"] += 1
+                if path.name not in str(error):
+                    tally["bare"] += 1
+                    wrong.append(f"{name}: the error does not name the file: {error}")
+                continue
+            except Exception as error:
+                tally["bare"] += 1
+                wrong.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+                continue
+            if same(expected, found):
+                tally["same"] += 1
+            elif one_bit and kind.digest:
+                tally["silent"] += 1
+                wrong.append(f"{name}: one flipped bit changed the result")
+            else:
+                tally["changed"] += 1
+    return tally, wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=100_000, help="over all kinds")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    total, everything = dict[str, int](), {}
+    for name in arguments.kinds:
+        started = time.perf_counter()
+        tally, wrong = fuzz(name, KINDS[name], arguments.cases // len(arguments.kinds), arguments.seed)
+        everything[name] = tally
+        total = {key: total.get(key, 0) + value for key, value in tally.items()}
+        counts = "  ".join(f"{key} {value}" for key, value in tally.items())
+        print(f"{name:16} {counts}  ({time.perf_counter() - started:.0f} s)", flush=True)
+        for line in sorted(set(wrong), key=wrong.count, reverse=True)[:5]:
+            print(f"    {wrong.count(line)} × {line}")
+    print("total            " + "  ".join(f"{key} {value}" for key, value in total.items()))
+    if arguments.json:
+        arguments.json.write_text(json.dumps(everything, indent=1) + "\n")
+    return int(total["silent"] > 0 or total["bare"] > 0)
+
+
+if __name__ == "__main__":
+    if shutil.which("ulimit") is None and sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a bomb is a MemoryError here, not a dead machine
+    raise SystemExit(main())
