@@ -10,14 +10,15 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tood import detectors
 from tood.files import write_text
 from tood.metrics import confidence_gap, correlation
+from tood.report.appearance import label
 from tood.report.gather import Measured
 from tood.report.summary import ACCURACY, learner_label, run_figures
 from tood.runs import Run, Step, find_runs
@@ -42,9 +43,8 @@ def collect(paths: Iterable[str], folder: Path) -> None:
         figures = run_figures(measured.table, run.calibration)
         for detector in sorted({name for name, _ in figures if name != "-"}):
             values = {metric: figures.get((detector, metric)) for metric in METRICS}
-            scores.append(
-                {**who, "detector": detector, **{k: "" if v is None else f"{v:.2f}" for k, v in values.items()}}
-            )
+            text = {metric: "" if value is None else f"{value:.2f}" for metric, value in values.items()}
+            scores.append({**who, "detector": detector, **text})
         point = measured.point()
         runs.append(
             {
@@ -65,9 +65,8 @@ def collect(paths: Iterable[str], folder: Path) -> None:
 
 def learner(run: Run) -> str:
     """The learner without the options that every run of this regime has."""
-    options = {
-        k: v for k, v in (run.manifest.get("options") or {}).items() if k not in ("network", "frozen", "adapter")
-    }
+    every = ("network", "frozen", "adapter")
+    options = {name: v for name, v in (run.manifest.get("options") or {}).items() if name not in every}
     return learner_label(run).split(" (")[0] + (f" ({options})" if options else "")
 
 
@@ -79,11 +78,13 @@ def gap(run: Run) -> float:
 
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows that share their keys."""
     lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
     write_text(path, "\n".join(lines) + "\n")
 
 
 def read_csv(path: Path) -> list[Row]:
+    """Rows as dictionaries of text."""
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
@@ -99,22 +100,30 @@ class Table:
             self.runs.setdefault((row["stream"], row["learner"]), []).append(row)
 
     def values(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> list[float]:
+        """One value per seed."""
         return [float(row[metric]) for row in self.scores.get((stream, learner, detector), ()) if row[metric]]
 
     def mean(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> float:
+        """Mean over seeds; NaN without any."""
         values = self.values(stream, learner, detector, metric)
         return float(np.mean(values)) if values else float("nan")
 
     def streams(self) -> list[str]:
+        """Streams, short ones first."""
         order = {"cifar10": 0, "cifar100": 1, "cifar100-20": 2, "cifar100-50": 3}
         return sorted({stream for stream, _ in self.runs}, key=lambda name: (order.get(name, 9), name))
 
     def learners(self, stream: str) -> list[str]:
+        """Learners of a stream, the paper's five first."""
         found = {learner for name, learner in self.runs if name == stream}
         return sorted(found, key=lambda name: (PAPER.index(name) if name in PAPER else len(PAPER), name))
 
     def settings(self, learners: Sequence[str] | None = None) -> list[tuple[str, str]]:
+        """Pairs of stream and learner."""
         return [(s, l) for s in self.streams() for l in self.learners(s) if learners is None or l in learners]
+
+
+Value = Callable[[Table, tuple[str, str]], float]
 
 
 def page(folder: Path, out: Path) -> None:
@@ -137,20 +146,22 @@ def main_columns() -> list[str]:
 
 
 def title(detector: str) -> str:
+    """A detector's display name, and whether it read raw logits."""
     name, _, settings = detector.partition(" (")
-    known = detectors.DETECTORS.known(name) if hasattr(detectors, "DETECTORS") else None
-    return (known.title if known else name) + (" (raw logits)" if "logits=raw" in settings else "")
+    return label(name) + (" (raw logits)" if "logits=raw" in settings else "")
 
 
 def opening(table: Table) -> Iterator[str]:
+    """What the page shows and which commands made it."""
     seeds = sorted({row["seed"] for rows in table.runs.values() for row in rows})
     runs = sum(len(rows) for rows in table.runs.values())
     yield "# Pretrained, frozen features\n"
     yield (
-        "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 epochs per "
-        "task (preset `frozen`, original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read the features "
-        f"directly. {runs} runs, seeds {', '.join(seeds)}. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in "
-        "percent, mean ± standard deviation over seeds. BiC's head is corrected; rows that say so score its raw logits.\n"
+        "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 "
+        "epochs per task (preset `frozen`, original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read the "
+        f"features directly. {runs} runs, seeds {', '.join(seeds)}. Avg AUROC = (mean of near + mean of far) / 2 along "
+        "the stream, in percent, mean ± standard deviation over seeds. BiC's head is corrected; rows that say so score "
+        "its raw logits.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then `python -m results_pages.pretrained collect RUNS "
@@ -160,6 +171,7 @@ def opening(table: Table) -> Iterator[str]:
 
 
 def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
+    """The table of one stream."""
     tasks = next(rows[0]["tasks"] for (name, _), rows in table.runs.items() if name == stream)
     yield f"\n## {stream}: {tasks} tasks\n"
     head = ["learner", "seeds", "accuracy", *(title(name) for name in shown), "D_avg: energy → default"]
@@ -187,6 +199,7 @@ def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
 
 
 def spread(values: Sequence[float]) -> str:
+    """Mean ± standard deviation."""
     if not values:
         return "–"
     return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
@@ -202,24 +215,26 @@ def claims(table: Table) -> Iterator[str]:
         for what, metric, better in (("raises Avg AUROC", "avg_auroc", 1), ("lowers D_avg", "d_avg", -1)):
             cells = [count(table, group, name, metric, better) for group in groups]
             yield f"| {title(name)} {what} against energy | {' | '.join(cells)} |"
-    for text, one, other in (
-        ("mean shift's gain grows with the confidence gap", lambda t, s: gain(t, s), lambda t, s: of_run(t, s, "gap")),
-        (
-            "feature drift goes with accuracy forgetting",
-            lambda t, s: of_run(t, s, "drift"),
-            lambda t, s: of_run(t, s, "accuracy_forgetting"),
+    relations: dict[str, tuple[Value, Value]] = {
+        "mean shift's gain grows with the confidence gap": (gain, partial(of_run, name="gap")),
+        "feature drift goes with accuracy forgetting": (
+            partial(of_run, name="drift"),
+            partial(of_run, name="accuracy_forgetting"),
         ),
-        (
-            "feature drift goes with D_avg of energy",
-            lambda t, s: of_run(t, s, "drift"),
-            lambda t, s: table.mean(*s, "energy", "d_avg"),
-        ),
-    ):
+        "feature drift goes with D_avg of energy": (partial(of_run, name="drift"), forgetting),
+    }
+    for text, (one, other) in relations.items():
         cells = [relation(table, group, one, other) for group in groups]
         yield f"| {text} | {' | '.join(cells)} |"
 
 
+def forgetting(table: Table, setting: tuple[str, str]) -> float:
+    """D_avg of energy."""
+    return table.mean(*setting, "energy", "d_avg")
+
+
 def count(table: Table, group: Sequence[tuple[str, str]], name: str, metric: str, better: int) -> str:
+    """In how many settings a detector is better than energy."""
     changes = [table.mean(s, l, name, metric) - table.mean(s, l, "energy", metric) for s, l in group]
     changes = [change for change in changes if np.isfinite(change)]
     good = sum(better * change > 0 for change in changes)
@@ -227,18 +242,20 @@ def count(table: Table, group: Sequence[tuple[str, str]], name: str, metric: str
 
 
 def gain(table: Table, setting: tuple[str, str]) -> float:
+    """Mean shift's Avg AUROC above energy's."""
     return table.mean(*setting, VARIANTS[0]) - table.mean(*setting, "energy")
 
 
 def of_run(table: Table, setting: tuple[str, str], name: str) -> float:
+    """A value of the runs of a setting, mean over seeds."""
     return float(np.mean([float(row[name]) for row in table.runs[setting]]))
 
 
 def relation(
     table: Table,
     group: Sequence[tuple[str, str]],
-    one: Callable[[Table, tuple[str, str]], float],
-    other: Callable[[Table, tuple[str, str]], float],
+    one: Value,
+    other: Value,
 ) -> str:
     """Pearson's r over settings, with its 95 % interval (Fisher's z)."""
     pairs = np.array([(one(table, setting), other(table, setting)) for setting in group])
@@ -262,14 +279,10 @@ def ranks(table: Table) -> Iterator[str]:
     yield "| detector | mean rank | Avg AUROC | near | far | D_avg |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for j in np.argsort(places.mean(axis=0)):
-        others = [
-            np.nanmean([table.mean(*s, common[j], m) for s in settings]) for m in ("near_auroc", "far_auroc", "d_avg")
-        ]
-        yield (
-            f"| {title(common[j])} | {places[:, j].mean():.1f} | {np.nanmean(values[:, j]):.1f} | "
-            + " | ".join(f"{value:.1f}" for value in others)
-            + " |"
-        )
+        metrics = ("near_auroc", "far_auroc", "d_avg")
+        others = [np.nanmean([table.mean(*s, common[j], metric) for s in settings]) for metric in metrics]
+        cells = [f"{value:.1f}" for value in (places[:, j].mean(), np.nanmean(values[:, j]), *others)]
+        yield f"| {title(common[j])} | {' | '.join(cells)} |"
 
 
 def figure(table: Table, folder: Path) -> Iterator[str]:
@@ -299,6 +312,7 @@ def figure(table: Table, folder: Path) -> Iterator[str]:
 
 
 def main() -> int:
+    """Collect runs, or write the page."""
     command, *rest = sys.argv[1:]
     if command == "collect":
         collect(rest[:-1], Path(rest[-1]))
