@@ -28,8 +28,8 @@ from tood.deploy.live import LiveTOOD
 from tood.deploy.score_file import score_file
 from tood.detectors import Detector, Head, Outputs
 from tood.runs import Run, RunConfig, Step, load_metrics, measure, write_manifest, write_step
-from tood.runs.config import read_yaml
 from tood.runs.sweep import read_sweep
+from tood.runs.yaml_files import read_yaml
 
 TASKS = [[0, 1], [2, 3], [4, 5]]
 RNG = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def run_folder(folder: Path) -> Path:
     run = folder / "run"
     write_manifest(run, TASKS[:2], near=["n"], far=["f"], learner="er", stream="s", seed=0)
     for step in range(2):
-        keep = LABELS < 2 * (step + 1)
+        keep = 2 * (step + 1) > LABELS
         sets = {"logits": LOGITS[keep], "features": FEATURES[keep], "labels": LABELS[keep]}
         ood = {"n": {"logits": LOGITS[~keep], "features": FEATURES[~keep]}, "f": {"logits": 0 * LOGITS[:9]}}
         ood["f"]["features"] = 0 * FEATURES[:9]

@@ -72,7 +72,7 @@ def test_the_preset_implies_frozen_and_frozen_implies_the_preset():
         ({"adapter": 8}, "adapter: expected frozen: true"),
         ({"frozen": "yes"}, "frozen: expected true or false, found 'yes'"),
         ({"preset": "frozen", "frozen": False}, "frozen: expected true with the preset frozen"),
-        ({"frozen": True, "adapter": -2}, "adapter: expected the width"),
+        ({"frozen": True, "adapter": -2}, "adapter: expected a whole number, -1 or more"),
     ],
 )
 def test_bad_values(values, message):

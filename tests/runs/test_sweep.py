@@ -35,7 +35,7 @@ def test_a_grid_is_every_combination_and_further_cells_once(tmp_path):
         ("grid: {seed: 0}", "seed: expected a list of values, found 0"),
         ("grid: {sede: [0]}", "did you mean 'seed'"),
         ("base: {seed: 0}", "no cells"),
-        ("also: [er]", "expected one mapping a cell"),
+        ("also: [er]", "expected one mapping per cell"),
         ("[1, 2]", "expected a mapping"),
         ("a: [", "cannot be read as YAML"),
     ],

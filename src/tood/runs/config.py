@@ -37,6 +37,25 @@ ALWAYS_NAMED = (
 )
 
 
+WHOLE_NUMBERS = {
+    "seed": 0,
+    "tasks": 0,
+    "calibration_size": 0,
+    "reserve": -1,
+    "adapter": -1,
+    "threads": 1,
+}  # least value
+
+
+def _names(field: str, value: Any) -> tuple[str, ...]:
+    """Names from a list, or from one text with commas."""
+    if isinstance(value, str):
+        return tuple(value.split(","))
+    if value is None or isinstance(value, (list, tuple)):
+        return tuple(value or ())
+    raise ToodError(f"{field}: expected names, found {value!r}")
+
+
 @dataclass(frozen=True)
 class RunConfig:
     """One run.
@@ -117,43 +136,51 @@ class RunConfig:
         for name, allowed in (("calibration", CalibrationSource), ("fit", FitData), ("logits", Logits)):
             if getattr(self, name) not in get_args(allowed):
                 raise UnknownNameError(name, getattr(self, name), get_args(allowed))
-        for name in ("seed", "tasks", "calibration_size"):
+        for name, least in WHOLE_NUMBERS.items():
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ToodError(f"{name}: expected a whole number, 0 or more, found {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise ToodError(f"{name}: expected a whole number, {least} or more, found {value!r}")
+        for name in ("learner", "preset", "network", "device", "precision"):
+            if not isinstance(getattr(self, name), str):
+                raise ToodError(f"{name}: expected a name, found {getattr(self, name)!r}")
+        for name in ("detectors", "ood"):
+            if not (isinstance(getattr(self, name), tuple) and all(isinstance(n, str) for n in getattr(self, name))):
+                raise ToodError(f"{name}: expected names, found {getattr(self, name)!r}")
         if not isinstance(self.frozen, bool):
             raise ToodError(f"frozen: expected true or false, found {self.frozen!r}")
         if self.preset == "frozen":
             object.__setattr__(self, "frozen", True)
-        if isinstance(self.adapter, bool) or not isinstance(self.adapter, int) or self.adapter < -1:
-            raise ToodError(f"adapter: expected the width of a layer, 0 for none, found {self.adapter!r}")
         if self.adapter >= 0 and not self.frozen:
             raise ToodError("adapter: expected frozen: true (--frozen), found a network that is trained as a whole")
-        if not isinstance(self.settings, Mapping):
+        if not (isinstance(self.settings, Mapping) and all(isinstance(name, str) for name in self.settings)):
             raise ToodError(f"settings: expected a mapping of learner settings, found {self.settings!r}")
-        if not (self.order == "label" or (isinstance(self.order, int) and self.order >= 0)):
-            raise ToodError(f"order: expected 'label' or the seed of a permutation, found {self.order!r}")
-        if not isinstance(self.learner, str):
-            raise ToodError(f"learner: expected a name or 'package.module:Class', found {self.learner!r}")
+        order = self.order
+        if order != "label" and (isinstance(order, bool) or not isinstance(order, int) or order < 0):
+            raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
         stream_name(self.stream)  # refuses what is no name and no mapping
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str = "config") -> RunConfig:
-        """From plain values, as a YAML file holds them; an unknown name is an error with the nearest known one."""
+        """From plain values, as a YAML file holds them; an unknown name is an error with the nearest known one.
+
+        ``where`` names the file in messages.
+        """
         known = {f.name for f in dataclasses.fields(cls)}
         for name in values:
             if name not in known:
-                raise UnknownNameError(f"setting of {where}", name, known)
+                raise UnknownNameError(f"setting of {where}", str(name), known)
         given = dict(values)
         if given.get("frozen"):
             given.setdefault("preset", "frozen")
-        if given.get("preset") == "frozen" and given.get("frozen") is False:
-            raise ToodError("frozen: expected true with the preset frozen, found false")
-        for name in ("detectors", "ood"):
-            if name in given:
-                names = given[name] or ()
-                given[name] = tuple(names.split(",") if isinstance(names, str) else names)
-        return cls(**given)
+        try:
+            if given.get("preset") == "frozen" and given.get("frozen") is False:
+                raise ToodError("frozen: expected true with the preset frozen, found false")
+            for name in ("detectors", "ood"):
+                if name in given:
+                    given[name] = _names(name, given[name])
+            return cls(**given)
+        except ToodError as error:
+            raise ToodError(f"{where}: {error}") from error
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, the inverse of :meth:`from_mapping`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["RunIdentity", "safe_name"]
+from tood.files import file_name
+
+__all__ = ["RunIdentity", "short_name", "split_method"]
 
 JOINT = "+"  # between a learner and its fine-tuning: icarl+ber
 
@@ -90,7 +91,7 @@ class RunIdentity:
     def folder(self) -> str:
         """Name of the run directory: ``STREAM-LEARNER-PRESET-sSEED`` and the tag."""
         parts = [self.stream, self.method, self.preset, f"s{self.seed}", self.tag]
-        return "-".join(safe_name(part) for part in parts if part)
+        return "-".join(file_name(part) for part in parts if part)
 
 
 def split_method(method: str) -> tuple[str, str]:
@@ -106,12 +107,3 @@ def split_method(method: str) -> tuple[str, str]:
 def short_name(name: str) -> str:
     """The part of ``package.module:Attribute`` that names the thing; any other name as it is."""
     return name.rpartition(":")[2]
-
-
-def safe_name(name: str) -> str:
-    """A name with every character that is not safe in a file name replaced.
-
-    >>> safe_name("package.module:Class"), safe_name("icarl+ber")
-    ('package.module_Class', 'icarl+ber')
-    """
-    return re.sub(r"[^\w.+-]+", "_", name).lstrip(".-") or "_"

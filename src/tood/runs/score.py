@@ -20,8 +20,7 @@ import numpy.typing as npt
 from tood import detectors
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
-from tood.files import read_npz, write_npz
-from tood.runs.identity import safe_name
+from tood.files import file_name, read_npz, write_npz
 from tood.runs.steps import Step
 from tood.sampling import balanced_subset
 
@@ -237,7 +236,7 @@ def _key(step: Step, scorer: Scorer) -> str:
 
 def _file(step: Step, scorer: Scorer) -> Path:
     """A file named after the detector, with a hash of settings that differ from the defaults."""
-    name, settings = safe_name(scorer.create().name), scorer.settings()
+    name, settings = file_name(scorer.create().name), scorer.settings()
     source = scorer.calibration if scorer.calibration != step.run.calibration else None
     if settings or source is not None:
         name += f"-{hashlib.sha256(json.dumps([settings, source]).encode()).hexdigest()[:12]}"

@@ -83,16 +83,19 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     content = read_yaml(path)
     for key in content:
         if key not in ("base", "grid", "also"):
-            raise UnknownNameError(f"section of {path}", key, ("base", "grid", "also"))
-    base, grid = content.get("base") or {}, content.get("grid") or {}
+            raise UnknownNameError(f"section of {path}", str(key), ("base", "grid", "also"))
+    base, grid, also = content.get("base") or {}, content.get("grid") or {}, content.get("also") or []
+    for name, section, kind in (("base", base, Mapping), ("grid", grid, Mapping), ("also", also, list)):
+        if not isinstance(section, kind):
+            raise ToodError(f"{path}: {name}: expected a {kind.__name__.lower()}, found {section!r}")
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ToodError(f"{path}: grid: {key}: expected a list of values, found {values!r}")
     combined = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())] if grid else []
     cells = {}
-    for values in [*combined, *(content.get("also") or [])]:
+    for values in [*combined, *also]:
         if not isinstance(values, Mapping):
-            raise ToodError(f"{path}: also: expected one mapping a cell, found {values!r}")
+            raise ToodError(f"{path}: also: expected one mapping per cell, found {values!r}")
         config = RunConfig.from_mapping({**base, **values}, where=str(path))
         cells[config.name] = Cell(config, Path(parent))
     if not cells:

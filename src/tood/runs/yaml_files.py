@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import MissingDependencyError, ToodError
-from tood.files import write_text
+from tood.files import DAMAGE, write_text
 
 __all__ = ["parse_settings", "read_yaml", "write_yaml"]
 
@@ -19,8 +19,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ToodError(f"{path}: no such file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ToodError(f"{path}: cannot be read as YAML ({str(error).splitlines()[0]})") from error
+    except (yaml.YAMLError, *DAMAGE) as error:
+        raise ToodError(f"{path}: cannot be read as YAML ({(str(error) or repr(error)).splitlines()[0]})") from error
     if not isinstance(content, dict):
         raise ToodError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
     return content
