@@ -1,10 +1,10 @@
 """Every reader against damaged files: `python benchmarks/fuzz.py [--cases N] [--seed S]`.
 
-For each kind of file a valid one is made, mutated and read again. Two mutations: a single flipped bit, and heavier damage
-(truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types). A reader must either raise
-a ToodError that names the file or give a result. After a single flipped bit the result must be the one of the valid file.
-Reported per kind: cases, errors, same results, changed results after heavy damage (allowed where a file has no digest,
-such as YAML), silent changes after one bit (must be 0), bare exceptions (must be 0).
+For each kind of file a valid one is made, mutated and read again. Two mutations: a single flipped bit, and heavier
+damage (truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types). A reader must
+either raise a ToodError that names the file or give a result. After a single flipped bit the result must be the one of
+the valid file. Reported per kind: cases, errors, same results, changed results after heavy damage (allowed for files
+without a digest, such as YAML), silent changes after one bit (must be 0), bare exceptions (must be 0).
 """
 
 from __future__ import annotations
