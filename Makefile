@@ -8,7 +8,7 @@ export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export GOMP_SPINCOUNT ?= 0
 
-.PHONY: install demo test browser bench docs dist results
+.PHONY: install demo test browser bench docs dist results integrations
 
 install: .venv/.installed
 
@@ -59,3 +59,8 @@ dist: install
 	build/wheel-venv/bin/pip --disable-pip-version-check --quiet install dist/*.whl
 	cd build && ../build/wheel-venv/bin/python ../tests/core_only.py
 	cd build && wheel-venv/bin/tood --version
+
+# Each peer (pytorch-ood, Avalanche, OpenOOD, Ray, MLflow, W&B) in an environment of its own, and our adapter inside it.
+# Some only: make integrations PEERS="ray mlflow"
+integrations:
+	sh tests/integrations/environments.sh $(PYTHON) $(PEERS)

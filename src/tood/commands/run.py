@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from tood.integrations.trackers import Tracking
+    from tood.runs import Run, RunConfig
 
 
 @click.command()
@@ -35,6 +40,13 @@ import click
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
 @click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
+@click.option(
+    "--track",
+    multiple=True,
+    envvar="TOOD_TRACK",
+    metavar="TRACKER",
+    help="Write figures to tensorboard, mlflow or wandb too; may be repeated.",
+)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
@@ -42,6 +54,7 @@ def command(
     pairs: tuple[str, ...],
     out: Path | None,
     dry_run: bool,
+    track: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -79,8 +92,20 @@ def command(
         click.echo(json.dumps(planned, indent=2) if as_json else lines)
         return
     try:
-        with training_progress(quiet=quiet or as_json) as (progress, say):
-            result = run(config, folder, say=say, progress=progress)
+        with (
+            training_progress(quiet=quiet or as_json) as (progress, say),
+            _tracking(track, config, folder) as tracked,
+        ):
+            events = (progress, tracked.progress) if tracked else (progress,)
+            result = run(
+                config,
+                folder,
+                say=say,
+                progress=lambda event: [tell(event) for tell in events],
+                on_step=tracked.step if tracked else None,
+            )
+            if tracked:
+                tracked.artifact(_report(result))
     except KeyboardInterrupt:
         click.echo("tood: interrupted; run the same command to resume", err=True)
         sys.exit(130)
@@ -96,3 +121,23 @@ def command(
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
     elif not quiet:
         click.echo(f"{folder}: the figures are in {result.metrics_path.name}; `tood report {folder}` shows them")
+
+
+def _tracking(
+    names: tuple[str, ...], config: RunConfig, folder: Path
+) -> contextlib.AbstractContextManager[Tracking | None]:
+    """The trackers by name; under torchrun only in the first process, which evaluates."""
+    if not names or int(os.environ.get("RANK", 0)):
+        return contextlib.nullcontext()
+    from tood.integrations.trackers import tracking
+
+    return tracking(names, config.name, folder, config.to_mapping())
+
+
+def _report(result: Run) -> Path:
+    """The run's report page, written."""
+    from tood.commands.report import page_verdicts
+    from tood.paper.reference import reported
+    from tood.report.page.write import write_page
+
+    return write_page([result], result.path / "report" / "report.html", reported(), page_verdicts([result]))

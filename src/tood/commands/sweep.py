@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
 @click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
+@click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
 @click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
-def command(file: Path, out: Path, workers: int, engine: Engine, status: bool, as_json: bool) -> None:
+def command(
+    file: Path, out: Path, workers: int, engine: Engine, track: tuple[str, ...], status: bool, as_json: bool
+) -> None:
     """Run every cell of a grid of streams, learners, seeds and options.
 
     A sweep may be interrupted at any time and goes on where it was when started again. A cell that fails is reported
@@ -43,6 +47,16 @@ def command(file: Path, out: Path, workers: int, engine: Engine, status: bool, a
             for name, state in states.items():
                 click.echo(f"{name:<50} {state}")
         return
+    if track:
+        if engine != "local":
+            raise click.UsageError("--track: works with --engine local only, found --engine ray")
+        from tood.errors import UnknownNameError
+        from tood.integrations.trackers import TRACKERS
+
+        for name in track:
+            if name not in TRACKERS:
+                raise UnknownNameError("tracker", name, TRACKERS)
+        os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, which each cell is a process of
     failed = run_cells(cells, workers, engine, say=click.echo)
     for name, error in failed.items():
         click.echo(f"tood: {name}: {error}", err=True)

@@ -41,6 +41,7 @@ from tood.streams import Stream
 __all__ = ["build", "run"]
 
 Say = Callable[[str], object]
+OnStep = Callable[[int, Sequence[Row]], object]
 
 
 def run(
@@ -50,6 +51,7 @@ def run(
     *,
     say: Say = print,
     progress: Report | None = None,
+    on_step: OnStep | None = None,
 ) -> Run:
     """Bring a run directory to completion and return it.
 
@@ -65,13 +67,15 @@ def run(
         Called with a line after each step.
     progress:
         Called with a :class:`~tood.learners.Progress` while training.
+    on_step:
+        Called with the number and the figures of each step when it has been measured.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
             raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
         config = dataclasses.replace(config, stream=stream.name)
     with torch_threads(config.threads):
-        return _run(config, Path(folder), stream, say, progress)
+        return _run(config, Path(folder), stream, say, progress, on_step)
 
 
 @contextmanager
@@ -85,7 +89,14 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run(config: RunConfig, folder: Path, given: Stream | None, say: Say, progress: Report | None) -> Run:
+def _run(
+    config: RunConfig,
+    folder: Path,
+    given: Stream | None,
+    say: Say,
+    progress: Report | None,
+    on_step: OnStep | None,
+) -> Run:
     stream, learner = build(config, given, say)
     folder.mkdir(parents=True, exist_ok=True)
     logits = config.logits if learner.corrects_head else "corrected"
@@ -111,6 +122,8 @@ def _run(config: RunConfig, folder: Path, given: Stream | None, say: Say, progre
             scorers = asked or default_scorers(made, logits=logits)[0]
             measured, _ = measure_step(Step(made, step), scorers, keep=True)
             rows += measured
+            if on_step is not None:
+                on_step(step, measured)
             line = "  ".join(_summary(measured, learner.facts))
             say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
         save_metrics(to_table(rows), made.metrics_path)

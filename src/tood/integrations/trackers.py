@@ -1,0 +1,198 @@
+"""Experiment trackers: a run's loss, accuracy and AUROC in TensorBoard, MLflow or Weights & Biases.
+
+Each tracker is fed by the same two events: :class:`~tood.learners.Progress` while a task is trained, and the figures
+of a step when it has been measured. They are written through the tracker's own library, so its own settings apply:
+``MLFLOW_TRACKING_URI``, ``WANDB_MODE=offline``, ``WANDB_PROJECT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from tood.errors import UnknownNameError
+from tood.integrations.adapter import peer
+from tood.learners.progress import Progress
+from tood.metrics.trajectory import near_far_mean
+from tood.runs.metrics_file import Row
+
+__all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "Tracking", "WandB", "tracking"]
+
+Axis = Literal["iteration", "step"]
+
+
+class Tracker(Protocol):
+    """What a tracker must offer."""
+
+    def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        """Record figures by name at a training iteration or at a step of the stream."""
+
+    def artifact(self, path: Path) -> None:
+        """Keep a file."""
+
+    def close(self, failed: bool) -> None:
+        """Write what is left."""
+
+
+class TensorBoard:
+    """Event files in ``RUN/tensorboard``; look at them with ``tensorboard --logdir runs``."""
+
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        with peer("tensorboard", '"tood[tensorboard]"', "--track tensorboard"):
+            from tensorboard.summary import Writer
+        self.folder = folder / "tensorboard"
+        self.writer = Writer(str(self.folder))
+
+    def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        """Add scalars."""
+        for name, value in figures.items():
+            self.writer.add_scalar(name, value, place)
+        self.writer.flush()
+
+    def artifact(self, path: Path) -> None:
+        """Copy the file beside the events: TensorBoard keeps no artifacts of its own."""
+        (self.folder / path.name).write_bytes(path.read_bytes())
+
+    def close(self, failed: bool) -> None:
+        """Close the event file."""
+        self.writer.close()
+
+
+class MLflow:
+    """A run of MLflow, in the experiment ``tood`` unless ``MLFLOW_EXPERIMENT_NAME`` says otherwise."""
+
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        with peer("mlflow", '"tood[mlflow]"', "--track mlflow"):
+            from mlflow.tracking import MlflowClient
+        self.client = MlflowClient()
+        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tood")
+        known = self.client.get_experiment_by_name(experiment)
+        identity = known.experiment_id if known else self.client.create_experiment(experiment)
+        self.run = self.client.create_run(identity, run_name=name).info.run_id
+        for key, value in settings.items():
+            self.client.log_param(self.run, key, value)
+
+    def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        """Log metrics; MLflow allows fewer characters in names than detectors may have."""
+        for name, value in figures.items():
+            allowed = "".join(c if c.isalnum() or c in "_-./ " else "_" for c in name)
+            self.client.log_metric(self.run, allowed, value, step=place)
+
+    def artifact(self, path: Path) -> None:
+        """Log the file as an artifact."""
+        self.client.log_artifact(self.run, str(path))
+
+    def close(self, failed: bool) -> None:
+        """End the run."""
+        self.client.set_terminated(self.run, "FAILED" if failed else "FINISHED")
+
+
+class WandB:
+    """A run of Weights & Biases, in the project ``tood`` unless ``WANDB_PROJECT`` says otherwise."""
+
+    def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        with peer("wandb", '"tood[wandb]"', "--track wandb"):
+            import wandb
+        project = os.environ.get("WANDB_PROJECT", "tood")
+        self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
+        self.run.define_metric("train/*", step_metric="iteration")
+        for pattern in ("accuracy/*", "auroc/*"):
+            self.run.define_metric(pattern, step_metric="step")
+
+    def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        """Log figures with their own x axis: the iteration, or the step of the stream."""
+        self.run.log({**figures, axis: place})
+
+    def artifact(self, path: Path) -> None:
+        """Log the file as an artifact."""
+        import wandb
+
+        artifact = wandb.Artifact(f"{self.run.id}-{path.stem}", type="report")
+        artifact.add_file(str(path))
+        self.run.log_artifact(artifact)
+
+    def close(self, failed: bool) -> None:
+        """Finish the run."""
+        self.run.finish(exit_code=int(failed))
+
+
+TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
+    "tensorboard": TensorBoard,
+    "mlflow": MLflow,
+    "wandb": WandB,
+}
+
+
+class Tracking:
+    """Turns a run's events into figures by name and hands them to all trackers."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self.trackers = list(trackers)
+        self._task, self._before, self._here = 0, 0, 0
+
+    def progress(self, event: Progress) -> None:
+        """Record ``train/loss``, ``train/accuracy`` and ``train/lr`` at the iteration since the run began."""
+        if event.task != self._task:
+            self._task, self._before = event.task, self._before + self._here
+        self._here = event.epochs * event.steps
+        place = self._before + event.epoch * event.steps + event.step
+        figures = {"train/loss": event.loss, "train/accuracy": event.accuracy, "train/lr": event.lr}
+        self._log(figures, "iteration", place)
+
+    def step(self, step: int, rows: Sequence[Row]) -> None:
+        """Record ``accuracy/all``, ``accuracy/task I`` and ``auroc/DETECTOR``, (near + far) / 2, of a step."""
+        figures: dict[str, float] = {}
+        cells: dict[str, list[Row]] = defaultdict(list)
+        for row in rows:
+            if row.metric == "accuracy":
+                figures["accuracy/all" if row.task is None else f"accuracy/task {row.task}"] = row.value
+            elif row.metric == "auroc" and row.task is not None and not row.settings:
+                cells[str(row.detector)].append(row)
+        for detector, found in cells.items():
+            mean = near_far_mean([row.value for row in found], [str(row.group) for row in found])
+            figures[f"auroc/{detector}"] = float(mean)
+        self._log(figures, "step", step)
+
+    def artifact(self, path: Path) -> None:
+        """Keep a file in all trackers."""
+        for tracker in self.trackers:
+            tracker.artifact(path)
+
+    def _log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        for tracker in self.trackers:
+            tracker.log(figures, axis, place)
+
+
+@contextlib.contextmanager
+def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[Tracking]:
+    """Open trackers by name, and close them whatever happens.
+
+    Parameters
+    ----------
+    names:
+        Of :data:`TRACKERS`; none gives a tracking that records nothing.
+    name:
+        The run's name.
+    folder:
+        The run directory.
+    settings:
+        The run's settings, recorded once.
+    """
+    for wanted in names:
+        if wanted not in TRACKERS:
+            raise UnknownNameError("tracker", wanted, TRACKERS)
+    if names:
+        folder.mkdir(parents=True, exist_ok=True)
+    opened: list[Tracker] = []
+    failed = True
+    try:
+        opened.extend(TRACKERS[wanted](name, folder, settings) for wanted in dict.fromkeys(names))
+        yield Tracking(opened)
+        failed = False
+    finally:
+        for tracker in opened:
+            tracker.close(failed)

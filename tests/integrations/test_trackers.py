@@ -1,0 +1,168 @@
+"""Trackers, through their own libraries, on local files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+from tood.errors import ToodError
+from tood.integrations.trackers import TRACKERS, Tracking, tracking
+from tood.learners.progress import Progress
+from tood.runs.metrics_file import Row, load_metrics
+
+RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detectors", "energy,msp", "--quiet"]
+
+
+def tood(*arguments, folder, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "tood.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+
+
+class Recorder:
+    """A tracker that keeps what it is told."""
+
+    def __init__(self):
+        self.logged, self.closed = [], None
+
+    def log(self, figures, axis, place):
+        self.logged.append((dict(figures), axis, place))
+
+    def artifact(self, path):
+        pass
+
+    def close(self, failed):
+        self.closed = failed
+
+
+def event(task, epoch, step, loss=1.0):
+    return Progress(task, epoch, 2, step, 10, loss, 0.5, 0.1, 100.0, 0.0)
+
+
+def test_iterations_count_on_across_epochs_and_tasks():
+    recorder = Recorder()
+    tracked = Tracking([recorder])
+    for place in [(0, 0, 5), (0, 1, 10), (1, 0, 1), (1, 1, 10), (2, 0, 3)]:
+        tracked.progress(event(*place))
+    assert [place for _, _, place in recorder.logged] == [5, 20, 21, 40, 43]
+    assert recorder.logged[0][0] == {"train/loss": 1.0, "train/accuracy": 0.5, "train/lr": 0.1}
+
+
+def test_figures_of_a_step():
+    def row(task, ood_set, group, detector, metric, value, settings=""):
+        return Row(1, task, ood_set, group, detector, metric, value, "train", settings)
+
+    rows = [row(None, None, None, None, "accuracy", 0.8), row(0, None, None, None, "accuracy", 0.7)]
+    rows += [row(0, "a", "near", "energy", "auroc", 0.6), row(0, "b", "far", "energy", "auroc", 0.8)]
+    rows += [row(0, "c", "far", "energy", "auroc", 1.0), row(None, "a", "near", "energy", "auroc", 0.1)]
+    rows += [
+        row(0, "a", "near", "energy", "auroc", 0.0, settings='{"raw": true}'),
+        row(0, "a", "near", "msp", "aupr_in", 0),
+    ]
+    recorder = Recorder()
+    Tracking([recorder]).step(1, rows)
+    ((figures, axis, place),) = recorder.logged
+    assert (axis, place) == ("step", 1)
+    assert figures == pytest.approx({"accuracy/all": 0.8, "accuracy/task 0": 0.7, "auroc/energy": (0.6 + 0.9) / 2})
+
+
+def test_trackers_are_closed_when_a_run_fails(tmp_path, monkeypatch):
+    recorder = Recorder()
+    monkeypatch.setitem(TRACKERS, "tensorboard", lambda *arguments: recorder)
+    with pytest.raises(RuntimeError), tracking(["tensorboard"], "run", tmp_path, {}):
+        raise RuntimeError
+    assert recorder.closed is True
+    with (
+        pytest.raises(ToodError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"),
+        tracking(["tensorbord"], "run", tmp_path, {}),
+    ):
+        pass
+
+
+def expected(folder):
+    """Accuracy and AUROC of energy by step, from metrics.parquet."""
+    rows = load_metrics(folder).to_pylist()
+    accuracy = {r["step"]: r["value"] for r in rows if r["metric"] == "accuracy" and r["task"] is None}
+    cells = {}
+    for r in rows:
+        if r["detector"] == "energy" and r["metric"] == "auroc" and r["task"] is not None:
+            cells.setdefault(r["step"], {}).setdefault(r["group"], []).append(r["value"])
+    auroc = {s: sum(sum(v) / len(v) for v in groups.values()) / len(groups) for s, groups in cells.items()}
+    return accuracy, auroc
+
+
+def test_tensorboard(tmp_path):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
+    done = tood(*RUN, "--out", "r", "--track", "tensorboard", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        events = EventAccumulator(str(tmp_path / "r" / "tensorboard"), size_guidance={"tensors": 0})
+        events.Reload()
+    found = {
+        tag: {e.step: e.tensor_proto.float_val[0] for e in events.Tensors(tag)} for tag in events.Tags()["tensors"]
+    }
+    accuracy, auroc = expected(tmp_path / "r")
+    assert found["accuracy/all"] == pytest.approx(accuracy)
+    assert found["auroc/energy"] == pytest.approx(auroc)
+    assert {"train/loss", "train/accuracy", "auroc/msp", "accuracy/task 0"} <= set(found)
+    assert (tmp_path / "r" / "tensorboard" / "report.html").stat().st_size > 10_000
+
+
+def test_mlflow(tmp_path):
+    pytest.importorskip("mlflow", reason="MLflow is not installed; `make integrations` installs and tests it")
+    store = (tmp_path / "mlruns").as_uri()
+    environment = {"MLFLOW_TRACKING_URI": store, "MLFLOW_ALLOW_FILE_STORE": "true"}
+    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    os.environ.update(environment)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(store)
+    (run,) = client.search_runs([client.get_experiment_by_name("tood").experiment_id])
+    accuracy, auroc = expected(tmp_path / "r")
+    for name, values in (("accuracy/all", accuracy), ("auroc/energy", auroc)):
+        assert {m.step: m.value for m in client.get_metric_history(run.info.run_id, name)} == pytest.approx(values)
+    assert run.info.status == "FINISHED" and run.data.params["stream"] == "digits"
+    assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.html"]
+
+
+def test_wandb(tmp_path):
+    pytest.importorskip("wandb", reason="W&B is not installed; `make integrations` installs and tests it")
+    done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    assert done.returncode == 0, done.stderr
+    (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/run-*.wandb")
+    from wandb.proto import wandb_internal_pb2
+    from wandb.sdk.internal.datastore import DataStore
+
+    store, figures = DataStore(), {}
+    store.open_for_scan(str(file))
+    while (data := store.scan_data()) is not None:
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(data)
+        items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+        if "auroc/energy" in items:
+            figures[items["step"]] = items["auroc/energy"]
+    assert figures == pytest.approx(expected(tmp_path / "r")[1])
+
+
+@pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
+def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with (
+        pytest.raises(ToodError, match=rf'--track {name} needs {name}: pip install "tood\[{name}\]"'),
+        tracking([name], "run", tmp_path, {}),
+    ):
+        pass
