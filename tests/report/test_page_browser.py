@@ -13,7 +13,7 @@ import pytest
 
 from tood.report.gather import Measured, score_steps
 from tood.report.page.write import write_page
-from tood.runs import Run, find_runs
+from tood.runs import Run, find_runs, load_metrics, trajectory
 
 FLAGS = (
     "--headless",
@@ -148,7 +148,7 @@ def test_the_threshold_reads_off_id_recall_and_ood_caught(visit: Callable[..., A
         tab.keyboard.press("ArrowRight")
     tab.focus("#threshold")
     tab.keyboard.press("ArrowLeft")
-    edge = tab.evaluate("data.runs[0].scores.energy.edges[+document.getElementById('threshold').value]")
+    edge = tab.evaluate("edges()[+document.getElementById('threshold').value]")
     shown = {name: cells[0] for name, cells in rows(tab, "readout").items()}
     last = along[4]
     expected = {"ID, all tasks seen accepted": np.mean(last.id >= edge)}
@@ -173,18 +173,46 @@ def test_the_threshold_reads_off_id_recall_and_ood_caught(visit: Callable[..., A
 
 def test_a_sweep_lets_one_choose_the_run(visit: Callable[..., Any], sweep: Path, tmp_path: Path) -> None:
     tab = visit(write_page(find_runs([sweep]), tmp_path / "report.html"))
-    assert tab.locator("#verdicts details").count() == 3
+    assert tab.locator("#verdicts article").count() == 3
     before = rows(tab, "trajectory-table")["Energy"]
     tab.select_option("#run", label="WA on digits, seed 0")
     assert rows(tab, "trajectory-table")["Energy"] != before
     tab.select_option("#run", label="iCaRL on digits, seed 1")
     assert tab.is_visible("#no-scores") and tab.is_hidden("#score-panel")
-    tab.select_option("#table-learner", "*")
-    everyone = tab.locator("#main-table tbody tr").count()
+    heads = [text.split(" ")[0] for text in tab.locator("#main-table thead th").all_text_contents()]
+    assert heads[0] == "Score" and set(heads[1:]) == {"iCaRL", "DER", "WA"}  # learners side by side
+    runs = {run.learner: load_metrics(run.path) for run in find_runs([sweep]) if run.manifest["seed"] == 0}
+    shown = dict(zip(heads[1:], rows(tab, "main-table")["Energy"], strict=True))
+    wa = 100 * trajectory(runs["wa"], "energy").balanced().average()
+    assert shown["WA"] == f"{wa:.1f}" and "±" in shown["iCaRL"]
+    tab.select_option("#table-metric", "d_avg")
+    lost = 100 * trajectory(runs["wa"], "energy").balanced().average_forgetting()
+    assert dict(zip(heads[1:], rows(tab, "main-table")["Energy"], strict=True))["WA"] == f"{lost:.1f}"
     tab.select_option("#table-learner", "wa")
-    assert tab.locator("#main-table tbody tr").count() == 4 < everyone
+    assert tab.locator("#main-table tbody tr").count() == 4
     tab.select_option("#table-learner", "icarl")
     assert "±" in rows(tab, "main-table")["Energy"][1]
+
+
+def test_a_word_is_explained_on_focus_and_the_first_run_is_no_baseline(
+    visit: Callable[..., Any], build: Callable[..., Path], tmp_path: Path
+) -> None:
+    for learner, fade in (("finetune", 0.9), ("der", 0.6)):
+        build(tmp_path / learner, tasks=3, learner=learner, fade=fade, detectors=("energy", "tood_robust_anchor"))
+    tab = visit(write_page(find_runs([tmp_path]), tmp_path / "report.html"))
+    assert tab.locator("#run option:checked").text_content() == "DER on digits, seed 0"
+    tab.locator(".term").first.focus()
+    tip = tab.evaluate("getComputedStyle(document.activeElement, '::after').content")
+    assert "learned together" in tip
+    ends = tab.locator("#trajectory-chart g[aria-label=text] text").all_text_contents()
+    assert set(ends) == {"Energy", "TOOD (robust anchor)"}  # labelled at the ends of their lines
+    assert tab.locator("#accuracy-chart g[aria-label=line] path").count() == 1
+
+
+def test_different_scores_look_different(visit: Callable[..., Any], page: Path) -> None:
+    tab = visit(page)
+    looks = tab.evaluate("data.runs[0].detectors.map((name) => JSON.stringify(look(name)))")
+    assert len(set(looks)) == len(looks) > 5
 
 
 def test_names_cannot_become_markup(visit: Callable[..., Any], build: Callable[..., Path], tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tood.report.appearance import label
 from tood.report.summary import learner_label, run_name
 from tood.runs.directory import Run
 from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, trajectory
-from tood.runs.score import Scorer, scores
+from tood.runs.score import Scorer, kept_scores, scores
 from tood.runs.steps import Step
 
 __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps"]
@@ -198,6 +198,18 @@ def _task_features(step: Step) -> list[tuple[IntArray, Scores]]:
     labels = step.columns[np.asarray(test.labels)]
     rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]
     return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
+
+
+def kept_steps(run: Run, detector: str, steps: int) -> list[StepScores] | None:
+    """The scores that were kept of one detector at every step; None if some are missing or stale."""
+    found = []
+    for index in range(steps):
+        step = Step(run, index)
+        scored = kept_scores(step, Scorer(detector))
+        if scored is None:
+            return None
+        found.append(StepScores(scored.test, step.test_tasks(), scored.ood))
+    return found
 
 
 def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, list[StepScores]]:

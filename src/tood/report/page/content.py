@@ -17,8 +17,8 @@ import numpy.typing as npt
 from tood import __version__
 from tood.audit import read_verdict
 from tood.metrics import Trajectory
-from tood.report.appearance import label, spread
-from tood.report.gather import Measured, StepScores, score_steps
+from tood.report.appearance import spread
+from tood.report.gather import Measured, StepScores, kept_steps
 from tood.report.summary import ACCURACY, Key, Summary, best_keys, collect
 from tood.report.tables import MISMATCH_NOTE
 from tood.runs.metrics_file import accuracy
@@ -29,11 +29,27 @@ Json: TypeAlias = dict[str, Any]
 
 LONG = 20  # tasks: longer streams are thinned to keep the page small
 MANY = 4  # runs: beyond, only the metrics that tables show
+SWEEP = 20  # runs: beyond, AUROC alone
 METRICS = ("auroc", "fpr_at_ood_recall", "fpr_at_id_recall", "aupr_in", "aupr_out")
 TABLE = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
 BINS = 100
 DISTRIBUTIONS = 6  # detectors with score distributions, a run
 DECIMALS = 5
+BASELINES = ("finetune", "naive", "joint")  # shown last: what happens without a method, or without a stream
+LONG_DETECTORS = 8  # detectors with trajectories on long streams
+TERMS = {
+    "OOD": "Out-of-distribution: inputs of classes the network was never taught. It should reject them.",
+    "ID": "In-distribution: inputs of the classes the network has learned so far. It should accept them.",
+    "near-OOD": "Unknown inputs that resemble what was learned, such as other animals.",
+    "far-OOD": "Unknown inputs that look different, such as street numbers or noise.",
+    "AUROC": "The chance that a known input scores higher than an unknown one: 100 is perfect, 50 is a coin toss.",
+    "energy": "The usual score: how strongly the network responds over all its classes (log-sum-exp of the logits).",
+    "step": "The moment after one more task has been learned.",
+    "task": "Classes that are learned together; tasks come one after another.",
+    "D_avg": "What tasks have lost since they were learned: AUROC then minus AUROC at the end, mean over tasks.",
+    "FPR@95": "How many known inputs are rejected when 95 % of the unknown ones are caught.",
+    "score": "A number per input; inputs that score below a threshold are rejected.",
+}
 NOT_AUDITED = "This run has not been audited since its figures were measured: `tood audit` writes the verdict."
 
 
@@ -48,47 +64,44 @@ def content(
 ) -> Json:
     """Everything the page shows, of runs in the order given; published figures stand beside ours."""
     chosen = chosen_runs(measured)
-    metrics = METRICS[: 3 if len(measured) > MANY else None]
+    metrics = METRICS[: 1 if len(measured) > SWEEP else 3 if len(measured) > MANY else None]
+    judged = [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen]
+    limit = DISTRIBUTIONS if len(chosen) <= MANY else 2
     summaries = collect([(one.run, one.table) for one in measured])
     return {
         "version": __version__,
-        "verdicts": [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen],
-        "overall": _overall(summaries),
+        "verdicts": judged,
+        "start": _start(judged),
+        "terms": TERMS,
         "accuracy": _rows(summaries, (ACCURACY,), reference),
         "table": _rows(summaries, TABLE, reference),
         "paper_note": MISMATCH_NOTE,
-        "runs": [_run(one, metrics, with_scores=one in chosen) for one in measured],
+        "runs": [_run(one, metrics, limit if one in chosen else 0) for one in measured],
     }
 
 
 def _verdict(one: Measured, found: Json | None) -> Json:
     if found is None:
-        return {"run": one.name, "cause": "not known", "card": None, "sentences": [NOT_AUDITED], "findings": []}
+        empty = {"card": None, "sentences": [NOT_AUDITED], "findings": [], "use": None, "telling": 0.0}
+        return {"run": one.name, "baseline": one.run.learner in BASELINES, "cause": "not known", **empty}
     words = {name: found[name] for name in ("cause", "card", "sentences")}
-    return {"run": one.name, **words, "findings": [finding["text"] for finding in found["findings"]]}
+    losses = [judgement["loss"]["value"] for judgement in found["judgements"]]
+    gain = found["advice"]["gain"]
+    return {
+        "run": one.name,
+        "baseline": one.run.learner in BASELINES,
+        **words,
+        "findings": [finding["text"] for finding in found["findings"]],
+        "use": found["advice"]["best"],
+        # A run tells most if much was lost and a score gives it back.
+        "telling": max([0.0, *losses]) + 2 * (gain["value"] if gain else 0.0),
+    }
 
 
-def _overall(summaries: Mapping[Key, Summary]) -> list[str]:
-    """For each stream with several learners, what TOOD does over them."""
-    sentences = []
-    for stream in sorted({key.stream for key in summaries}):
-        learners = sorted({key.learner for key in summaries if key.stream == stream})
-        gains = {}
-        for learner in learners:
-            energy, tood = (
-                summaries.get(Key(stream, learner, name, "avg_auroc")) for name in ("energy", "tood_robust_anchor")
-            )
-            if energy and tood:
-                gains[learner] = tood.mean - energy.mean
-        if len(gains) > 1:
-            best, worst = max(gains, key=gains.__getitem__), min(gains, key=gains.__getitem__)
-            helped = sum(gain >= 0.5 for gain in gains.values())
-            sentences.append(
-                f"{stream}: TOOD (robust anchor) adds half a point of Avg AUROC or more to energy for {helped} of "
-                f"{len(gains)} learners; most for {label(best)} ({gains[best]:+.1f}), least for {label(worst)} "
-                f"({gains[worst]:+.1f})."
-            )
-    return sentences
+def _start(verdicts: Sequence[Json]) -> str:
+    """The run to begin with: the one that tells most."""
+    own = [verdict for verdict in verdicts if not verdict["baseline"]] or verdicts
+    return str(max(own, key=lambda verdict: verdict["telling"])["run"])
 
 
 def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: Mapping[Key, Summary]) -> list[Json]:
@@ -111,7 +124,7 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
     return list(rows.values())
 
 
-def _run(one: Measured, metrics: Sequence[str], with_scores: bool) -> Json:
+def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
     manifest = one.run.manifest
     long = one.steps > LONG
     by_task, pooled = accuracy(one.table)
@@ -125,11 +138,11 @@ def _run(one: Measured, metrics: Sequence[str], with_scores: bool) -> Json:
         "tasks": tasks,
         "sets": {group: group for group in _groups(one)} if long else one.run.ood,
         "ood": one.run.ood,
-        "detectors": one.detectors,
+        "detectors": _kept(one),
         "accuracy": _triangle(by_task),
         "pooled_accuracy": _rounded(pooled),
         "metrics": _metrics(one, metrics[:2] if long else metrics, long),
-        "scores": _scores(one) if with_scores and one.has_outputs else None,
+        "scores": _scores(one, distributions) if distributions and one.has_outputs else None,
         "settings": {name: value for name, value in manifest.items() if name not in ("tasks", "classes", "format")},
         "config": _config(one),
         "folder": one.run.path.resolve().name,
@@ -140,7 +153,7 @@ def _run(one: Measured, metrics: Sequence[str], with_scores: bool) -> Json:
 def _metrics(one: Measured, metrics: Sequence[str], long: bool) -> Json:
     """Triangles by detector, metric and OOD set; of long streams by group."""
     found: Json = {}
-    for detector in one.detectors:
+    for detector in _kept(one):
         for metric in metrics:
             cube = one.trajectory(detector, metric)
             if long:
@@ -155,26 +168,36 @@ def _groups(one: Measured) -> list[str]:
     return list(dict.fromkeys(one.run.ood.values()))
 
 
-def _scores(one: Measured) -> Json:
-    """Histograms of scores, whose edges are also the thresholds that can be chosen."""
-    along = score_steps(one.run, _shown(one), one.steps)
-    return {detector: histograms(steps) for detector, steps in along.items()}
+def _kept(one: Measured) -> list[str]:
+    """The detectors with trajectories: of long streams the most telling ones."""
+    return _shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors
 
 
-def _shown(one: Measured) -> list[str]:
-    """Energy, TOOD and MSP, then the best of the others."""
-    limit = 3 if one.steps > LONG else DISTRIBUTIONS
+def _scores(one: Measured, limit: int) -> Json:
+    """Histograms of the scores that were kept; the page does not score."""
+    found: Json = {}
+    for detector in _shown(one, 3 if one.steps > LONG else limit):
+        along = kept_steps(one.run, detector, one.steps)
+        if along is not None:
+            found[detector] = histograms(along)
+    return found or None  # type: ignore[return-value]
+
+
+def _shown(one: Measured, limit: int) -> list[str]:
+    """Energy and the best of the others, TOOD and MSP first."""
     first = [name for name in ("energy", "tood_robust_anchor", "tood_mean_shift", "msp") if name in one.detectors]
     others = [name for name in one.detectors if name not in first]
-    averages: dict[str, Trajectory] = {name: one.trajectory(name).balanced() for name in others}
-    return [*first, *sorted(others, key=lambda name: -averages[name].average())][:limit]
+    averages: dict[str, Trajectory] = {name: one.trajectory(name).balanced() for name in one.detectors}
+    order = sorted([*first[1:], *others], key=lambda name: -averages[name].average())
+    return [*first[:1], *order[: max(1, limit - 1)]] if limit < len(one.detectors) else [*first, *others]
 
 
 def histograms(along: Sequence[StepScores]) -> Json:
-    """Counts of scores between common edges at every step, by task and by OOD set.
+    """Counts of scores between the edges of each step, by task and by OOD set.
 
-    Entry k of a histogram counts the scores that have exactly k edges at or below them, so the samples accepted at a
-    threshold ``edges[j]`` are those of the entries after j: read off exactly, whatever the bins.
+    Step s has ``bins + 1`` edges, ``low + (high - low) * j / bins`` between its ``ranges[s]``: scores drift along a
+    stream, and bins that fit all steps fit none. Entry k of a histogram counts the scores that have exactly k edges
+    at or below them, so the samples accepted at an edge j are those of the entries after j: read off exactly.
 
     Parameters
     ----------
@@ -184,23 +207,26 @@ def histograms(along: Sequence[StepScores]) -> Json:
     count = len(along)
     steps = spread(count, LONG + 1)
     tasks = list(range(count)) if count <= LONG else spread(count, 5)
-    arrays = [values for step in steps for values in (along[step].id, *along[step].ood.values())]
-    low = min(float(np.quantile(values, 0.002)) for values in arrays)
-    high = max(float(np.quantile(values, 0.998)) for values in arrays)
-    if not low < high:
-        low, high = low - 0.5, high + 0.5
-    edges = np.array([float(f"{edge:.7g}") for edge in np.linspace(low, high, BINS + 1)])
+    ranges = []
+    for step in steps:
+        values = [along[step].id, *along[step].ood.values()]
+        low = min(float(np.quantile(scores, 0.002)) for scores in values)
+        high = max(float(np.quantile(scores, 0.998)) for scores in values)
+        ends = (low, high) if low < high else (low - 0.5, high + 0.5)
+        ranges.append([float(f"{end:.7g}") for end in ends])
+    edges = [low + (high - low) * np.arange(BINS + 1) / BINS for low, high in ranges]
 
-    def counts(values: npt.NDArray[Any]) -> list[int]:
-        places = np.searchsorted(edges, values.astype(np.float64), side="right")
-        return [int(count) for count in np.bincount(places, minlength=BINS + 2)]
+    def counts(values: npt.NDArray[Any], place: int) -> list[int]:
+        bins = np.searchsorted(edges[place], values.astype(np.float64), side="right")
+        return [int(count) for count in np.bincount(bins, minlength=BINS + 2)]
 
-    known: Json = {"all": [counts(along[step].id) for step in steps]}
+    known: Json = {"all": [counts(along[step].id, place) for place, step in enumerate(steps)]}
     for task in tasks:
         own = [along[step].id[along[step].tasks == task] for step in steps]
-        known[str(task)] = [counts(values) if len(values) else None for values in own]
-    ood = {name: [counts(along[step].ood[name]) for step in steps] for name in along[0].ood}
-    return {"edges": edges.tolist(), "steps": steps, "id": known, "ood": ood}
+        known[str(task)] = [counts(values, place) if len(values) else None for place, values in enumerate(own)]
+    names = along[0].ood
+    ood = {name: [counts(along[step].ood[name], place) for place, step in enumerate(steps)] for name in names}
+    return {"ranges": ranges, "bins": BINS, "steps": steps, "id": known, "ood": ood}
 
 
 def _config(one: Measured) -> str | None:

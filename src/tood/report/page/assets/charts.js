@@ -27,25 +27,54 @@ const METRICS = {
   aupr_in: "AUPR, ID positive", aupr_out: "AUPR, OOD positive",
 };
 
+// Labels at the ends of lines, moved apart if they would touch.
+function ends(lines, height, [low, high]) {
+  const last = lines.map((rows) => ({ ...rows.at(-1) })).sort((a, b) => a.value - b.value);
+  const gap = (15 / height) * (high - low || 1);
+  last.forEach((one, place) => { one.y = place ? Math.max(one.value, last[place - 1].y + gap) : one.value; });
+  const over = last.length ? Math.max(0, last.at(-1).y - high) : 0;
+  for (let place = last.length - 1; place >= 0 && over; place--) {
+    const ceiling = place === last.length - 1 ? high : last[place + 1].y - gap;
+    last[place].y = Math.min(last[place].y, ceiling);
+  }
+  return last;
+}
+
+function lineChart(lines, { width, height, name, rule }) {
+  const few = run().steps <= 20;
+  const values = lines.flat().map((row) => row.value);
+  const [low, high] = d3.nice(Math.min(...values), Math.max(...values) + 0.01, 6);
+  const room = width < 560 ? 96 : 150;
+  const short = (text) => (width < 560 && text.length > 14 ? `${text.slice(0, 13)}…` : text);
+  return Plot.plot({
+    width, height, marginLeft: 44, marginRight: room, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
+    ariaLabel: `${name} by step`,
+    x: { label: "step", labelOffset: 38, domain: [0, Math.max(1, run().steps - 1)], ticks: few ? d3.range(run().steps) : 10, tickFormat: "d" },
+    y: { label: name, grid: true, domain: [low, high], ticks: height < 200 ? 3 : 6 },
+    marks: [
+      rule !== undefined && low < rule ? Plot.ruleY([rule], { strokeDasharray: "2 4", strokeOpacity: 0.6 }) : null,
+      ...lines.map((rows) => Plot.lineY(rows, { x: "step", y: "value", stroke: look(rows[0].name).stroke,
+        strokeDasharray: look(rows[0].name).dash, strokeWidth: 2.2, marker: few ? "circle" : null, clip: false })),
+      Plot.text(ends(lines, height - 72, [low, high]), { x: "step", y: "y", text: (row) => short(label(row.name)), dx: 8,
+        textAnchor: "start", fill: (row) => look(row.name).stroke, fontWeight: 600, clip: false }),
+      Plot.tip(lines.flat(), Plot.pointer({ x: "step", y: "value", maxRadius: 400,
+        title: (row) => `${label(row.name)}\nstep ${row.step}: ${row.value.toFixed(2)} %` })),
+    ],
+  });
+}
+
 function trajectories() {
   const [metric, which, task] = [at("metric").value, at("ood-set").value, at("task").value];
   const shown = [...run().detectors, "accuracy"].filter((name) => !state.hidden.has(name));
   const lines = shown.map((name) => series(name, metric, which, task));
-  const few = run().steps <= 20;
-  draw("trajectory-chart", (width) => Plot.plot({
-    width, height: Math.min(380, 220 + width / 6), marginLeft: 44, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
-    ariaLabel: METRICS[metric] + " by step, a line a detector",
-    x: { label: "step", labelOffset: 38, domain: [0, Math.max(1, run().steps - 1)], ticks: few ? d3.range(run().steps) : 10, tickFormat: "d" },
-    y: { label: METRICS[metric] + " (%)", grid: true, nice: true, ticks: 6 },
-    marks: [
-      metric === "auroc" ? Plot.ruleY([50], { strokeDasharray: "2 4", strokeOpacity: 0.6 }) : null,
-      ...lines.map((rows) => Plot.lineY(rows, { x: "step", y: "value", stroke: look(rows[0].name).stroke,
-        strokeDasharray: look(rows[0].name).dash, strokeWidth: rows[0].name.startsWith("tood_") ? 3 : 1.8,
-        marker: few ? "circle" : null, clip: false })),
-      Plot.tip(lines.flat(), Plot.pointer({ x: "step", y: "value", maxRadius: 100,
-        title: (row) => `${label(row.name)}\nstep ${row.step}: ${row.value.toFixed(2)} %` })),
-    ],
-  }));
+  const scored = lines.filter((rows) => rows[0].name !== "accuracy");
+  const known = lines.filter((rows) => rows[0].name === "accuracy");
+  at("trajectory-chart").hidden = !scored.length;
+  at("accuracy-chart").hidden = !known.length;
+  const rule = metric === "auroc" ? 50 : undefined;
+  if (scored.length) draw("trajectory-chart", (width) => lineChart(scored,
+    { width, height: Math.min(360, 210 + width / 6), name: `${METRICS[metric]} (%)`, rule }));
+  if (known.length) draw("accuracy-chart", (width) => lineChart(known, { width, height: 150, name: "accuracy (%)" }));
   at("trajectory-table").replaceChildren(
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Detector"),
       ...d3.range(run().steps).map((step) => make("th", { scope: "col" }, `step ${step}`)))),
@@ -102,10 +131,22 @@ function maps() {
 
 // ---- scores and a threshold
 
-const shares = (counts, from) => d3.sum(counts.slice(from + 1)) / d3.sum(counts);
 const scored = () => run().scores[at("score-detector").value];
-const recallEdge = (counts, recall) => d3.range(scored().edges.length - 1, -1, -1)
-  .find((edge) => shares(counts, edge) >= recall) ?? 0;
+function edges(place = +at("step").value) {
+  const [low, high] = scored().ranges[place];
+  return d3.range(scored().bins + 1).map((j) => low + ((high - low) * j) / scored().bins);
+}
+// The share of samples at or above a threshold: exact on an edge, else in proportion within its bin.
+function shares(counts, threshold, place = +at("step").value) {
+  const own = edges(place);
+  const total = d3.sum(counts);
+  const edge = d3.bisectRight(own, threshold) - 1; // the last edge at or below
+  if (edge < 0) return threshold < own[0] ? 1 - (threshold < own[0] ? 0 : counts[0] / total) : 1;
+  if (edge >= own.length - 1) return threshold > own.at(-1) ? 0 : counts.at(-1) / total;
+  const part = (threshold - own[edge]) / (own[edge + 1] - own[edge]);
+  return (d3.sum(counts.slice(edge + 2)) + (1 - part) * counts[edge + 1]) / total;
+}
+const recallEdge = (counts, recall) => [...edges()].reverse().find((edge) => shares(counts, edge) >= recall) ?? edges()[0];
 
 function pooled(place, group) {
   const sets = Object.keys(scored().ood).filter((name) => run().ood[name] === group);
@@ -114,21 +155,22 @@ function pooled(place, group) {
 
 function scores() {
   const place = +at("step").value;
-  const { edges, steps, id, ood } = scored();
+  const { steps, id, ood } = scored();
+  const own = edges(place);
   let task = at("score-task").value;
   if (!id[task][place]) task = "all"; // not learned yet at this step
   const groups = { id: id[task][place], near: pooled(place, "near"), far: pooled(place, "far") };
   const shown = Object.entries(groups).filter(([, counts]) => counts);
   const width = d3.sum(groups.id) < 500 ? 4 : 2; // few samples: broader bins to look at; the edges stay
-  const bars = shown.map(([group, counts]) => d3.range(0, edges.length - 1, width).map((k) => ({
-    group, x: (edges[k] + edges[k + width]) / 2,
+  const bars = shown.map(([group, counts]) => d3.range(0, own.length - 1, width).map((k) => ({
+    group, x: (own[k] + own[Math.min(k + width, own.length - 1)]) / 2,
     share: (100 * d3.sum(counts.slice(k + 1, k + 1 + width))) / d3.sum(counts) })));
-  const threshold = edges[state.threshold];
+  const threshold = state.threshold;
   draw("score-chart", (room) => {
     const plot = Plot.plot({
       width: room, height: Math.min(320, 190 + room / 6), marginLeft: 44, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
       ariaLabel: `Scores at step ${steps[place]} and the threshold`,
-      x: { label: "score (higher: more ID) →", labelOffset: 38, ticks: room < 500 ? 6 : 10, domain: [edges[0], edges[edges.length - 1]] },
+      x: { label: "score (higher: more ID) →", labelOffset: 38, ticks: room < 500 ? 6 : 10, domain: d3.extent([own[0], own.at(-1), threshold]) },
       y: { label: "share of samples a bin (%)", grid: true, domain: [0, 1.12 * d3.max(bars.flat(), (bar) => bar.share)] },
       color: { domain: shown.map(([group]) => group), range: shown.map(([group]) => data.colours[group]),
         tickFormat: (group) => ({ id: task === "all" ? "ID, all tasks" : `ID, task ${task}`, near: "near-OOD", far: "far-OOD" })[group],
@@ -141,13 +183,13 @@ function scores() {
         Plot.text([threshold], { x: (d) => d, frameAnchor: "top", text: () => "accepted →", textAnchor: "start", dx: 6 }),
       ],
     });
-    drag(plot, edges);
+    drag(plot, own);
     return plot;
   });
   at("step-value").textContent = String(steps[place]);
   at("threshold-value").textContent = threshold.toPrecision(4);
   const accepted = shares(groups.id, state.threshold);
-  at("threshold").value = state.threshold;
+  at("threshold").value = d3.leastIndex(own, (edge) => Math.abs(edge - threshold));
   at("threshold").setAttribute("aria-valuetext", `${threshold.toPrecision(4)}: ${percent(accepted)} percent of ID accepted`);
   const tasks = Object.keys(id).filter((name) => name !== "all" && id[name][place]);
   readout([
@@ -178,7 +220,7 @@ function drag(plot, edges) {
     const [box, scale, span] = [svg.getBoundingClientRect(), plot.scale("x"), svg.viewBox.baseVal.width];
     const move = (event) => {
       const score = scale.invert(((event.clientX - box.left) / box.width) * span);
-      state.threshold = d3.leastIndex(edges, (edge) => Math.abs(edge - score));
+      state.threshold = d3.least(edges, (edge) => Math.abs(edge - score));
       scores();
     };
     const stop = () => {
@@ -203,11 +245,11 @@ function scorePanel() {
   at("score-panel").hidden = !has;
   at("no-scores").hidden = has;
   if (!has) return;
-  options(at("score-detector"), Object.keys(run().scores).map((name) => [name, label(name)]));
+  options(at("score-detector"), Object.keys(run().scores).map((name) => [name, label(name)]), "energy");
   const tasks = Object.keys(scored().id).filter((name) => name !== "all");
   options(at("score-task"), [["all", "All tasks seen"], ...tasks.map((task) => [task, `Task ${task}`])], "0");
   at("step").max = scored().steps.length - 1;
   at("step").value = 0;
-  at("threshold").max = scored().edges.length - 1;
+  at("threshold").max = scored().bins;
   chooseRecall();
 }

@@ -6,7 +6,7 @@ const at = (id) => document.getElementById(id);
 const label = (name) => data.labels[name] ?? (name === "accuracy" ? "Accuracy" : name);
 const percent = (share, digits = 1) => (100 * share).toFixed(digits);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const state = { run: 0, hidden: null, threshold: 0, sort: { key: "avg_auroc", down: true } };
+const state = { run: Math.max(0, data.runs.findIndex((one) => one.name === data.start)), hidden: null, threshold: 0, sort: { key: "avg_auroc", down: true } };
 
 // Everything becomes text: nothing in the data can turn into markup.
 function make(tag, properties = {}, ...children) {
@@ -28,16 +28,36 @@ function options(select, entries, chosen) {
 
 // ---- looks
 
-const LINES = ["#4477AA", "#EE6677", "#AA8822", "#2288BB", "#AA3377", "#7755CC", "#888888", "#CC6611"];
-const DASHES = [null, "6 3", "2 2", "8 2 2 2"];
-const TOOD_DASHES = { tood_mean_shift: "6 3", tood_joint: "12 3 2 3", tood_auto: "3 3", tood_prototype: "1 4" };
-const others = Object.keys(data.labels).filter((name) => data.runs.some((run) => run.detectors.includes(name)));
+// One colour and dash per score, the same everywhere; what is shown first gets the colours that differ most.
+const PALETTE = ["#0072B2", "#E69F00", "#009E73", "#CC3311", "#7B4FC9", "#56B4E9", "#8C6D00", "#E377C2", "#4B8B3B",
+  "#A0522D", "#17A2B8", "#7F7F7F"];
+const DASHES = [null, "7 3", "2 2", "9 3 2 3"];
+const recommended = (place = state.run) => data.verdicts.find((verdict) => verdict.run === data.runs[place].name)?.use;
+const order = [...new Set(["energy", ...data.verdicts.map((verdict) => verdict.use).filter(Boolean), "tood_robust_anchor",
+  "tood_mean_shift", "msp", ...data.runs.flatMap((run) => run.detectors)])]
+  .filter((name) => data.runs.some((run) => run.detectors.includes(name)));
 function look(name) {
-  if (name === "accuracy") return { stroke: "currentColor", dash: "1 3" };
-  if (name.startsWith("tood_")) return { stroke: data.colours.tood, dash: TOOD_DASHES[name] ?? null };
-  if (name === "energy") return { stroke: data.colours.energy, dash: null };
-  const place = others.filter((other) => !other.startsWith("tood_") && other !== "energy").indexOf(name);
-  return { stroke: LINES[place % LINES.length], dash: DASHES[Math.floor(place / LINES.length) % DASHES.length] };
+  if (name === "accuracy") return { stroke: "currentColor", dash: null };
+  const place = Math.max(0, order.indexOf(name));
+  return { stroke: PALETTE[place % PALETTE.length], dash: DASHES[Math.floor(place / PALETTE.length) % DASHES.length] };
+}
+
+// A word with its explanation, on hover and on focus.
+for (const node of document.querySelectorAll("[data-term]")) {
+  const word = node.dataset.term;
+  node.replaceWith(make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[word], role: "note",
+    "aria-label": `${word}: ${data.terms[word]}` }, word));
+}
+function explained(text) {
+  const words = Object.keys(data.terms).sort((a, b) => b.length - a.length);
+  const parts = text.split(new RegExp(`\\b(${words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})\\b`));
+  const seen = new Set();
+  return parts.map((part, place) => {
+    if (place % 2 === 0 || seen.has(part)) return part;
+    seen.add(part);
+    return make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[part], "aria-label": `${part}: ${data.terms[part]}`,
+      role: "note" }, part);
+  });
 }
 
 function setTheme(theme) {

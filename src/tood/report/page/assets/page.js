@@ -1,28 +1,47 @@
 "use strict";
 // Verdict, tables, settings, and what happens when a control is used.
 
-function verdicts() {
-  const several = data.verdicts.length > 1;
-  const boxes = data.verdicts.map((verdict, place) => {
-    const sentences = verdict.sentences.map((sentence) => make("p", {}, sentence));
-    return several
-      ? make("details", { className: "verdict", open: place === 0 },
-        make("summary", {}, `${verdict.run}: ${verdict.cause}`), ...sentences)
-      : make("div", { className: "verdict" }, make("p", { className: "cause" }, `Cause: ${verdict.cause}`), ...sentences);
-  });
-  at("verdicts").replaceChildren(...data.overall.map((sentence) => make("p", {}, sentence)), ...boxes);
+const FEW = 3; // cards that are open at once
+
+function card(verdict) {
+  const lines = Object.entries(verdict.card ?? {}).flatMap(([name, text]) =>
+    [make("dt", {}, name), make("dd", {}, ...explained(text))]);
+  const more = [...verdict.findings.map((text) => make("p", { className: "finding" }, text)),
+    ...verdict.sentences.map((text) => make("p", {}, text))];
+  const open = !verdict.card;
+  return make("article", { className: "verdict" }, make("h3", {}, verdict.run),
+    lines.length ? make("dl", { className: "card" }, ...lines) : null,
+    ...verdict.findings.length ? [make("p", { className: "finding" }, `Check: ${verdict.findings[0]}`)] : [],
+    make("details", { open }, make("summary", {}, "The evidence"), ...more.slice(verdict.findings.length ? 1 : 0)));
 }
 
-const NAMES = { avg_auroc: "Avg AUROC", near_auroc: "Near", far_auroc: "Far", d_avg: "D_avg", avg_fpr95: "Avg FPR@95" };
+function verdicts() {
+  const ranked = [...data.verdicts].sort((a, b) => a.baseline - b.baseline || b.telling - a.telling);
+  const rest = ranked.slice(FEW);
+  at("verdicts").replaceChildren(...ranked.slice(0, FEW).map(card), rest.length
+    ? make("details", { className: "more" }, make("summary", {}, `${rest.length} more`), ...rest.map(card)) : "");
+}
+
+const NAMES = { avg_auroc: "AUROC", near_auroc: "near-OOD", far_auroc: "far-OOD", d_avg: "D_avg", avg_fpr95: "FPR@95" };
+const BARS = new Set(["avg_auroc", "near_auroc", "far_auroc"]);
 const inPaper = (metric) => data.table.some((row) => row.values[metric]?.paper != null);
 
-function columns() {
-  const several = at("table-learner").value === "*" && at("table-learner").length > 1;
-  const found = [{ key: "detector", name: "Detector", text: true, of: (row) => label(row.detector) },
-    ...(several ? [{ key: "learner", name: "Learner", text: true, of: (row) => label(row.learner) }] : [])];
-  for (const metric of Object.keys(NAMES).filter((name) => data.table.some((row) => row.values[name]))) {
+const everyone = () => at("table-learner").value === "*";
+
+// One learner: a column per figure. All of them: a column per learner, of one figure.
+function columns(rows) {
+  const found = [{ key: "detector", name: "Score", text: true, of: (row) => label(row.detector) }];
+  if (everyone()) {
+    const metric = at("table-metric").value;
+    for (const learner of [...new Set(rows.map((row) => row.learner))]) {
+      const value = (row) => row.by[learner]?.[metric];
+      found.push({ key: learner, name: label(learner), metric, value, of: (row) => value(row)?.mean });
+    }
+    return found;
+  }
+  for (const metric of Object.keys(NAMES).filter((name) => rows.some((row) => row.values[name]))) {
     const value = (row) => row.values[metric];
-    found.push({ key: metric, name: NAMES[metric], value, of: (row) => value(row)?.mean });
+    found.push({ key: metric, name: NAMES[metric], metric, value, of: (row) => value(row)?.mean });
     if (inPaper(metric)) {
       found.push({ key: `${metric} paper`, name: "Paper", of: (row) => value(row)?.paper });
       found.push({ key: `${metric} difference`, name: "Δ", signed: true,
@@ -37,7 +56,12 @@ function cell(column, row) {
     const value = column.value(row);
     if (!value) return make("td", {}, "–");
     const more = value.seeds > 1 ? make("span", { className: "dev" }, ` ±${value.std.toFixed(1)}`) : null;
-    return make("td", { className: value.best ? "best" : "" }, value.mean.toFixed(1), more);
+    const td = make("td", { className: value.best ? "best" : "" }, value.mean.toFixed(1), more);
+    if (BARS.has(column.metric)) {
+      td.classList.add("bar");
+      td.style.setProperty("--share", `${Math.max(0, Math.min(100, 2 * (value.mean - 50)))}%`); // from chance to perfect
+    }
+    return td;
   }
   const figure = column.of(row);
   if (column.text) return make("td", { className: "text" }, figure);
@@ -51,12 +75,20 @@ function compare(a, b) {
 }
 
 function mainTable() {
-  const all = columns();
-  const wanted = (row) => row.stream === at("table-stream").value &&
-    ["*", row.learner].includes(at("table-learner").value);
-  const { key, down } = state.sort;
+  const stream = at("table-stream").value;
+  let rows = data.table.filter((row) => row.stream === stream && (everyone() || row.learner === at("table-learner").value));
+  const all = columns(rows);
+  const accuracies = Object.fromEntries(data.accuracy.filter((row) => row.stream === stream)
+    .map((row) => [row.learner, row.values.avg_cil_acc]));
+  if (everyone()) {
+    const merged = d3.group(rows, (row) => row.detector);
+    rows = [...merged].map(([detector, own]) => ({ detector, by: Object.fromEntries(own.map((row) => [row.learner, row.values])) }));
+  }
+  const fallback = everyone() ? all[1]?.key : "avg_auroc";
+  const key = all.some((one) => one.key === state.sort.key) ? state.sort.key : fallback;
+  const down = state.sort.down;
   const column = Math.max(0, all.findIndex((one) => one.key === key));
-  const rows = data.table.filter(wanted).sort((a, b) => {
+  rows.sort((a, b) => {
     const [x, y] = [all[column].of(a), all[column].of(b)];
     return x == null || y == null ? compare(x, y) : compare(x, y) * (down ? -1 : 1);
   });
@@ -70,18 +102,15 @@ function mainTable() {
     const sort = place === column ? { "aria-sort": down ? "descending" : "ascending" } : {};
     return make("th", { scope: "col", className: one.text ? "text" : "", ...sort }, button);
   });
-  at("main-table").replaceChildren(
-    make("thead", {}, make("tr", {}, ...heads)),
+  const known = everyone() ? all.slice(1).map((one) => accuracies[one.key]) : [accuracies[at("table-learner").value]];
+  const paper = !everyone() && known[0]?.paper != null ? ` (paper ${known[0].paper.toFixed(1)})` : "";
+  const foot = make("tr", { className: "accuracy" }, make("th", { scope: "row" }, "Accuracy"),
+    ...all.slice(1).map((_, place) => make("td", {}, known[place] ? known[place].mean.toFixed(1) + paper : "")));
+  at("main-table").replaceChildren(make("thead", {}, make("tr", {}, ...heads)),
     make("tbody", {}, ...rows.map((row) => make("tr", { className: row.detector.startsWith("tood_") ? "tood" : "" },
-      make("th", { scope: "row" }, label(row.detector)), ...all.slice(1).map((one) => cell(one, row))))));
-  const accuracies = data.accuracy.filter(wanted);
-  const compared = accuracies.some((row) => row.values.avg_cil_acc.paper != null);
-  at("accuracy-table").replaceChildren(
-    make("thead", {}, make("tr", {}, ...["Learner", "Average accuracy", ...(compared ? ["Paper"] : [])]
-      .map((name) => make("th", { scope: "col" }, name)))),
-    make("tbody", {}, ...accuracies.map((row) => make("tr", {}, make("th", { scope: "row" }, label(row.learner)),
-      cell({ value: (one) => one.values.avg_cil_acc }, row),
-      compared ? cell({ of: (one) => one.values.avg_cil_acc.paper }, row) : null))));
+      make("th", { scope: "row" }, label(row.detector)), ...all.slice(1).map((one) => cell(one, row))))),
+    make("tfoot", {}, foot));
+  at("table-metric").closest("label").hidden = !everyone();
 }
 
 // ---- settings
@@ -112,8 +141,10 @@ function settings() {
 function chooseRun() {
   state.run = +at("run").value;
   const { detectors, metrics, sets, steps } = run();
-  const usual = ["energy", "msp", "tood_robust_anchor", "tood_mean_shift", "tood_joint", "mds", "vim", "knn", "accuracy"];
-  state.hidden ??= new Set(data.runs.flatMap((one) => one.detectors).filter((name) => !usual.includes(name)));
+  const tood = detectors.find((name) => name === "tood_robust_anchor") ?? detectors.find((name) => name.startsWith("tood_"));
+  const other = recommended() && recommended() !== "energy" ? recommended() : tood;
+  const first = ["energy", other, "accuracy"];
+  state.hidden = new Set([...detectors].filter((name) => !first.includes(name)));
   const groups = [...new Set(Object.values(sets))];
   options(at("metric"), Object.keys(metrics[detectors[0]]).map((name) => [name, METRICS[name]]));
   options(at("ood-set"), [...(groups.length > 1 ? [["*", "near and far alike"]] : []),
@@ -122,7 +153,7 @@ function chooseRun() {
   options(at("task"), [["*", "mean of tasks seen"], ...d3.range(steps).map((task) => [task, `task ${task}`])]);
   const named = detectors.map((name) => [name, label(name)]);
   options(at("map-left"), named, at("map-left").value || "energy");
-  options(at("map-right"), named, at("map-right").value || "tood_robust_anchor");
+  options(at("map-right"), named, other ?? "energy");
   chips();
   trajectories();
   scorePanel();
@@ -132,19 +163,21 @@ const streams = [...new Set(data.table.map((row) => row.stream))];
 options(at("table-stream"), streams.map((name) => [name, name]));
 const learnerOptions = () => {
   const names = [...new Set(data.table.filter((row) => row.stream === at("table-stream").value).map((row) => row.learner))];
-  options(at("table-learner"), [["*", "all"], ...(names.length > 1 ? names : []).map((name) => [name, label(name)])],
-    names.length > 1 ? names[0] : "*");
+  options(at("table-learner"), names.length > 1 ? [["*", "side by side"], ...names.map((name) => [name, label(name)])]
+    : names.map((name) => [name, label(name)]), names.length > 1 ? "*" : names[0]);
 };
+options(at("table-metric"), Object.keys(NAMES).filter((name) => data.table.some((row) => row.values[name]))
+  .map((name) => [name, NAMES[name]]));
 learnerOptions();
 at("paper-note").hidden = !Object.keys(NAMES).some(inPaper);
 at("paper-note").append(" ", data.paper_note);
-options(at("run"), data.runs.map((one, place) => [place, one.name]));
+options(at("run"), data.runs.map((one, place) => [place, one.name]), state.run);
 for (const [id, act] of Object.entries({ run: chooseRun, metric: trajectories, "ood-set": trajectories, task: trajectories,
-  "map-left": maps, "map-right": maps, "score-detector": chooseRecall, "score-task": scores, "table-learner": mainTable }))
+  "map-left": maps, "map-right": maps, "score-detector": chooseRecall, "score-task": scores, "table-learner": mainTable, "table-metric": mainTable }))
   at(id).addEventListener("change", act);
 at("table-stream").addEventListener("change", () => { learnerOptions(); mainTable(); });
 at("step").addEventListener("input", scores);
-at("threshold").addEventListener("input", () => { state.threshold = +at("threshold").value; scores(); });
+at("threshold").addEventListener("input", () => { state.threshold = edges()[+at("threshold").value]; scores(); });
 at("recall").addEventListener("click", chooseRecall);
 verdicts();
 mainTable();
