@@ -47,6 +47,19 @@ def test_a_failure_is_one_line_and_exits_with_1(tmp_path):
     assert result.returncode == 1 and "Traceback" in result.stderr
 
 
+def test_a_missing_package_names_the_extra(monkeypatch, capsys):
+    from tood import cli
+
+    def fails(*_, **__):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(cli.cli, "main", fails)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 1
+    assert capsys.readouterr().err == 'tood: this command needs torch: pip install "tood[train]"\n'
+
+
 def test_an_interrupted_command_exits_with_130(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "tood.cli", "toy", "--no-figure", "--out", str(tmp_path)],

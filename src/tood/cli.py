@@ -13,11 +13,15 @@ import click
 
 import tood.commands
 from tood import __version__
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 
 __all__ = ["main"]
 
 FAILED, INTERRUPTED = 1, 130  # 0 is success, 2 is click's code for wrong usage
+EXTRAS = {  # packages that commands import, and the extra that installs them
+    **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
+    **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
+}
 
 
 class Commands(click.Group):
@@ -73,6 +77,8 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(FAILED)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in EXTRAS:
+            error = MissingDependencyError(error.name, EXTRAS[error.name], "this command")
         if "--debug" in sys.argv:
             traceback.print_exc()
         elif isinstance(error, (ToodError, OSError)):

@@ -36,6 +36,7 @@ def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
     Example:
       tood demo --out runs/demo
     """
+    from tood import learners  # noqa: F401 (if torch is missing, this names the extra to install)
     from tood.commands.report import page_verdicts
     from tood.errors import ToodError
     from tood.report.page.write import write_page
