@@ -15,8 +15,8 @@ import click
 MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$", re.MULTILINE)
 # Sphinx roles of docstrings, as MkDocs renders them: the role's name, then the target as code.
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:([\w.]+) &lt;)?~?([\w.]+)(?:&gt;)?</code>")
+EXAMPLE = re.compile(r"(?:[\w ]+: )?((?:\w+ \| )?(?:tood|printf) .+)")  # a line of help that is a command
 PARAMETER = re.compile(r"^(\w+(?:, \w+)*):$")
-FITTED_ON = {"none": "–", "fit": "fit set", "calibration": "calibration set"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -48,7 +48,7 @@ def _command(ctx: click.Context, command: click.Command) -> Iterator[str]:
     yield f"{text}\n"
     usage = " ".join(command.collect_usage_pieces(ctx))
     yield f"```console\n{ctx.command_path} {usage}\n```\n"
-    options = [p for p in command.get_params(ctx) if isinstance(p, click.Option) and p.name != "help"]
+    options = [p for p in command.get_params(ctx) if isinstance(p, click.Option) and "--help" not in p.opts]
     if rows := [record for option in options if (record := option.get_help_record(ctx))]:
         yield _table(("option", "meaning"), [(f"`{names}`", meaning) for names, meaning in rows]) + "\n"
     if examples:
@@ -61,34 +61,20 @@ def _command(ctx: click.Context, command: click.Command) -> Iterator[str]:
 
 def _help(command: click.Command) -> tuple[str, str]:
     """The help text of a command without its examples, and the examples, one command per line."""
-    lines = (command.help or "").replace("\b", "").splitlines()
-    examples = [re.sub(r"^.*?\btood ", "tood ", line) if ": tood " in line else line.strip() for line in lines]
-    shown = [line for line in examples if re.match(r"(tood|printf) ", line)]
-    prose = [
-        line.strip()
-        for line, example in zip(lines, examples, strict=True)
-        if example not in shown and not re.match(r"\s*Example.*:$", line)
-    ]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip(), "\n".join(shown)
+    prose, examples = [], []
+    for line in (command.help or "").replace("\b", "").splitlines():
+        if example := EXAMPLE.match(line.strip()):
+            examples.append(example[1])
+        elif not line.strip().startswith("Example"):
+            prose.append(line.strip())
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip(), "\n".join(examples)
 
 
 def detectors() -> str:
-    """The detectors: what each reads, what it is fitted on, its settings and its citation."""
-    from tood import detectors as registry
+    """The detectors: what each needs, the set it is fitted on, its settings and its citation."""
+    from tood.commands.list import markdown_table
 
-    rows = []
-    for name in registry.names():
-        detector = type(registry.create(name))
-        settings = ", ".join(f"`{setting}={p.default}`" for setting, p in detector.parameters.items())
-        reads = ", ".join(sorted(detector.needs))
-        rows.append(
-            (f"`{name}`", _summary(detector), reads, FITTED_ON[detector.fits_on], settings, _citation(detector))
-        )
-    return _table(("name", "score", "reads", "fitted on", "settings", "citation"), rows)
-
-
-def _citation(detector: Any) -> str:
-    return str(getattr(detector, "citation", "") or getattr(detector, "reference", ""))
+    return markdown_table()
 
 
 def learner_settings() -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--stream", help="A stream's name, or package.module:factory.  [default: digits]")
 @click.option("--learner", help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]")
-@click.option("--preset", help="Where the learner's settings come from; see `tood list presets`.  [default: cpu]")
+@click.option("--preset", help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu]")
 @click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
 @click.option("--order", help="Class order: label, or the seed of a permutation.")
 @click.option("--tasks", type=int, help="Number of tasks, if not the stream's own.")
