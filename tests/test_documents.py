@@ -23,7 +23,9 @@ def blocks(page):
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if blocks(p)], ids=lambda p: str(p.relative_to(ROOT)))
-def test_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys):
+def test_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsys, request):
+    if re.search(r"^(import|from) (timm|transformers|torchmetrics)", page.read_text(), re.MULTILINE):
+        request.getfixturevalue("torchvision")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "__main__"}
     for code, output in blocks(page):

@@ -39,7 +39,16 @@ def test_prepare_verify_and_list_belong_together(tmp_path, folder):
 
     found = json.loads(tood("list", "--json", root=root))
     assert found["sets"] == [
-        {"file": "svhn-test.npz", "images": 12, "classes": 2, "shape": [8, 8, 3], "layout": "sheets"}
+        {
+            "file": "svhn-test.npz",
+            "images": 12,
+            "classes": 2,
+            "shape": [8, 8, 3],
+            "layout": "sheets",
+            "bytes": (root / "svhn-test.npz").stat().st_size,
+            "source": "http://ufldl.stanford.edu/housenumbers/",
+            "licence": "non-commercial use only",
+        }
     ]
     assert found["streams"]["digits"] == []
     assert "cifar10-train.npz" in found["streams"]["cifar10"]

@@ -13,6 +13,8 @@ __all__ = ["command"]
 root_option = click.option(
     "--root", type=click.Path(path_type=Path), help="Folder of the sets  [default: $TOOD_DATA, or the user's cache]."
 )
+CIFAR_PICKLES = ("test_batch", "data_batch_1", "meta")
+CIFAR_FILES = ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", *CIFAR_PICKLES)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -28,7 +30,7 @@ def command() -> None:
 @root_option
 @json_option
 def list_sets(root: Path | None, as_json: bool) -> None:
-    """Which sets and streams can be used, and where they are.
+    """List image sets with their size, source and licence, and the streams that can be used.
 
     Example: tood data list --root ~/data
     """
@@ -51,6 +53,7 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 
 def _describe(path: Path) -> dict[str, Any]:
     from tood.errors import ToodError
+    from tood.streams.origins import origin
     from tood.streams.packed import PackedSource
 
     try:
@@ -58,7 +61,8 @@ def _describe(path: Path) -> dict[str, Any]:
     except ToodError as error:
         return {"file": path.name, "error": str(error)}
     shape, classes = list(source.shape), len(source.classes)
-    return {"file": path.name, "images": len(source), "classes": classes, "shape": shape, "layout": source.layout}
+    held = {"images": len(source), "classes": classes, "shape": shape, "layout": source.layout}
+    return {"file": path.name, **held, "bytes": path.stat().st_size, **origin(path.name)._asdict()}
 
 
 def _line(found: dict[str, Any]) -> str:
@@ -67,7 +71,7 @@ def _line(found: dict[str, Any]) -> str:
     height, width, _ = found["shape"]
     return (
         f"{found['file']:<24}{found['images']:>9,} images{found['classes']:>6,} classes  "
-        f"{height}x{width}  {found['layout']}"
+        f"{height}x{width}  {found['bytes'] / 2**20:>6.1f} MiB  {found['source']}  ({found['licence']})"
     )
 
 
@@ -163,9 +167,11 @@ def _origin(origin: str, kind: str, split: str, size: int | None, image: str, la
     if kind == "auto":
         kind = _guess(folder)
     if kind == "cifar":
+        from tood.streams.cifar_batches import read_cifar_batches
         from tood.streams.pack import read_cifar
 
-        return read_cifar(folder, split)
+        pickled = any((folder / name).is_file() for name in CIFAR_PICKLES)
+        return read_cifar_batches(folder, split) if pickled else read_cifar(folder, split)
     if kind == "huggingface":
         from tood.streams.download import from_huggingface
 
@@ -180,7 +186,7 @@ def _origin(origin: str, kind: str, split: str, size: int | None, image: str, la
 
 
 def _guess(folder: Path) -> str:
-    if any((folder / name).is_file() for name in ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin")):
+    if any((folder / name).is_file() for name in CIFAR_FILES):
         return "cifar"
     if any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
         return "huggingface"

@@ -149,6 +149,28 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
         click.echo(f"{name:<50} {state}")
     done = sum(state == "done" for state in states.values())
     click.echo(f"{done} of {len(states)} done", err=True)
+    if waiting := [cell for cell in members if states[cell.config.name] != "done"]:
+        click.echo(_total(waiting))
+
+
+def _total(waiting: list[Cell]) -> str:
+    """Time and disk of the runs that are not done, from a few batches of one seed each."""
+    from tood.errors import ToodError
+    from tood.learners.progress import duration
+    from tood.runs.plan import Estimate, estimate
+
+    costs: dict[str, Estimate] = {}
+    seconds, disk = 0.0, 0.0
+    for cell in waiting:
+        key = json.dumps({**cell.config.to_mapping(), "seed": 0}, sort_keys=True, default=str)
+        try:
+            cost = costs[key] = costs.get(key) or estimate(cell.config)
+        except ToodError as error:
+            return f"time and disk cannot be estimated: {error}"
+        seconds += cost.training + cost.evaluation
+        disk += cost.disk
+    times = f"about {duration(seconds)} on this device, one after another"
+    return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB"
 
 
 def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:

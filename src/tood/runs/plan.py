@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,40 +17,61 @@ from tood.runs.frozen import extraction_left
 from tood.runs.stages import build, torch_threads
 from tood.streams import Stream
 
-__all__ = ["plan"]
+__all__ = ["Estimate", "estimate", "plan"]
+
+
+class Estimate(NamedTuple):
+    """What a run costs on this device."""
+
+    trained: int  # images, over all epochs
+    forwarded: int  # images, over all steps
+    training: float  # seconds
+    evaluation: float  # seconds
+    disk: float  # bytes
+    parameters: int  # of the network
 
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     """What a run would do, by name. Nothing is written."""
     stream, learner = build(config, dry=True)
-    with torch_threads(config.threads):
-        train_speed, forward_speed = _speeds(stream, learner)
-    epochs = learner.settings.epochs
-    memory = getattr(learner.settings, "memory", 0)
-    replayed = [memory if task else 0 for task in range(len(stream))]
-    trained = epochs * sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
-    ood = sum(len(s.source) for s in stream.ood)
-    forwarded = 0
-    for step in range(len(stream)):
-        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
-        forwarded += len(stream.train_rows(step)) + memory + test + ood
-    columns, dim = len(stream.order), learner.network.head.dim
-    stored = 4 * forwarded * (columns + dim)
-    weights = 4 * sum(p.numel() for p in learner.network.parameters())
+    cost = _estimate(config, stream, learner)
     identity = config.identity
     features = {"features": _extraction(config)} if config.frozen else {}
     return {
         "run": config.name,
         "folder": str(folder),
         "stream": f"{identity.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
-        "learner": f"{identity.method}, preset {config.preset}: {epochs} epochs per task",
-        "network": f"{weights // 4:,} parameters",
+        "learner": f"{identity.method}, preset {config.preset}: {learner.settings.epochs} epochs per task",
+        "network": f"{cost.parameters:,} parameters",
         **features,
-        "training": f"{trained:,} images, about {duration(trained / train_speed)} on this device",
-        "evaluation": f"{forwarded:,} images, about {duration(forwarded / forward_speed)}",
-        "disk": f"about {(stored + 4 * weights * len(stream)) / 1e6:.0f} MB",
+        "training": f"{cost.trained:,} images, about {duration(cost.training)} on this device",
+        "evaluation": f"{cost.forwarded:,} images, about {duration(cost.evaluation)}",
+        "disk": f"about {cost.disk / 1e6:.0f} MB",
         "detectors": ", ".join(config.detectors) or "all that do not need the network again",
     }
+
+
+def estimate(config: RunConfig) -> Estimate:
+    """Time and disk of a run, from a few batches; features of a frozen run are taken as extracted."""
+    return _estimate(config, *build(config, dry=True))
+
+
+def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
+    with torch_threads(config.threads):
+        train_speed, forward_speed = _speeds(stream, learner)
+    memory = getattr(learner.settings, "memory", 0)
+    replayed = [memory if task else 0 for task in range(len(stream))]
+    rows = sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
+    trained = learner.settings.epochs * rows
+    ood = sum(len(s.source) for s in stream.ood)
+    forwarded = 0
+    for step in range(len(stream)):
+        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
+        forwarded += len(stream.train_rows(step)) + memory + test + ood
+    stored = 4 * forwarded * (len(stream.order) + learner.network.head.dim)
+    parameters = sum(p.numel() for p in learner.network.parameters())
+    disk = stored + 16 * parameters * len(stream)
+    return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
 
 
 def _extraction(config: RunConfig) -> str:

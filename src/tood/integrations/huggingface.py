@@ -1,0 +1,220 @@
+"""Calibrators and networks on the Hugging Face Hub: save, push and load, with a model card that states the limits.
+
+A repository (or folder) holds ``calibrator.safetensors`` or ``network.safetensors`` and a ``README.md``. Nothing is
+pickled, and loading runs no code from the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+import tood
+from tood.calibration import TOOD
+from tood.errors import ToodError
+from tood.files import write_text
+from tood.integrations.adapter import peer
+
+if TYPE_CHECKING:
+    from tood.models import Network
+
+__all__ = ["from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
+
+Item: TypeAlias = "TOOD | Network"
+FILES = {"calibrator": "calibrator.safetensors", "network": "network.safetensors"}
+
+
+def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: str) -> Path:
+    """Write a fitted calibrator or a network, with its model card, to a folder.
+
+    Parameters
+    ----------
+    item:
+        A fitted :class:`~tood.TOOD` or a :class:`tood.models.Network`.
+    folder:
+        Made if it is missing.
+    card:
+        Further entries of the card's header, such as ``license="mit"`` or ``base_model="..."``.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(4, size=200)
+    >>> logits = 5 * np.eye(4)[labels] + rng.normal(size=(200, 4))
+    >>> calibrator = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+    >>> folder = save_pretrained(calibrator, tempfile.mkdtemp(), license="mit")
+    >>> bool(np.array_equal(from_pretrained(folder).score(logits), calibrator.score(logits)))
+    True
+    """
+    text, folder = model_card(item, **card), Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    item.save(folder / FILES[_kind(item)])
+    write_text(folder / "README.md", text)
+    return folder
+
+
+def push_to_hub(
+    item: Item, repo_id: str, *, private: bool = True, revision: str | None = None, token: Any = None, **card: str
+) -> str:
+    """Upload a calibrator or a network with its card; return the address of the commit.
+
+    Parameters
+    ----------
+    item:
+        As for :func:`save_pretrained`.
+    repo_id:
+        ``"owner/name"``; created if it does not exist.
+    private:
+        Of a repository that is created.
+    revision:
+        The branch; the main one unless given.
+    token:
+        Passed to ``huggingface_hub``, which otherwise uses the one that you have logged in with.
+    card:
+        As for :func:`save_pretrained`.
+    """
+    with peer("huggingface_hub", '"tood[hub]"', "push_to_hub"):
+        from huggingface_hub import HfApi
+    api = HfApi(token=token, library_name="tood", library_version=tood.__version__)
+    with tempfile.TemporaryDirectory() as folder:
+        save_pretrained(item, folder, **card)
+        api.create_repo(repo_id, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repo_id, folder_path=folder, revision=revision, commit_message=f"Upload {_kind(item)} with tood"
+        )
+    return str(getattr(commit, "commit_url", commit))
+
+
+def from_pretrained(
+    source: str | os.PathLike[str], *, revision: str | None = None, token: Any = None, backbone: Any = None
+) -> Item:
+    """Load a calibrator or a network from a local folder or from the Hub.
+
+    Parameters
+    ----------
+    source:
+        A folder that :func:`save_pretrained` wrote, or ``"owner/name"`` on the Hub, which is downloaded.
+    revision, token:
+        For the Hub: branch, tag or commit; and the token if it is not the one that you have logged in with.
+    backbone:
+        For a network of your own design: the module that its weights go into.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        if len(str(source).split("/")) != 2 or str(source).startswith((".", "/", "~")):
+            raise ToodError(f"{source}: no such folder, and not 'owner/name' of a repository on the Hub")
+        with peer("huggingface_hub", '"tood[hub]"', "from_pretrained"):
+            from huggingface_hub import snapshot_download
+        wanted = [*FILES.values(), "README.md"]
+        folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=wanted))
+    if (folder / FILES["calibrator"]).exists():
+        return TOOD.load(folder / FILES["calibrator"])
+    if (folder / FILES["network"]).exists():
+        from tood.models import Network
+
+        return Network.load(folder / FILES["network"], backbone)
+    raise ToodError(f"{source}: expected {' or '.join(FILES.values())}, found neither")
+
+
+def model_card(item: Item, **card: str) -> str:
+    """The text of the model card, Markdown with a YAML header.
+
+    Parameters
+    ----------
+    item:
+        As for :func:`save_pretrained`.
+    card:
+        Further entries of the header, one line of text each.
+    """
+    for name, value in card.items():
+        if not name.isidentifier() or not isinstance(value, str) or "\n" in value:
+            raise ToodError(f"card: expected entries of one line of text, found {name} = {value!r}")
+    kind = _kind(item)
+    header = {"library_name": "tood", **card}
+    tags = ["out-of-distribution-detection", "continual-learning", "tood"]
+    lines = [
+        "---",
+        *(f"{name}: {value}" for name, value in header.items()),
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+        "---",
+    ]
+    body = _calibrator_card(item) if kind == "calibrator" else _network_card(item)
+    return "\n".join([*lines, "", *body, "", f"Made with tood {tood.__version__}.", ""])
+
+
+def _calibrator_card(cal: Any) -> list[str]:
+    diagnostics = cal.diagnostics_
+    total = sum(d.samples for d in diagnostics)
+    dead = [str(d.task) for d in diagnostics if not d.alive]
+    settings = ", ".join(f"{name} `{value}`" for name, value in cal.get_params().items() if name != "tasks")
+    lines = [
+        "# TOOD calibrator",
+        "",
+        "Turns the logits of a class-incremental classifier into one score per sample; higher = in-distribution.",
+        "",
+        f"- Settings: {settings}.",
+        f"- Calibration set: {total} samples, {min(d.samples for d in diagnostics)} of the smallest task.",
+        "",
+        "| task | logit columns | calibration samples | own against rest, AUROC (95 % interval) | alive |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for columns, d in zip(cal.partition_, diagnostics, strict=True):
+        known = "–" if np.isnan(d.auroc) else f"{d.auroc:.3f} ({d.low:.3f} to {d.high:.3f})"
+        lines.append(f"| {d.task} | {_short(columns)} | {d.samples} | {known} | {'yes' if d.alive else 'no'} |")
+    return [
+        *lines,
+        "",
+        "## Limits",
+        "",
+        "- It fits one network: after further training, calibrate again.",
+        "- Logits must have the columns of the table, in that order.",
+        "- The score ranks samples; it is no probability. A threshold must come from ID samples of your own.",
+        f"- Tasks whose own samples its channel does not separate from the rest: {', '.join(dead) or 'none'}.",
+        "",
+        "```python",
+        "from tood.integrations.huggingface import from_pretrained",
+        "",
+        'scores = from_pretrained("OWNER/NAME").score(logits)',
+        "```",
+    ]
+
+
+def _network_card(network: Any) -> list[str]:
+    weight, _ = network.effective_head()
+    design = "of the owner's design: pass `backbone=`" if network.spec is None else f"`{network.spec['name']}`"
+    return [
+        "# Network of a continual learner",
+        "",
+        f"- Backbone: {design}.",
+        f"- Head: {weight.shape[0]} logit columns, {weight.shape[1]} features.",
+        f"- Parameters: {sum(p.numel() for p in network.parameters()):,}.",
+        "",
+        "## Limits",
+        "",
+        "- It answers with one of its classes for any input; score its logits with a detector before you trust it.",
+        "- Inputs must be normalised as in training.",
+    ]
+
+
+def _short(columns: Any) -> str:
+    """Columns as text: a range if they are one."""
+    first, last = columns[0], columns[-1]
+    if len(columns) > 2 and list(columns) == list(range(first, last + 1)):
+        return f"{first} to {last}"
+    return ", ".join(map(str, columns))
+
+
+def _kind(item: Item) -> str:
+    if isinstance(item, TOOD):
+        return "calibrator"
+    from tood.models import Network
+
+    if isinstance(item, Network):
+        return "network"
+    raise ToodError(f"item: expected a TOOD or a Network, found {type(item).__name__}")

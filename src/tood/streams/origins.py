@@ -1,0 +1,40 @@
+"""Where the image sets come from and under which terms, as their publishers state them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+__all__ = ["ORIGINS", "Origin", "origin"]
+
+
+class Origin(NamedTuple):
+    """Publisher's page and terms of one image set."""
+
+    source: str
+    licence: str
+
+
+IMAGENET = "non-commercial research and education only (ImageNet terms of access)"
+ORIGINS = {
+    "cifar10": Origin("https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; cite Krizhevsky 2009"),
+    "cifar100": Origin("https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; cite Krizhevsky 2009"),
+    "tinyimagenet": Origin("http://cs231n.stanford.edu/tiny-imagenet-200.zip", IMAGENET),
+    "imagenet64": Origin("https://www.image-net.org", IMAGENET),
+    "svhn": Origin("http://ufldl.stanford.edu/housenumbers/", "non-commercial use only"),
+    "mnist": Origin("http://yann.lecun.com/exdb/mnist/", "none stated by the publisher"),
+    "places": Origin("http://places2.csail.mit.edu", "images: non-commercial research and education only"),
+    "dtd": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "research use only"),
+}
+
+
+def origin(name: str) -> Origin:
+    """The origin of a set by its file name.
+
+    >>> origin("dtd64-test.npz").licence
+    'research use only'
+    >>> origin("mine-train.npz")
+    Origin(source='not known to tood', licence='not known to tood; ask its publisher')
+    """
+    stem = name.partition(".")[0].partition("-")[0]
+    known = ORIGINS.get(stem) or ORIGINS.get(stem.removesuffix("64"))
+    return known or Origin("not known to tood", "not known to tood; ask its publisher")

@@ -1,0 +1,72 @@
+"""Calibrators and networks through a folder, as on the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tood import TOOD, ToodError, models
+from tood.integrations import huggingface
+
+RNG = np.random.default_rng(0)
+LABELS = RNG.integers(6, size=300)
+LOGITS = 6 * np.eye(6)[LABELS] + RNG.normal(size=(300, 6))
+LOGITS[:, :2] = RNG.normal(size=(300, 2))  # the channel of the first task is dead
+
+
+@pytest.fixture
+def calibrator():
+    with pytest.warns(UserWarning, match="task 0"):
+        return TOOD([[0, 1], [2, 3, 4], [5]]).fit(LOGITS, LABELS)
+
+
+def test_a_calibrator_comes_back_with_its_card(calibrator, tmp_path):
+    folder = huggingface.save_pretrained(calibrator, tmp_path / "cal", license="mit")
+    loaded = huggingface.from_pretrained(folder)
+    assert np.array_equal(loaded.score(LOGITS), calibrator.score(LOGITS))
+    assert (loaded.variant, loaded.margin, loaded.reference) == (calibrator.variant, calibrator.margin, "latest")
+    _, header, body = (folder / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(header)["license"] == "mit" and yaml.safe_load(header)["library_name"] == "tood"
+    assert "Calibration set: 300 samples" in body and f"variant `{calibrator.variant}`" in body
+    assert f"| 1 | 2 to 4 | {(np.isin(LABELS, [2, 3, 4])).sum()} |" in body
+    assert "does not separate from the rest: 0.\n" in body
+
+
+def test_a_network_comes_back(tmp_path):
+    network = models.create("mlp", shape=(16,), columns=4)
+    folder = huggingface.save_pretrained(network, tmp_path / "net")
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(huggingface.from_pretrained(folder)(x), network(x))
+    assert "4 logit columns" in (folder / "README.md").read_text()
+
+
+def test_push_then_load_through_the_hubs_interface(calibrator, tmp_path, monkeypatch):
+    """The Hub is a folder here; the calls are those of huggingface_hub."""
+    hub = pytest.importorskip("huggingface_hub")
+    remote = tmp_path / "remote"
+
+    def upload(self, *, repo_id, folder_path, **options):
+        shutil.copytree(folder_path, remote / repo_id)
+        return f"https://huggingface.co/{repo_id}"
+
+    monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, repo_id, **options: None)
+    monkeypatch.setattr(hub.HfApi, "upload_folder", upload)
+    monkeypatch.setattr(hub, "snapshot_download", lambda repo_id, **options: str(remote / repo_id))
+    assert huggingface.push_to_hub(calibrator, "me/cal") == "https://huggingface.co/me/cal"
+    assert sorted(file.name for file in (remote / "me" / "cal").iterdir()) == ["README.md", "calibrator.safetensors"]
+    assert np.array_equal(huggingface.from_pretrained("me/cal").score(LOGITS), calibrator.score(LOGITS))
+
+
+def test_clear_errors(tmp_path):
+    with pytest.raises(ToodError, match=r"no such folder, and not 'owner/name'"):
+        huggingface.from_pretrained("./missing/folder")
+    with pytest.raises(ToodError, match=r"expected calibrator.safetensors or network.safetensors, found neither"):
+        huggingface.from_pretrained(tmp_path)
+    with pytest.raises(ToodError, match="item: expected a TOOD or a Network, found dict"):
+        huggingface.save_pretrained({}, tmp_path)
+    with pytest.raises(ToodError, match="not fitted"):
+        huggingface.save_pretrained(TOOD([[0], [1]]), tmp_path)
