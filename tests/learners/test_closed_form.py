@@ -167,6 +167,13 @@ def test_on_images_the_backbone_stays_as_it_was(images, name):
     assert (found == images.columns(images.train.labels)).mean() > 0.8  # the classes differ in brightness
 
 
+def test_ber_trains_a_second_head_and_leaves_the_solved_one(vectors):
+    plain = learned("slda", vectors, tasks=1)
+    learner = learned("slda", vectors, tasks=1, finetune="ber", ber_epochs=1)
+    assert torch.equal(learner.network.head.weight, plain.network.head.weight)
+    assert not torch.equal(learner.scoring_head.weight, plain.network.head.weight)
+
+
 def test_moments_of_a_class_that_arrives_in_pieces_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(50, 4)) + 3, np.arange(50) % 3

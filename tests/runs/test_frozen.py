@@ -36,6 +36,7 @@ def test_closed_forms_see_the_features_as_the_network_makes_them(learner):
     stream, made = build(RunConfig(learner=learner, preset="frozen", network="convnet"))
     assert stream.train.take(np.arange(50)).min() == 0  # after ReLU: neither centred nor scaled
     assert not list(made.untransformed.backbone.parameters())
+    assert plan(RunConfig(learner=learner, preset="frozen", network="convnet"), "run")["features"]
     with pytest.raises(ToodError, match=f"adapter: {learner} takes no gradient steps"):
         build(RunConfig(learner=learner, preset="frozen", network="convnet", adapter=8))
 

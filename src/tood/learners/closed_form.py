@@ -47,7 +47,6 @@ class ClosedForm(Learner):
         top = self.top(settings, seed)
         super().__init__(stream, add_top(network, **top) if top else network, settings, seed, fabric)  # type: ignore[arg-type]
         self.untransformed = network.to(fabric.device)
-        self.network.requires_grad_(False)
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:
@@ -75,7 +74,6 @@ class ClosedForm(Learner):
         with torch.no_grad():
             self.network.head.weight.copy_(weight)
             self.network.head.bias.copy_(bias)
-        self.network.requires_grad_(False)  # the head is new with every task
 
 
 class Moments:
