@@ -12,6 +12,7 @@ from tood.errors import UnknownNameError
 from tood.learners.closed_form import Moments
 from tood.models import Network
 from tood.streams import Stream
+from tood.testing import check_learner
 
 NAMES = ["fecam", "ncm", "ranpac", "slda"]
 SETTINGS = {"ranpac": {"width": 40, "ridge": 0.5}}
@@ -172,6 +173,11 @@ def test_ber_trains_a_second_head_and_leaves_the_solved_one(vectors):
     learner = learned("slda", vectors, tasks=1, finetune="ber", ber_epochs=1)
     assert torch.equal(learner.network.head.weight, plain.network.head.weight)
     assert not torch.equal(learner.scoring_head.weight, plain.network.head.weight)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_public_contract_of_learners_holds(name):
+    check_learner(learners.classes()[name], **SETTINGS.get(name, {}))
 
 
 def test_moments_of_a_class_that_arrives_in_pieces_are_those_of_the_whole():

@@ -66,7 +66,8 @@ class ClosedForm(Learner):
     ) -> None:
         """One pass over the task; there is nothing to resume within it."""
         self._check_turn(task)
-        self._open(task)
+        with torch.random.fork_rng(devices=[]):
+            self._open(task)
         rows = self.training_rows(task)
         columns = torch.from_numpy(self.columns[rows]).to(self.fabric.device)
         self.absorb(self.outputs(rows, network=self.untransformed)[0], columns)
