@@ -69,7 +69,7 @@ class RunConfig:
         A learner's name or ``package.module:Class``. With ``+ber`` behind it, the run is scored with the head that
         OpenCIL's BER fine-tunes after each task.
     preset:
-        Where the learner's settings come from; see ``tood list presets``.
+        Where the learner's settings come from; ``"cpu"``, ``"paper"``, ``"released"``, ``"frozen"`` or ``"smoke"``.
     seed:
         Seed of every random choice.
     order, tasks:
