@@ -35,7 +35,7 @@ EVALUATION_BATCH = 256
 class Batch(NamedTuple):
     """Network inputs, the logit column of each one's class, and their rows in ``stream.train``.
 
-    Where a learner joins replayed samples to a batch of new ones, they come last and ``rows`` has only the new ones.
+    If a learner joins replayed samples to a batch of new ones, they come last and ``rows`` has only the new ones.
     """
 
     inputs: Tensor
@@ -55,13 +55,13 @@ class Learner:
     Parameters
     ----------
     stream:
-        What is learned.
+        The tasks to learn.
     network:
-        What learns it; its head is emptied and grows with the tasks.
+        The network to train; its head is emptied and grows with the tasks.
     settings:
-        As the class annotates them.
+        Settings of the class that the subclass annotates.
     seed:
-        Of every random choice.
+        Seed of every random choice.
     fabric:
         Device, precision and processes.
     """
@@ -96,7 +96,7 @@ class Learner:
         self.old = 0  # logit columns before the current task
         self.set_teacher(None)
         self.model: nn.Module = self.network  # the same, as the loop calls it
-        self.facts: dict[str, Any] = {}  # what the method computed in the last task, such as WA's alignment factor
+        self.facts: dict[str, Any] = {}  # numbers of the last task, such as WA's alignment factor; in learner.json
         self.ber: BER | None = None
         self.scoring_head: Head | None = None  # BER's, of the last task learned
         self.columns = np.full(len(stream.train), -1)
@@ -108,7 +108,7 @@ class Learner:
     # What a learner overrides
 
     def begin_task(self, task: int) -> None:
-        """Before the first epoch of a task; the head has the new columns already."""
+        """Before the first epoch of a task; the head already has the new columns."""
 
     def training_rows(self, task: int) -> IntArray:
         """Rows of ``stream.train`` that an epoch of this task goes through."""
@@ -146,20 +146,20 @@ class Learner:
         progress: Report | None = None,
         base_dir: str | Path | None = None,
     ) -> None:
-        """Learn one task, or go on with it where its checkpoint is.
+        """Learn one task, or resume it from its checkpoint.
 
         Parameters
         ----------
         task:
-            The next task; or any whose checkpoint is there and finished, which is then loaded.
+            The next task; or any whose checkpoint is finished, which is then loaded.
         checkpoint_dir:
-            Where ``task-00.safetensors`` and so on are; without it nothing is saved.
+            The folder of ``task-00.safetensors`` and so on; None to save nothing.
         checkpoint_every:
             Epochs between two checkpoints, 0 for none; a task's end always makes one.
         progress:
             Called with a :class:`~tood.learners.progress.Progress` at most every half second and after each epoch.
         base_dir:
-            With BER: checkpoints of the same learner without it, which are gone on from where there is none of its own.
+            BER only: checkpoints of the plain learner, used when this run has none.
         """
         path = None if checkpoint_dir is None else checkpoint_path(checkpoint_dir, task)
         place, momentum = resume(self, path)
@@ -180,7 +180,7 @@ class Learner:
     def _train(
         self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
     ) -> None:
-        """The epochs of a task from ``epoch`` on; from its opening where that is None."""
+        """The epochs of a task, starting with ``epoch``; None to start the task."""
         self._check_turn(task)
         gpu = self.fabric.device.type == "cuda"
         with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
@@ -261,7 +261,7 @@ class Learner:
         return -(-len(rows) // self.settings.batch_size)
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:
-        """What one epoch trains on, batch by batch."""
+        """The batches of one epoch."""
         return self.shuffled(rows)
 
     def shuffled(self, rows: IntArray) -> Iterator[Batch]:
@@ -298,7 +298,7 @@ class Learner:
         return features, network.head(features)
 
     def set_teacher(self, teacher: Network | None) -> None:
-        """Distil from a network, which is the learner's own from now on."""
+        """Distil from this network; None to stop."""
         self.teacher = teacher
         self._frozen_teacher = None if teacher is None else teacher.fused()
 
@@ -312,7 +312,7 @@ class Learner:
         return logits.float()
 
     def config(self) -> dict[str, Any]:
-        """Everything that decides the weights: a checkpoint of another configuration is refused."""
+        """Everything that determines the weights; a checkpoint of another configuration is refused."""
         return {
             "learner": self.name,
             "settings": as_dict(self.settings),

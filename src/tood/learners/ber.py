@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 __all__ = ["BER", "BERSettings", "energy_losses"]
 
-RISE = 10.0  # how often the loss of the first batch is that of the last epoch when fine-tuning has failed
+RISE = 10.0  # fine-tuning has failed if the last epoch's loss exceeds the first batch's by this factor
 
 
 @dataclass(frozen=True)
 class BERSettings:
-    """Of BER.
+    """Settings of BER.
 
     Parameters
     ----------
     epochs, lr, momentum, weight_decay:
-        Of the fine-tuning, whose learning rate falls to 0 along a cosine; batches are as large as the learner's.
+        Training of the second head: the learning rate falls to 0 along a cosine.
     m_in, m_out:
         Energies (``-log Σ exp z``) that known samples are pushed below and mixed ones above.
     weight:
-        Of all energy terms.
+        Weight of all energy terms.
     trace:
-        How much of a new sample is mixed into an exemplar.
+        Share of a new sample that is mixed into an exemplar.
     pool:
-        What pseudo-OOD samples are mixed from: the task's ``"new"`` data, as in OpenCIL, or ``"all"`` data at hand, new
-        and memory, as the authors of the TOOD paper ran it with iCaRL.
+        What pseudo-OOD samples are mixed from: the task's ``"new"`` data, as in OpenCIL, or ``"all"`` data, new and
+        memory, as the authors of the TOOD paper ran it with iCaRL.
     beta:
         Mixing proportions are drawn from Beta(beta, beta).
     """
@@ -57,7 +57,7 @@ class BERSettings:
 
 
 class BER:
-    """Fine-tunes a copy of the head with everything else frozen; the learner itself goes on unchanged.
+    """Fine-tunes a copy of the head with everything else frozen; the learner itself stays unchanged.
 
     References
     ----------
@@ -68,7 +68,7 @@ class BER:
         self.settings = settings
 
     def fit(self, learner: Learner, task: int) -> Head:
-        """The second head after a task: its new data, and the exemplars of older classes where there are any.
+        """The second head after a task, trained on its new data and on exemplars of older classes, if there are any.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class BER:
         return head
 
     def _check_fall(self, task: int, losses: list[Tensor]) -> None:
-        """Long features make so large steps of a linear head that it diverges, which nothing else would tell."""
+        """Raise if fine-tuning diverged: with long features the steps of a linear head may be too large."""
         if losses:
             last = torch.stack(losses[-(len(losses) // self.settings.epochs) :]).mean()
             if not float(last) <= RISE * float(losses[0]):

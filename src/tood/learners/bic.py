@@ -25,12 +25,12 @@ __all__ = ["BiC", "fit_correction"]
 
 @dataclass(frozen=True)
 class BiCSettings(ExemplarSettings):
-    """Of BiC.
+    """Settings of BiC.
 
     Parameters
     ----------
     temperature:
-        Of the distillation.
+        Temperature of the distillation.
     validation:
         The share of the memory that is held out from training; as much of each new class is held out too, but no
         larger share of it.

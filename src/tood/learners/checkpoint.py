@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file a task, replaced atomically as the task goes on.
+"""Checkpoints: one safetensors file per task, replaced atomically during the task.
 
 A state is a tree of dictionaries whose leaves are tensors or arrays; its file holds the leaves under names joined by
 slashes and, as JSON, the configuration that made them. Nothing is ever unpickled.
@@ -38,7 +38,7 @@ def checkpoint_path(directory: str | Path, task: int) -> Path:
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
-    """What tells one stream from another."""
+    """What identifies a stream in a checkpoint."""
     return {
         "name": stream.name,
         "order": [int(c) for c in stream.order],
@@ -50,7 +50,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
 
 
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
-    """Write everything that going on needs; with an optimiser, in the middle of a task."""
+    """Write everything that resuming needs; with an optimiser, in the middle of a task."""
     if learner.fabric.is_global_zero:
         state: dict[str, Any] = {"network": learner.network.state_dict()}
         if optimizer is not None:
@@ -69,9 +69,9 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
 
 
 def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Take over a checkpoint where there is one: returns its place and the optimiser's momentum.
+    """Load a checkpoint, if there is one; returns its place and the optimiser's momentum.
 
-    A file that another configuration made, in more than the part named ``besides``, is an error that says what differs.
+    A file of another configuration is an error that says what differs; the part named ``besides`` may differ.
     """
     if path is None or not path.exists():
         return {}, {}
@@ -139,7 +139,7 @@ def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
 
 
 def _differences(found: Any, expected: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """Where two configurations differ, by dotted name."""
+    """The differences of two configurations, by dotted name."""
     if isinstance(found, dict) and isinstance(expected, dict):
         keys = sorted({*found, *expected})
         pairs = ((f"{key}.{k}" if key else k, found.get(k), expected.get(k)) for k in keys)

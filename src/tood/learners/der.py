@@ -23,7 +23,7 @@ __all__ = ["DER", "DERpp"]
 
 @dataclass(frozen=True)
 class DERSettings(ReservoirSettings):
-    """Of DER.
+    """Settings of DER.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class DERSettings(ReservoirSettings):
 
 @dataclass(frozen=True)
 class DERppSettings(DERSettings):
-    """Of DER++: as DER, with the weights of its paper for a memory of 500."""
+    """Settings of DER++: those of DER with the weights of its paper for a memory of 500."""
 
     alpha: float = 0.2
     beta: float = 0.5

@@ -20,21 +20,21 @@ __all__ = ["EWC"]
 
 @dataclass(frozen=True)
 class EWCSettings(Settings):
-    """Of EWC.
+    """Settings of EWC.
 
     Parameters
     ----------
     strength:
         λ, the weight of the penalty.
     mode:
-        ``"separate"``: one penalty a task. ``"online"``: one penalty around the latest weights, with the Fisher
+        ``"separate"``: one penalty per task. ``"online"``: one penalty around the latest weights, with the Fisher
         information of earlier tasks × ``decay``.
     decay:
         Of ``"online"``.
     fisher:
         Gradients of the log-probability of the true ``"labels"``, or of labels ``"sampled"`` from the network.
     fisher_samples:
-        Training samples a task that it is computed from; 0 for all.
+        Training samples per task that it is computed from; 0 for all.
     """
 
     strength: float = 100.0

@@ -18,7 +18,7 @@ __all__ = ["GEM", "project"]
 
 @dataclass(frozen=True)
 class GEMSettings(GradientSettings):
-    """Of GEM.
+    """Settings of GEM.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class GEMSettings(GradientSettings):
 
 @register
 class GEM(GradientLearner):
-    """Steps raise the loss of no past task's exemplars, to first order: one constraint a task."""
+    """Steps raise the loss of no past task's exemplars, to first order: one constraint per task."""
 
     name = "gem"
     title = "GEM"

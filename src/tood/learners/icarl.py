@@ -22,15 +22,15 @@ __all__ = ["ICaRL"]
 
 @dataclass(frozen=True)
 class ICaRLSettings(ExemplarSettings):
-    """Of iCaRL.
+    """Settings of iCaRL.
 
     Parameters
     ----------
     loss:
-        ``"bce"``, one sigmoid a class as in the paper, or ``"ce"``, softmax cross-entropy plus distillation as in later
-        code bases.
+        ``"bce"``, one sigmoid per class as in the paper, or ``"ce"``, softmax cross-entropy plus distillation as in
+        later code bases.
     temperature:
-        Of the distillation of ``"ce"``.
+        Temperature of the distillation of ``"ce"``.
     """
 
     loss: Literal["bce", "ce"] = "bce"

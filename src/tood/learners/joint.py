@@ -25,7 +25,7 @@ class JointSettings(Settings):
     Parameters
     ----------
     fresh:
-        Start every step from the initial weights; otherwise go on from the step before.
+        Start every step from the initial weights; otherwise continue from the step before.
     """
 
     fresh: bool = True

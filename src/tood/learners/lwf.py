@@ -18,7 +18,7 @@ __all__ = ["LwF"]
 
 @dataclass(frozen=True)
 class LwFSettings(Settings):
-    """Of LwF.
+    """Settings of LwF.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Exemplar memories: which rows of the training source a learner keeps. They hold row numbers, never samples."""
+"""Exemplar memories: row numbers of the training samples that a learner keeps, never the samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Reservoir:
     capacity:
         How many rows it holds at most.
     seed:
-        Of its choices. They depend on the seed and on how many rows came before, so that a checkpoint needs no
+        Seed of its choices. They depend on the seed and on how many rows came before, so that a checkpoint needs no
         random state.
 
     Examples
@@ -52,7 +52,7 @@ class Reservoir:
         return min(self.seen, self.capacity)
 
     def offer(self, rows: IntArray) -> IntArray:
-        """Offer rows in turn; returns the slot each one has at the end, or -1 where it has none, ``[k]``.
+        """Offer rows in turn; returns the slot each one has at the end, or -1 if it has none, ``[k]``.
 
         A slot occurs at most once, so what else is stored by slot can be written in one assignment.
         """
@@ -74,7 +74,7 @@ class Reservoir:
         return {"rows": self.rows.copy(), "seen": np.array(self.seen), "seed": np.array(self.seed)}
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore what :meth:`state_dict` returned."""
         seen, rows = int(state["seen"]), indices(state["rows"], "rows")
         if len(rows) != min(seen, self.capacity):
             raise ToodError(f"rows: a reservoir of {self.capacity} that saw {seen} cannot hold {len(rows)} rows")
@@ -94,7 +94,7 @@ class Exemplars:
     selection:
         ``"random"`` or ``"herding"``.
     seed:
-        Of the random selection; a class's draw depends on this seed and on the class alone.
+        Seed of the random selection; a class's draw depends on this seed and on the class alone.
 
     Examples
     --------
@@ -135,7 +135,7 @@ class Exemplars:
         return sum(map(len, self.by_class.values()))
 
     def quota(self, classes: int) -> int:
-        """How many rows a class may have when there are ``classes`` of them."""
+        """Rows per class when there are ``classes`` of them."""
         return self.per_class if self.per_class is not None else class_share(self.total or 0, classes)
 
     def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
@@ -174,7 +174,7 @@ class Exemplars:
         return {"rows": self.rows, "labels": self.labels}
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on from :meth:`state_dict`."""
+        """Restore what :meth:`state_dict` returned."""
         rows = indices(state["rows"], "rows")
         labels = indices(state["labels"], "labels", len(rows))
         classes = labels[np.sort(np.unique(labels, return_index=True)[1])]  # in order of arrival

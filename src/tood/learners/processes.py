@@ -1,4 +1,4 @@
-"""Where training runs: the device, its precision, and one process or several."""
+"""Devices: precision, and one process or several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def start(device: str = "auto", precision: str = "auto") -> Fabric:
-    """Lightning Fabric on one device, or on one a process under ``torchrun``.
+    """Lightning Fabric on one device, or on one per process under ``torchrun``.
 
     ``torchrun --nproc-per-node 2 train.py`` trains data-parallel: each process gets its share of every batch, gradients
     are averaged, and networks and memories stay the same in all of them. Only the first process writes.
@@ -33,9 +33,9 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     Parameters
     ----------
     device:
-        ``"auto"`` (a GPU where there is one), ``"cpu"``, ``"cuda"`` or ``"mps"``.
+        ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
-        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that can.
+        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it.
     """
     if device not in DEVICES:
         raise UnknownNameError("device", device, DEVICES)
@@ -70,10 +70,10 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep the memory that a step frees, as the next step asks for it again.
+    """Let the C library keep the memory that a step frees, because the next step needs it again.
 
-    By default glibc gives hundreds of megabytes back to the system after every step and gets them back page by page,
-    which takes about 5 % of the time of a ResNet-32. Elsewhere than on Linux nothing happens.
+    By default glibc returns hundreds of megabytes to the system after every step and gets them back page by page, which
+    takes about 5 % of the time of a ResNet-32. Does nothing on other systems than Linux.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -84,12 +84,12 @@ def keep_freed_memory() -> None:
 
 
 def _leave() -> None:
-    """Close the process group before the interpreter ends: threads of gloo that outlive it abort the process."""
+    """Close the process group before the interpreter ends; threads of gloo that outlive it abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def _leave_buffers() -> dict[str, Any]:
-    """What tells DDP not to copy buffers: the loop averages them, as a network may run several times in a step."""
+    """Options so that DDP copies no buffers: the loop averages them, as a network may run several times per step."""
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

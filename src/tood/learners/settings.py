@@ -1,4 +1,4 @@
-"""What can be set: a frozen dataclass a learner, checked by its own annotations."""
+"""Learner settings: one frozen dataclass per learner, checked by its annotations."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Settings:
     Parameters
     ----------
     epochs, batch_size:
-        Of each task; batches of one epoch differ in size by at most one.
+        Epochs per task and samples per batch; batches of one epoch differ in size by at most one.
     lr, momentum, weight_decay:
-        Of the optimiser, which starts anew with each task.
+        Settings of the optimiser, which starts anew with each task.
     schedule:
         ``"multistep"`` (× ``gamma`` at each of the ``milestones``, in epochs), ``"one_cycle"`` (up to ``lr`` in 30 % of
         the steps, then down to nothing), ``"cosine"`` (down to 0) or ``"none"``.
     clip:
-        The largest norm a gradient may have; 0 for any.
+        Largest norm of a gradient; 0 for no limit.
     """
 
     epochs: int = 170
@@ -42,7 +42,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class ExemplarSettings(Settings):
-    """Of learners that keep exemplars of each class.
+    """Settings of learners that keep exemplars of each class.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ExemplarSettings(Settings):
 
 @dataclass(frozen=True)
 class ReservoirSettings(Settings):
-    """Of learners that keep a uniform sample of everything they were shown.
+    """Settings of learners that keep a uniform sample of everything they were shown.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def settings_class(learner: type) -> type[Settings]:
 
 
 def make_settings(kind: type[SettingsT], given: dict[str, Any]) -> SettingsT:
-    """Settings from names and values; a name that is not there or a value of another kind is an error."""
+    """Settings from names and values; an unknown name or a value of another type is an error."""
     hints = get_type_hints(kind)
     for name in given:
         if name not in hints:
@@ -115,7 +115,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def learning_rate(settings: Settings, epoch: int, done: float) -> float:
-    """The learning rate in an epoch of which the share ``done`` is over."""
+    """The learning rate in an epoch of which the share ``done`` is complete."""
     if settings.schedule == "multistep":
         return settings.lr * settings.gamma ** sum(epoch >= milestone for milestone in settings.milestones)
     progress = (epoch + done) / settings.epochs

@@ -18,7 +18,7 @@ __all__ = ["SI"]
 
 @dataclass(frozen=True)
 class SISettings(Settings):
-    """Of SI.
+    """Settings of SI.
 
     Parameters
     ----------

@@ -21,12 +21,12 @@ __all__ = ["WA", "align"]
 
 @dataclass(frozen=True)
 class WASettings(ExemplarSettings):
-    """Of WA.
+    """Settings of WA.
 
     Parameters
     ----------
     temperature:
-        Of the distillation.
+        Temperature of the distillation.
     nonnegative:
         Keep the head's weights at 0 or above after every step, as the paper (and no later code base) does.
     """

@@ -60,27 +60,15 @@ Summaries: TypeAlias = dict[Key, Summary]
 
 
 def learner_label(run: Run) -> str:
-    """A learner and what sets it apart: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``.
-
-    The manifest's ``finetune`` names what was trained after the learner; ``options`` holds what differs from its
-    preset.
-    """
+    """A learner and what sets it apart: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``; keeps its title for display."""
     remember_title(run.learner, str(run.manifest.get("learner_title") or ""))
-    finetune, options = run.manifest.get("finetune"), run.manifest.get("options")
-    learner = run.learner + (f"+{finetune}" if finetune and finetune != "none" else "")
-    return with_options(learner, options if isinstance(options, dict) else {})
+    return run.identity.label
 
 
 def run_name(run: Run, learner: str) -> str:
     """A name for people, without what the manifest does not say: ``iCaRL on digits, seed 0``, ``my-run``."""
     stream, seed = run.manifest.get("stream"), run.manifest.get("seed")
     return learner + (f" on {stream}" if stream else "") + ("" if seed is None else f", seed {seed}")
-
-
-def with_options(learner: str, options: Mapping[str, Any]) -> str:
-    """``lwf (alpha=3.0, ce=new)``; the learner alone where there are none."""
-    named = ", ".join(f"{name}={value}" for name, value in sorted(options.items()))
-    return f"{learner} ({named})" if named else learner
 
 
 def on_its_own(learner: str) -> bool:

@@ -18,8 +18,8 @@ from tood.streams.sources import ArraySource, Source
 
 __all__ = ["read_cifar", "write_packed"]
 
-SHEET = 512  # images a sheet at most
-PIXELS = 4_000_000  # pixels a sheet at most: well below the dimensions WebP allows
+SHEET = 512  # images per sheet at most
+PIXELS = 4_000_000  # pixels per sheet at most: well below the dimensions WebP allows
 
 
 def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) -> Path:
@@ -28,7 +28,7 @@ def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) 
     Parameters
     ----------
     root:
-        The folder of the packed sets; made where it is missing.
+        The folder of the packed sets; created if it is missing.
     name:
         The set and split, such as ``cifar10-train``.
     source:
