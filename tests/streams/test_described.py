@@ -58,9 +58,9 @@ def test_channels_first_images_are_refused(shape):
 
 
 def test_images_are_squashed_or_cropped(tmp_path):
-    """Left half black, right half white, twice as wide as high: squashing keeps the halves, cropping too; corners tell."""
+    """A black image, twice as wide as high, with a white right margin, which only a crop of the centre loses."""
     wide = np.zeros((8, 16, 3), np.uint8)
-    wide[:, 14:] = 255  # a white margin that a crop of the centre loses
+    wide[:, 14:] = 255
     for split in ("train", "test"):
         for name in "ab":
             (tmp_path / split / name).mkdir(parents=True)
@@ -68,7 +68,8 @@ def test_images_are_squashed_or_cropped(tmp_path):
     cropped, squashed = (
         FolderSource(tmp_path / "train", size=8, resize=r).take(np.arange(2)) for r in (None, "squash")
     )
-    assert cropped.max() == 0 and squashed[0, :, -1].min() == 255 and squashed[0, :, :6].max() == 0
+    assert cropped.max() == 0
+    np.testing.assert_array_equal(squashed[0], np.asarray(Image.fromarray(wide).resize((8, 8), Image.BILINEAR)))
     stream = streams.load({"folder": str(tmp_path), "size": 8, "tasks": 2, "resize": "squash"})
     np.testing.assert_array_equal(stream.train.take(np.arange(2)), squashed)
     with pytest.raises(ToodError, match="resize: expected 'squash' or pixels of the shorter side, found 'stretch'"):
@@ -84,7 +85,7 @@ def test_ood_sets_of_a_mapping_are_folders_and_files(npz, tmp_path):
     places = {"near": {"cats": str(tmp_path / "cats")}, "far": {"dogs": str(tmp_path / "dogs.npz")}}
     stream = streams.load({"npz": str(npz), "tasks": 2, "ood": places}, ood=["dogs", "cats"])
     assert {s.name: (s.group, len(s.source)) for s in stream.ood} == {"cats": ("near", 1), "dogs": ("far", 3)}
-    with pytest.raises(ToodError, match="ood: expected {near"):
+    with pytest.raises(ToodError, match=r"ood: expected \{near"):
         streams.load({"npz": str(npz), "tasks": 2, "ood": {"close": places["near"]}})
 
 
