@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -60,7 +60,7 @@ Summaries: TypeAlias = dict[Key, Summary]
 
 
 def learner_label(run: Run) -> str:
-    """A learner and what sets it apart: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``; keeps its title for display."""
+    """A learner and what sets it apart: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``. Its title is kept."""
     remember_title(run.learner, str(run.manifest.get("learner_title") or ""))
     return run.identity.label
 
