@@ -1,4 +1,4 @@
-"""Calls as tasks of Ray: on the cluster of ``RAY_ADDRESS``, on a Ray that runs already, or on this machine's cores."""
+"""Ray tasks: function calls on the cluster of ``RAY_ADDRESS``, on a running Ray, or on this machine's cores."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 def ray_tasks(
     function: Callable[..., Any], calls: Mapping[KeyT, tuple[Any, ...]], **options: Any
 ) -> Iterator[tuple[KeyT, Any, str]]:
-    """Call a function once for each key, a Ray task with one core each, and yield the outcomes as they come.
+    """Call a function once per key, each call a Ray task with one core, and yield the outcomes as they come.
 
-    A worker or node that dies has its task tried again elsewhere. A Ray that was started here is ended here.
+    The task of a worker or node that dies is tried again elsewhere. A Ray that was started here is ended here.
 
     Parameters
     ----------
     function:
-        What to call; Ray must be able to send it.
+        The function; Ray must be able to send it.
     calls:
         The arguments, by key.
     options:
-        Of ``ray.remote``, such as ``max_retries``.
+        Options of ``ray.remote``, such as ``max_retries``.
 
     Yields
     ------
-    ``(key, result, "")``, or ``(key, None, why)`` where Ray gave up.
+    ``(key, result, "")``, or ``(key, None, why)`` if Ray gave up.
     """
     try:
         import ray

@@ -1,4 +1,4 @@
-"""How training goes, while it goes: a bar on a terminal, a plain line a minute elsewhere."""
+"""Training progress: a bar on a terminal, elsewhere one plain line per minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY = 60.0  # seconds between plain lines
 
 @contextlib.contextmanager
 def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Yield what to call with each :class:`~tood.learners.Progress`, and what prints a line beside it."""
+    """Yield a function to call with each :class:`~tood.learners.Progress`, and one that prints a line beside the bar."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -38,19 +38,20 @@ def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress]
     else:
         last = time.monotonic()
 
-        def tell(p: Progress) -> None:
+        def report(p: Progress) -> None:
             nonlocal last
             if time.monotonic() - last >= EVERY:
                 last = time.monotonic()
                 console.print(describe(p))
 
-        yield tell, console.print
+        yield report, console.print
 
 
 def describe(p: Progress) -> str:
     """One line of loss, accuracy, speed and time left."""
-    left = int(p.seconds_left)
+    from tood.learners.progress import duration
+
     return (
         f"task {p.task + 1}  epoch {p.epoch + 1}/{p.epochs}  loss {p.loss:.3f}  accuracy {100 * p.accuracy:.1f}  "
-        f"{p.samples_per_second:.0f} samples/s  {left // 60}:{left % 60:02d} left"
+        f"{p.samples_per_second:.0f} samples/s  {duration(p.seconds_left)} left"
     )
