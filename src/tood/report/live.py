@@ -17,7 +17,7 @@ EVERY = 60.0  # seconds between plain lines
 
 @contextlib.contextmanager
 def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Yield a function to call with each :class:`~tood.learners.Progress`, and one that prints a line beside the bar."""
+    """Yield a function to call with each :class:`~tood.learners.Progress`, and one that prints a line."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
