@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from tood import TOOD, Partition, ToodError, energy
 
 PAPER = ["mean_shift", "robust_anchor", "temperature", "none"]
-VARIANTS = [*PAPER, "auto"]
+VARIANTS = [*PAPER, "auto", "shrinkage"]
 REFERENCES = ["latest", "oldest", "widest", "mean"]
 
 
@@ -149,8 +149,9 @@ def test_auto_needs_to_know_the_other_tasks():
     known = TOOD(partition).fit(cal_logits, labels).statistics_
     own = {name: values for name, values in known.items() if not name.startswith("rest")}
     assert TOOD.from_statistics(partition, own).score(logits).shape == (len(logits),)
-    with pytest.raises(ToodError, match="'auto' needs rest_mean and rest_std"):
-        TOOD.from_statistics(partition, own, variant="auto").score(logits)
+    for variant in ("auto", "shrinkage"):
+        with pytest.raises(ToodError, match=f"'{variant}' needs rest_mean and rest_std"):
+            TOOD.from_statistics(partition, own, variant=variant).score(logits)
 
 
 @pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "auto"])
@@ -392,3 +393,54 @@ def test_metadata_is_plain_json(tmp_path):
     length = int.from_bytes(header[:8], "little")
     metadata = json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["tood"])
     assert json.loads(metadata["settings"]) == {"variant": "robust_anchor", "margin": 0.5, "reference": "latest"}
+
+
+def test_shrinkage_by_hand():
+    partition, cal_logits, labels, logits, _ = problem(gap=2.0)
+    tasks, count = partition.column_tasks[labels], len(partition)
+    energies = np.stack([logsumexp(cal_logits[:, list(task)], axis=1) for task in partition], axis=1)
+    trusted, middle, spread = np.empty(count), np.empty(count), np.empty(count)
+    for t in range(count):
+        own, rest = energies[tasks == t, t], energies[tasks != t, t]
+        middle[t], spread[t] = (own.mean() + rest.mean()) / 2, np.sqrt((own.var() + rest.var()) / 2)
+        d = max(own.mean() - rest.mean(), 0) / spread[t]
+        trusted[t] = d**2 / (d**2 + 1)
+    common = (trusted * middle).sum() / trusted.sum()
+    common_spread = np.exp((trusted * np.log(spread)).sum() / trusted.sum())
+    new = np.stack([logsumexp(logits[:, list(task)], axis=1) for task in partition], axis=1)
+    moved = middle + trusted * (common - middle) + (new - middle) * (common_spread / spread) ** trusted
+    ordered = np.sort(moved, axis=1)
+    expected = ordered[:, -1] + 0.5 * (ordered[:, -1] - ordered[:, -2])
+    cal = TOOD(partition, "shrinkage").fit(cal_logits, labels)
+    slope, intercept = np.polyfit(expected, cal.score(logits), 1)  # the reference sets the units
+    assert slope > 0
+    np.testing.assert_allclose(cal.score(logits), slope * expected + intercept, rtol=0, atol=1e-9)
+    np.testing.assert_array_equal(cal.assign(logits), moved.argmax(axis=1))
+
+
+def test_shrinkage_leaves_dead_channels_alone():
+    """A network fine-tuned twice: one live channel far above two dead ones, in which unknown inputs lie higher."""
+    rng = np.random.default_rng(0)
+    partition, labels = Partition.from_sizes([2, 2, 2]), np.tile(np.arange(6), 40)
+
+    def draw(labels, lift):
+        logits = rng.normal(size=(len(labels), 6)) - np.array([8, 8, 8, 8, 0, 0]) + lift
+        logits[:, 4:] += 6 * np.eye(6)[labels][:, 4:] + 2
+        return logits
+
+    cal_logits, known = draw(labels, 0), draw(labels, 0)
+    unknown = np.concatenate([rng.normal(size=(240, 4)) - 6, rng.normal(size=(240, 2))], axis=1)
+    truth = np.repeat([1, 0], [len(known), len(unknown)])
+    auroc = {}
+    for variant in ("shrinkage", "robust_anchor"):
+        cal = TOOD(partition, variant, margin=0).fit(cal_logits, labels)
+        auroc[variant] = roc_auc_score(truth, np.concatenate([cal.score(known), cal.score(unknown)]))
+    plain = roc_auc_score(truth, np.concatenate([energy(known), energy(unknown)]))
+    assert auroc["robust_anchor"] < 0.5 < plain - 0.2
+    assert abs(auroc["shrinkage"] - plain) < 0.02
+
+
+def test_shrinkage_of_one_task_ranks_as_energy():
+    logits = np.random.default_rng(0).normal(size=(200, 5))
+    cal = TOOD([range(5)], "shrinkage").fit(logits, np.arange(200) % 5)
+    np.testing.assert_array_equal(cal.score(logits).argsort(), energy(logits).argsort())

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, indices, label_columns
 from tood.checks import check_calibration, check_scale, logit_range
-from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, rest_auroc
+from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, rest_auroc, trust
 from tood.energy import (
     check_columns,
     energy_blocks,
@@ -35,7 +35,7 @@ from tood.partition import Partition
 
 __all__ = ["TOOD", "Channels", "Reference", "Variant"]
 
-Variant: TypeAlias = Literal["mean_shift", "robust_anchor", "temperature", "none", "auto"]
+Variant: TypeAlias = Literal["shrinkage", "mean_shift", "robust_anchor", "temperature", "none", "auto"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
 Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -62,9 +62,10 @@ class TOOD:
     tasks:
         The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
     variant:
-        ``"robust_anchor"`` (median and MAD, Eq. robust), ``"mean_shift"`` (Eq. mean_shift), ``"temperature"``
-        (``E_t / std_t``, Eq. temp_scale), ``"none"`` (``E_t`` itself) or ``"auto"``, which is not the paper's: it moves
-        a channel only as far as it can tell its own task's calibration samples from the others (:meth:`channels`).
+        ``"shrinkage"`` moves a channel as far as it distinguishes its own task's calibration samples from
+        other tasks' (:meth:`channels`). The paper's: ``"robust_anchor"`` (median and MAD, Eq. robust), ``"mean_shift"``
+        (Eq. mean_shift), ``"temperature"`` (``E_t / std_t``, Eq. temp_scale), ``"none"`` (``E_t`` itself). ``"auto"``
+        is an earlier form of ``"shrinkage"`` that shifts channels towards the latest task and keeps their spread.
     margin:
         λ ≥ 0, the weight of the gap between the two largest normalised energies (Eq. margin).
     reference:
@@ -135,7 +136,7 @@ class TOOD:
         if dead:
             warnings.warn(
                 f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
-                "re-centres them nevertheless and may rank unknown inputs above known ones; use variant='auto'",
+                "re-centres them nevertheless and may rank unknown inputs above known ones; use variant='shrinkage'",
                 DeadChannelWarning,
                 stacklevel=3,
             )
@@ -281,14 +282,25 @@ class TOOD:
     def channels(self) -> Channels:
         """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale).
 
-        ``"auto"`` asks channel t whether a sample is one of task t. Between two normal distributions, own samples
-        (mean m, variance v) and other tasks' samples (mean m', variance v'), it decides half way, at (m + m') / 2; so
-        these middles are what the channels are aligned by. Where own and other samples differ little, the middle means
-        nothing and the channel stays as it is: it is moved by the share (m - m')² / ((m - m')² + v + v') of the way to
-        the latest task's middle, none of it where m < m'. With nothing moved the score is the largest task energy.
+        ``"shrinkage"`` asks channel t whether a sample belongs to task t. Own calibration samples have mean m and
+        variance v there, other tasks' samples m' and v'. The decision falls at the middle ``c = (m + m') / 2``, and
+        ``s = √((v + v') / 2)`` is the unit in which evidence counts; so channels are comparable as ``(E - c) / s``. How
+        far that is trusted is the reliability ``w = d² / (d² + 1)`` with ``d = max(m - m', 0) / s``: near 1 in a live
+        channel, 0 in a dead one, which keeps its raw energy. Between the two, location and log-scale are interpolated:
+        ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by ``w``. If nothing
+        is trusted the score is the largest task energy, plus its lead.
+
+        ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``.
         """
         self._fitted()
         s = self.statistics_
+        if self.variant in ("shrinkage", "auto") and "rest_mean" not in s:
+            raise ToodError(
+                f"variant: {self.variant!r} needs rest_mean and rest_std, which these statistics lack; fit on samples"
+            )
+        if self.variant == "shrinkage":
+            location, scale = _shrunk_channels(s)
+            return Channels(location, scale, self._of_reference(scale), self._of_reference(location))
         if self.variant == "auto":
             location = _shrunk_middles(s)
             return Channels(location, np.ones_like(location), 1.0, self._of_reference(location))
@@ -362,10 +374,21 @@ def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -
     }
 
 
+def _shrunk_channels(s: Statistics) -> tuple[FloatArray, FloatArray]:
+    """``[N]`` each: location and scale of variant ``"shrinkage"``, as :meth:`TOOD.channels` explains."""
+    trusted = trust(s)
+    if not trusted.any():
+        return np.zeros_like(trusted), np.ones_like(trusted)
+    middle = (s["mean"] + s["rest_mean"]) / 2
+    log_spread = np.log((s["std"] ** 2 + s["rest_std"] ** 2) / 2) / 2  # finite: std has a floor
+    common, common_log = (np.average(values, weights=trusted) for values in (middle, log_spread))
+    scale: FloatArray = np.exp(trusted * (log_spread - common_log))
+    target = middle + trusted * (common - middle)
+    return middle - target * scale, scale
+
+
 def _shrunk_middles(s: Statistics) -> FloatArray:
     """``[N]``: how far ``"auto"`` moves each channel."""
-    if "rest_mean" not in s:
-        raise ToodError("variant: 'auto' needs rest_mean and rest_std, which these statistics lack; fit on samples")
     gap = np.maximum(s["mean"] - s["rest_mean"], 0) ** 2
     spread = s["std"] ** 2 + s["rest_std"] ** 2  # never 0: std has a floor
     middle = (s["mean"] + s["rest_mean"]) / 2

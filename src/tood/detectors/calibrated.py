@@ -107,6 +107,16 @@ class TOODRobustAnchor(_Variant):
 
 
 @register
+class TOODShrinkage(_Variant):
+    """TOOD with each channel moved as far as it distinguishes its own task (``TOOD(variant="shrinkage")``, default)."""
+
+    name = "tood_shrinkage"
+    title = "TOOD (shrinkage)"
+    variant = "shrinkage"
+    citation = f"{TOOD_PAPER}; how far each channel is moved: this library"
+
+
+@register
 class TOODAuto(_Variant):
     """TOOD with each channel moved only as far as it tells its own task from the others (``TOOD(variant="auto")``)."""
 
