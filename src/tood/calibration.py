@@ -62,7 +62,7 @@ class TOOD:
     tasks:
         The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
     variant:
-        ``"shrinkage"`` moves a channel as far as it distinguishes its own task's calibration samples from
+        ``"shrinkage"``, the default, moves a channel as far as it distinguishes its own task's calibration samples from
         other tasks' (:meth:`channels`). The paper's: ``"robust_anchor"`` (median and MAD, Eq. robust), ``"mean_shift"``
         (Eq. mean_shift), ``"temperature"`` (``E_t / std_t``, Eq. temp_scale), ``"none"`` (``E_t`` itself). ``"auto"``
         is an earlier form of ``"shrinkage"`` that shifts channels towards the latest task and keeps their spread.
@@ -87,7 +87,7 @@ class TOOD:
     def __init__(
         self,
         tasks: Any,
-        variant: Variant = "robust_anchor",
+        variant: Variant = "shrinkage",
         margin: float = 0.5,
         reference: Reference = "latest",
     ) -> None:
@@ -121,8 +121,7 @@ class TOOD:
         check_calibration(logits, indices(labels, "labels"), partition)
         self.partition_ = partition
         self.range_ = logit_range(logits)  # a check of `score`: production logits far outside it get a warning
-        self.statistics_ = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, len(partition))
-        self.statistics_ |= _rest(energies, tasks, self.statistics_)
+        self.statistics_ = energy_statistics(energies, tasks)
         self._floor_spread()
 
     @property
@@ -360,6 +359,12 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> npt.NDAr
     for rows, values in energy_blocks(logits, partition):
         own[rows] = values[tasks[rows], np.arange(values.shape[1])]
     return own
+
+
+def energy_statistics(energies: Float64Array, tasks: IntArray) -> Statistics:
+    """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``."""
+    own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, energies.shape[1])
+    return own | _rest(energies, tasks, own)
 
 
 def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -> Statistics:

@@ -6,10 +6,9 @@ from scipy.linalg import helmert
 from scipy.spatial.distance import cdist
 from sklearn.covariance import OAS, oas
 
-from tood import TOOD, detectors
-from tood.detectors import Detector, Outputs
+from tood import detectors
+from tood.detectors import Outputs
 from tood.detectors.typicality import Classes, held_out, oas_shrinkage
-from tood.energy import task_energies
 from tood.errors import ToodError
 
 PARTITION = [[0, 1], [2, 3], [4, 5]]
@@ -134,101 +133,7 @@ def test_held_out_distances_agree_with_new_samples_where_fitted_ones_do_not():
     assert typical["fitted"] < 0.5 * typical["new"]
 
 
-@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
-@pytest.mark.parametrize(("margin", "recentre"), [(0.0, True), (0.5, True), (0.5, False)])
-def test_joint_is_its_definition(variant, margin, recentre):
-    fit, test = make([6, 7, 8, 9, 5, 6])
-    means, covariance = pooled(directions(fit), fit.labels)
-    inverse = np.linalg.inv(covariance)
-    settings = {"variant": variant, "margin": margin, "recentre_distances": recentre}
-    detector = detectors.create("tood_joint", **settings).fit(fit, partition=PARTITION)
-    cal = TOOD(PARTITION).fit(fit.logits, fit.labels)
-    mean_or_median, one_or_mad = (1, None) if variant == "mean_shift" else (2, 3)
-    names = ("count", "mean", "median", "mad")
-    sums = []
-    for t, columns in enumerate(PARTITION):
-        energy = task_energies(test.logits, cal.tasks)[:, t] - cal.statistics_[names[mean_or_median]][t]
-        squared = cdist(directions(test), means[columns], "mahalanobis", VI=inverse).min(axis=1) ** 2
-        distance = -0.5 * squared
-        if recentre:
-            distance = distance - detector.distances_[mean_or_median, t]
-        if one_or_mad:
-            energy = energy / cal.statistics_["mad"][t]
-            distance = distance / detector.distances_[one_or_mad, t] if recentre else distance
-        sums.append(energy + distance)
-    best = np.sort(sums, axis=0)
-    np.testing.assert_allclose(detector.score(test), best[-1] + margin * (best[-1] - best[-2]), rtol=1e-8)
-
-
-def test_joint_reads_held_out_distances_of_the_own_task():
-    fit, _ = make([6, 7, 8, 9, 5, 6])
-    detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    z, labels = directions(fit), fit.labels
-    whitening, weight = detector._classes().shrunk("oas")
-    counts = np.bincount(labels).astype(float)
-    squared = held_out(z @ whitening, detector.means_ @ whitening, labels, counts, weight)
-    for t, columns in enumerate(PARTITION):
-        own = -0.5 * squared[np.isin(labels, columns)][:, columns].min(axis=1)
-        np.testing.assert_allclose(detector.distances_[1:3, t], [own.mean(), np.median(own)], rtol=1e-8)
-
-
-@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
-def test_joint_from_logits_alone_ranks_as_tood_and_says_so(variant, tmp_path):
-    fit, test = make([10] * 6)
-    with pytest.warns(UserWarning, match="no features"):
-        detector = detectors.create("tood_joint", variant=variant, margin=0.5).fit(
-            Outputs(fit.logits, None, fit.labels), partition=PARTITION
-        )
-    tood = TOOD(PARTITION, variant=variant, margin=0.5).fit(fit.logits, fit.labels).score(test.logits)
-    for outputs in (test, Outputs(test.logits)):
-        slope, offset = np.polyfit(detector.score(outputs), tood, 1)
-        assert slope > 0
-        np.testing.assert_allclose(slope * detector.score(outputs) + offset, tood, rtol=1e-8)
-    detector.save(tmp_path / "joint.safetensors")
-    np.testing.assert_array_equal(Detector.load(tmp_path / "joint.safetensors").score(test), detector.score(test))
-
-
-def test_joint_wants_the_features_it_was_fitted_with():
-    fit, test = make([10] * 6)
-    detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    with pytest.raises(ToodError, match="features: expected 8 dimensions"):
-        detector.score(Outputs(test.logits))
-    with pytest.raises(ToodError, match="chunks disagree"):
-        detectors.create("tood_joint").fit([fit, Outputs(fit.logits, None, fit.labels)], partition=PARTITION)
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning")
-@pytest.mark.parametrize("counts", [[1] * 6, [1, 1, 5, 5, 5, 5], [2] * 6])
-@pytest.mark.parametrize("variant", ["mean_shift", "robust_anchor"])
-@pytest.mark.parametrize("recentre", [True, False])
-def test_joint_with_hardly_any_samples_is_finite(counts, variant, recentre):
-    fit, test = make(counts, dimensions=40)
-    zero = Outputs(test.logits, np.zeros_like(test.features))
-    detector = detectors.create("tood_joint", variant=variant, recentre_distances=recentre)
-    detector.fit(fit, partition=PARTITION)
-    assert np.isfinite(detector.score(test)).all()
-    assert np.isfinite(detector.score(zero)).all()
-
-
-def test_joint_says_that_distances_have_no_spread_only_where_it_matters(recwarn):
-    fit, test = make([10] * 6)
-    features = fit.features.copy()
-    features[np.isin(fit.labels, PARTITION[1])] = features[0]
-    same = Outputs(fit.logits, features, fit.labels)
-    plain = detectors.create("tood_joint", variant="robust_anchor").fit(same, partition=PARTITION)
-    assert not [warning for warning in recwarn if "spread" in str(warning.message)]
-    joint = detectors.create("tood_joint", variant="robust_anchor", recentre_distances=True)
-    with pytest.warns(UserWarning, match="the distances of task 1 have no spread"):
-        joint.fit(same, partition=PARTITION)
-    assert np.isfinite(plain.score(test)).all() and np.isfinite(joint.score(test)).all()
-
-
 @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "ledoit", None])
 def test_shrinkage_out_of_range(shrinkage):
     with pytest.raises(ToodError, match="shrinkage"):
         detectors.create("typicality", shrinkage=shrinkage)
-
-
-def test_auto_is_for_energies_alone():
-    with pytest.raises(ToodError, match="recentre_distances: expected False with variant 'auto'"):
-        detectors.create("tood_joint", variant="auto", recentre_distances=True)

@@ -13,8 +13,8 @@ from tood.export.onnx import export_network, export_scorer
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
-VARIANTS = ["robust_anchor", "mean_shift", "temperature", "none"]  # of tood_joint
-ALL_VARIANTS = [*VARIANTS, "auto"]
+VARIANTS = ["robust_anchor", "mean_shift", "temperature", "none"]
+ALL_VARIANTS = [*VARIANTS, "auto", "shrinkage"]
 
 
 def problem(sizes, apart, seed, variant="robust_anchor", margin=0.5):
@@ -170,15 +170,15 @@ def test_a_network_with_its_scorer(tmp_path):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @given(
     st.lists(st.integers(1, 4), min_size=1, max_size=6),
-    st.sampled_from(VARIANTS),
+    st.sampled_from(ALL_VARIANTS),
     st.sampled_from([0.0, 0.5]),
-    st.booleans(),
+    st.sampled_from(["auto", 0.0, 0.8]),
     st.booleans(),
     st.integers(0, 1000),
 )
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_onnxruntime_scores_as_tood_joint_does(tmp_path, sizes, variant, margin, recentre, normalize, seed):
-    chosen = {"variant": variant, "margin": margin, "recentre_distances": recentre, "normalize": normalize}
+def test_onnxruntime_scores_as_tood_joint_does(tmp_path, sizes, variant, margin, weight, normalize, seed):
+    chosen = {"variant": variant, "margin": margin, "weight": weight, "normalize": normalize}
     detector, partition, outputs = feature_problem(sizes, seed, "tood_joint", **chosen)
     expected = detector.score(outputs)
     export_scorer(detector, tmp_path / "joint.onnx", dtype="float64")
@@ -187,15 +187,10 @@ def test_onnxruntime_scores_as_tood_joint_does(tmp_path, sizes, variant, margin,
     export_scorer(detector, tmp_path / "joint.onnx")
     in_single = run_scorer(tmp_path / "joint.onnx", single(outputs))
     # A sum near zero is known as well as its terms are.
-    np.testing.assert_allclose(in_single["score"], expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
-    kind = {"mean_shift": (1, None), "robust_anchor": (2, 3), "temperature": (None, 4), "none": (None, None)}[variant]
-    energies = task_energies(outputs.logits, partition)
-    distances = -0.5 * np.minimum.reduceat(squared_distances(detector, outputs.features), detector.starts_, axis=1)
-    for values, statistics in ((energies, detector.statistics_), (distances, detector.distances_)):
-        if values is energies or recentre:
-            values -= 0 if kind[0] is None else statistics[kind[0]]
-            values /= 1 if kind[1] is None else statistics[kind[1]]
-    np.testing.assert_array_equal(found["task"], (energies + distances).argmax(axis=1))
+    np.testing.assert_allclose(in_single["score"], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    location, scale, _, _ = detector._ready(np.dtype(np.float64)).calibrator.channels()
+    channels = (task_energies(outputs.logits, partition) - location) / scale
+    np.testing.assert_array_equal(found["task"], channels.argmax(axis=1))
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -248,7 +243,7 @@ def test_tood_joint_without_features_takes_logits_alone(tmp_path):
     export_scorer(detector, tmp_path / "joint.onnx", dtype="float64")
     score, task = session(tmp_path / "joint.onnx").run(None, {"logits": outputs.logits})
     np.testing.assert_allclose(score, detector.score(outputs), rtol=1e-9)
-    cal = TOOD(partition, variant="mean_shift").fit(outputs.logits, labels)
+    cal = TOOD(partition).fit(outputs.logits, labels)
     np.testing.assert_array_equal(task, cal.assign(outputs.logits))
     score, _ = ScorerModule(detector)(torch.from_numpy(outputs.logits))
     np.testing.assert_allclose(score.numpy(), detector.score(outputs), rtol=1e-9)

@@ -142,7 +142,7 @@ class LiveTOOD:
         return self
 
     def calibrator(
-        self, variant: Variant = "robust_anchor", margin: float = 0.5, reference: Reference = "latest"
+        self, variant: Variant = "shrinkage", margin: float = 0.5, reference: Reference = "latest"
     ) -> TOOD:
         """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere."""
         empty = np.flatnonzero(self.counts == 0)

@@ -32,7 +32,18 @@ __all__ = [
 ]
 
 # Importing a file registers its detectors. Tables list these families first, in this order, then any other file's.
-FAMILIES = ("logits", "shaping", "distance", "bank", "head", "network", "prototype", "calibrated", "typicality")
+FAMILIES = (
+    "logits",
+    "shaping",
+    "distance",
+    "bank",
+    "head",
+    "network",
+    "prototype",
+    "calibrated",
+    "typicality",
+    "joint",
+)
 
 for _family in (*FAMILIES, *sorted(module.name for module in pkgutil.iter_modules(__path__))):
     import_module(f"{__name__}.{_family}")

@@ -1,4 +1,4 @@
-"""How typical a feature's direction is of the nearest class, alone and inside TOOD's maximum, from calibration samples.
+"""Mahalanobis distance of a feature's direction to the nearest class, from the few samples of a calibration set.
 
 Features are divided by their length. Each class is a Gaussian about its mean with one covariance for all, estimated
 from the few samples of a calibration set: the scatter within classes, shrunk towards a multiple of the identity by as
@@ -12,16 +12,13 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.calibration import OWN, TOOD, Reference, Variant, least_spread, task_statistics
 from tood.detectors.base import Detector, Grid
-from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
-from tood.detectors.prototype import TOOD_PAPER, nearest
+from tood.detectors.prototype import nearest
 from tood.detectors.registry import register
-from tood.detectors.rowwise import own_columns, unit
+from tood.detectors.rowwise import unit
 from tood.detectors.statistics import Moments
-from tood.energy import task_energies, with_lead
 from tood.errors import ToodError
 
 Shrinkage: TypeAlias = "float | Literal['oas']"
@@ -185,131 +182,3 @@ class Typicality(_Directions):
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         return -nearest(self._directions(rows), prepared)
-
-
-class _Prepared(NamedTuple):
-    energies: TOOD
-    distances: TOOD | None
-    means: Means | None
-
-
-@register
-class TOODJoint(_Directions, _Calibrated):
-    """TOOD's maximum over tasks of two channels added: the task's energy and the log-density of its nearest class.
-
-    ``S(x) = max_t (Ê_t(x) + D̂_t(x))``, plus the margin times the lead over the second. ``D_t`` is minus half the
-    squared distance of :class:`Typicality` to the nearest class of task t: the logarithm of a Gaussian density up to a
-    constant, so it is in the units of an energy. Energies are normalised within each task; distances need not be, as
-    one covariance for all tasks makes them comparable. Without features at ``fit`` it ranks as TOOD does, and says so.
-
-    Parameters
-    ----------
-    margin:
-        λ ≥ 0, the weight of the gap between the two largest sums.
-    variant:
-        ``"mean_shift"`` subtracts each task's mean; ``"robust_anchor"`` subtracts the median and divides by the MAD;
-        ``"temperature"``, ``"none"`` and ``"auto"`` as in :class:`tood.TOOD`.
-    recentre_distances:
-        Normalise distances too, by the same variant, with the statistics of each task's own samples, held out one at
-        a time in closed form.
-    normalize, shrinkage:
-        As for :class:`Typicality`.
-    """
-
-    name = "tood_joint"
-    title = "TOOD with distances"
-    needs = frozenset({"logits", "labels"})
-    optional = frozenset({"features"})
-    fits_on = "calibration"
-    citation = f"{TOOD_PAPER}; {MAHALANOBIS_PP}"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "variant": ("mean_shift", "robust_anchor")}
-    refit = frozenset({"normalize", "shrinkage"})
-    passes = 3
-    units: Reference = "latest"
-
-    starts_: IntArray  # [N], the first class of each task among the means
-    distances_: Float64Array  # [5, N]: count, mean, median, mad, std of minus half the squared distances
-
-    def __init__(
-        self,
-        margin: float = 0.5,
-        variant: Variant = "mean_shift",
-        recentre_distances: bool = False,
-        normalize: bool = True,
-        shrinkage: Shrinkage = "oas",
-    ) -> None:
-        self.margin = margin
-        self.variant = variant
-        self.recentre_distances = recentre_distances
-        self.normalize = normalize
-        self.shrinkage = shrinkage
-
-    def _check(self) -> None:
-        _Directions._check(self)
-        _Calibrated._check(self)
-        if self.variant == "auto" and self.recentre_distances:
-            raise ToodError("recentre_distances: expected False with variant 'auto', which is defined for energies")
-
-    def _fit(self, data: FitData) -> None:
-        _Calibrated._fit(self, data)
-        moments = self._moments(data)
-        if moments is None or data.partition is None:
-            self._warn("there are no features; this is TOOD, from logits alone")
-            return
-        task_of = data.partition.column_tasks
-        order = np.argsort(task_of, kind="stable")
-        order = order[moments.seen[order]]
-        self.starts_ = np.unique(task_of[order], return_index=True)[1].astype(np.int64)
-        classes = Classes.of(moments, order)
-        self.means_, self.covariance_, self.degrees_ = classes
-        place = np.empty(len(task_of), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        whitening, weight = classes.shrunk(self.shrinkage)
-        points = (classes.means - moments.origin) @ whitening
-        own, tasks = [], []
-        for rows in data:
-            y, of = (self._directions(rows) - moments.origin) @ whitening, task_of[rows.classes]
-            squared = held_out(y, points, place[rows.classes], moments.counts[order], weight)
-            own.append(-0.5 * own_columns(np.minimum.reduceat(squared, self.starts_, axis=1), of))
-            tasks.append(of)
-        self._learn_distances(np.concatenate(own), np.concatenate(tasks))
-
-    def _learn_distances(self, own: Float64Array, tasks: IntArray) -> None:
-        """Statistics of each task's own distances; the typical one stands in for samples that have none."""
-        known = np.isfinite(own)
-        own = np.where(known, own, np.median(own[known]) if known.any() else 0.0)
-        statistics = task_statistics(own, tasks, len(self.starts_))
-        floor = least_spread(statistics["median"])
-        flat = np.flatnonzero(statistics["mad"] < floor)
-        if len(flat) and self.variant == "robust_anchor" and self.recentre_distances:
-            self._warn(f"the distances of task {', '.join(map(str, flat))} have no spread; it is floored")
-        for name in ("mad", "std"):
-            statistics[name] = np.maximum(statistics[name], floor)
-        self.distances_ = np.stack([statistics[name] for name in OWN])
-
-    def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
-        energies = _Calibrated._prepare(self, dtype)
-        if not hasattr(self, "means_"):
-            return _Prepared(energies, None, None)
-        statistics = dict(zip(OWN, self.distances_, strict=True))
-        variant = self.variant if self.recentre_distances else "none"
-        distances = TOOD.from_statistics(energies.tasks, statistics, variant=variant)
-        return _Prepared(energies, distances, Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]))
-
-    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        channels: _Prepared = prepared
-        energies, distances, means = channels
-        values = task_energies(rows.logits, energies.tasks).astype(np.float64)
-        values = _normalised(values, energies)
-        if means is not None and distances is not None:
-            own, other = means.squared(self._directions(rows))
-            squared = np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0)
-            values += _normalised(-0.5 * squared, distances)
-        return with_lead(values, float(self.margin))
-
-
-def _normalised(values: Float64Array, calibrator: TOOD) -> Float64Array:
-    """``[n, N]``: (value - location) / scale of each task."""
-    location, scale, _, _ = calibrator.channels()
-    result: Float64Array = (values - location) / scale
-    return result

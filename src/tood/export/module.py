@@ -55,6 +55,7 @@ class ScorerModule(torch.nn.Module):
             self.groups = [(start, size, len(members)) for start, size, members in tasks.partition.layout.groups]
             self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
             self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
+            self.squared = tasks.squared
         for name, values in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
 
@@ -82,12 +83,10 @@ class ScorerModule(torch.nn.Module):
         ]
         energies = torch.cat(parts, dim=1).index_select(1, self._buffer("places"))
         values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
-        if squared is not None:
-            centred = -0.5 * squared - self._buffer("distance_location", squared)
-            values = values + centred / self._buffer("distance_scale", squared)
         top, winner = tensor_with_lead(values, self.margin)
         top = top + (0 * values).sum(1)  # TopK may pass NaN over, and does in ONNX: NaN in any channel is NaN here
-        return top * self.gain + self.offset, winner
+        score = top * self.gain + self.offset
+        return score if squared is None else score + self.squared * squared[:, 0], winner
 
     def _nearest(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """``[n, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
@@ -107,15 +106,12 @@ class ScorerModule(torch.nn.Module):
 
 def _task_arrays(tasks: Tasks) -> dict[str, Any]:
     order, _, groups = tasks.partition.layout
-    arrays = {
+    return {
         "order": order,
         "places": np.argsort(np.concatenate([members for _, _, members in groups])),
         "location": np.asarray(tasks.energies.location, dtype=np.float64),
         "scale": np.asarray(tasks.energies.scale, dtype=np.float64),
     }
-    if tasks.distances:
-        arrays |= {"distance_location": tasks.distances.location, "distance_scale": tasks.distances.scale}
-    return arrays
 
 
 def _nearest_arrays(nearest: Nearest) -> dict[str, Any]:

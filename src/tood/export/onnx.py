@@ -150,9 +150,6 @@ class _Graph:
     def best_task(self, tasks: Tasks, squared: str) -> None:
         """The maximum over tasks, its lead, and where it is; ``squared`` are distances, where they are read."""
         values = self.normalised(self.energies(tasks.partition), tasks.energies)
-        if tasks.distances:
-            halved = self.add("Mul", squared, self.constant(-0.5))
-            values = self.add("Add", values, self.normalised(halved, tasks.distances))
         best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
@@ -161,6 +158,9 @@ class _Graph:
         zero = self.add("ReduceSum", self.add("Mul", values, self.constant(0.0)), axis, keepdims=0)
         lead = self.add("Add", lead, zero)  # TopK passes NaN over: NaN in any channel is NaN here
         scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
+        if squared:
+            distance = self.add("Mul", self.add("Squeeze", squared, axis), self.constant(tasks.squared))
+            scaled = self.add("Add", scaled, distance)
         self.add("Add", scaled, self.constant(tasks.energies.offset), names=["score"])
         self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
 

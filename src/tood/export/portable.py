@@ -8,7 +8,8 @@ import numpy as np
 
 from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Channels
-from tood.detectors.typicality import TOODJoint, Typicality
+from tood.detectors.joint import Mixture, TOODJoint
+from tood.detectors.typicality import Typicality
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -46,12 +47,12 @@ class Nearest(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """``max_t (Ê_t + D̂_t)`` with a margin: how the channels are normalised."""
+    """``max_t Ê_t`` with a margin, mapped to the units of the score, plus ``squared`` times a squared distance."""
 
     partition: Partition
     margin: float
     energies: Channels  # and the units of the score
-    distances: Channels | None = None  # of minus half the squared distances, where they are read
+    squared: float = 0.0  # weight of the squared distance to the nearest class mean; 0 if features are not read
 
 
 class Portable(NamedTuple):
@@ -84,11 +85,12 @@ def portable(scorer: Any) -> Portable:
     if isinstance(scorer, Typicality):
         nearest = Nearest.of(scorer, prepared.whitening, np.zeros(1, dtype=np.int64))
         return Portable({"features": dimensions}, nearest, columns=scorer.classes_)
-    calibrator: TOOD = prepared.energies
-    energies = calibrator.channels()._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
-    tasks = Tasks(calibrator.partition_, float(scorer.margin), energies)
+    calibrator: TOOD = prepared.calibrator
     if prepared.means is None:
-        return Portable({"logits": columns}, tasks=tasks)
-    nearest = Nearest.of(scorer, prepared.means.whitening, scorer.starts_)
-    tasks = tasks._replace(distances=prepared.distances.channels())
+        energies = calibrator.channels()._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
+        return Portable({"logits": columns}, tasks=Tasks(calibrator.partition_, float(scorer.margin), energies))
+    weights = Mixture(*scorer.mixture_)
+    energies = calibrator.channels()._replace(gain=weights.logits, offset=weights.offset)
+    nearest = Nearest.of(scorer, prepared.means.whitening, np.zeros(1, dtype=np.int64))
+    tasks = Tasks(calibrator.partition_, float(scorer.margin), energies, weights.squared)
     return Portable({"logits": columns, "features": dimensions}, nearest, tasks)

@@ -1,0 +1,247 @@
+"""Claim: the default score loses little in any regime, and the score that also reads features loses nothing.
+
+    python benchmarks/regimes.py --cache CACHE [--toy SEEDS] [--every K] RUN_OR_PARENT ...
+
+Regret is Avg AUROC (percent; mean of near and far sets, over tasks, then steps) minus the best of energy, mean shift
+and robust anchor, picked per run with hindsight. A regime is a stream with a kind of network: the toy's three, digits, a
+stream from scratch, a stream on frozen pretrained features. Rules and constants are also chosen on all regimes but one
+and judged on the one left out, for each in turn. Runs are read once into CACHE (task energies and squared distances to
+class means; at most 5,000 test and 2,000 OOD samples per set). An unfinished run counts with the steps
+it has. With --every K only every K-th step of streams longer than 20 tasks is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"
+
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from regimes_data import Sets, load, write_toy
+from tood.calibration import TOOD
+from tood.detectors.joint import mixture, normalised_score, weight_of_features
+from tood.diagnostics import separation
+from tood.energy import logsumexp, with_lead
+from tood.errors import ToodError
+from tood.paper import toy
+from tood.partition import Partition
+from tood.runs import find_runs
+
+EARLIER = 262  # rules tried by hand before these: see docs/results/regimes.md
+GOALS = "goals: mean >= -0.3, 90 % of runs >= -0.5, worst >= -1.5, never more than 1 below energy"
+PAPER = ("energy", "mean shift", "robust anchor")
+
+Rule = Callable[[Sets], Any]
+
+
+def channels(variant: str, margin: float = 0.5) -> Rule:
+    """A variant of TOOD as the library computes it, from task energies."""
+
+    def rule(sets: Sets) -> Any:
+        count = sets.energies.shape[1]
+        cal = TOOD.from_statistics(Partition.from_sizes([1] * count), sets.statistics, variant=variant)
+        location, scale, _, _ = cal.channels()
+        return with_lead((sets.energies - location) / scale, margin)
+
+    return rule
+
+
+def family(power: float, unit: float, spread: float, margin: float) -> Rule:
+    """Shrinkage with other constants: trust d^p / (d^p + unit^p), scale to the power ``spread``, margin."""
+
+    def rule(sets: Sets) -> Any:
+        s = sets.statistics
+        d = np.maximum(separation(s), 0) ** power
+        trusted = d / (d + unit**power)
+        if not trusted.any():
+            return with_lead(sets.energies, margin)
+        middle = (s["mean"] + s["rest_mean"]) / 2
+        log_spread = spread * np.log((s["std"] ** 2 + s["rest_std"] ** 2) / 2) / 2
+        common, common_log = (np.average(v, weights=trusted) for v in (middle, log_spread))
+        rate = np.exp(trusted * (common_log - log_spread))
+        return with_lead((sets.energies - middle) * rate + middle + trusted * (common - middle), margin)
+
+    return rule
+
+
+def joint(weight: float | None) -> Rule:
+    """``tood_joint`` with a fixed weight of the features, or with its own (None)."""
+
+    def rule(sets: Sets) -> Any:
+        known = normalised_score(sets.calibration, sets.statistics, "shrinkage", 0.5)
+        scores = normalised_score(sets.energies, sets.statistics, "shrinkage", 0.5)
+        share = weight
+        if share is None:
+            share = weight_of_features(sets.calibration, sets.held_out, sets.tasks, "shrinkage", 0.5)
+        to_logits, to_squared, offset = mixture(known, sets.held_out.min(axis=1), share)
+        return to_logits * scores + to_squared * sets.squared + offset
+
+    return rule
+
+
+LOGITS: dict[str, Rule] = {
+    "energy": lambda sets: logsumexp(sets.energies),
+    "mean shift": channels("mean_shift"),
+    "robust anchor": channels("robust_anchor"),
+    "auto": channels("auto"),
+    "shrinkage": channels("shrinkage"),
+    "shrinkage, margin 0": channels("shrinkage", 0.0),
+}
+FAMILY: dict[str, Rule] = {
+    f"power {p}, unit {u}, scale {c}, margin {m}": family(p, u, c, m)
+    for p, u, c, m in product((2, 4), (0.5, 0.7, 1.0, 1.4), (0.0, 1.0), (0.0, 0.25, 0.5))
+}
+FEATURES: dict[str, Rule] = {
+    "typicality": lambda sets: -sets.squared,
+    "tood_joint": joint(None),
+    **{f"tood_joint, weight {w}": joint(w) for w in (0.25, 0.5, 1.0)},
+}
+
+
+class Results(NamedTuple):
+    """Avg AUROC, near and far of each rule on each run, and the regime of each run."""
+
+    figures: dict[str, Any]  # [R, 3] each
+    regimes: Any  # [R]
+
+    def regret(self, rule: str, column: int = 0) -> Any:
+        """``[R]``: below the best of the paper's three, each column by its own best."""
+        return self.figures[rule][:, column] - np.max([self.figures[name][:, column] for name in PAPER], axis=0)
+
+    def names(self) -> list[str]:
+        """The regimes, sorted."""
+        return sorted(set(self.regimes))
+
+
+def measure(steps: list[Sets], rule: Rule) -> tuple[float, ...]:
+    """Mean over steps of Avg AUROC, near and far."""
+    return tuple(np.mean([sets.averages(rule(sets)) for sets in steps], axis=0))
+
+
+def regime(run: Any) -> str:
+    """The stream and the kind of network."""
+    if run.stream == "toy":
+        return f"toy, {run.learner}"
+    kind = "frozen" if run.manifest.get("preset") == "frozen" else "from scratch"
+    return run.stream if run.stream == "digits" else f"{run.stream}, {kind}"
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a Markdown table; numbers get one decimal and differences a sign."""
+    print("| " + " | ".join(head) + " |\n| --- " + "| ---: " * (len(list(head)) - 1) + "|")
+    for row in rows:
+        print("| " + " | ".join(f"{c:.1f}" if isinstance(c, float) else str(c) for c in row) + " |")
+    print()
+
+
+def summary(regret: Any, below_energy: Any) -> list[str]:
+    """Mean, 10th percentile, worst, share of runs at -0.5 or better, worst against energy."""
+    known = regret[~np.isnan(regret)]
+    return [
+        f"{known.mean():+.2f}",
+        f"{np.percentile(known, 10):+.2f}",
+        f"{known.min():+.2f}",
+        f"{100 * (known >= -0.5).mean():.0f} %",
+        f"{np.nanmin(below_energy):+.2f}",
+    ]
+
+
+SUMMARY = ["mean", "10th percentile", "worst", "at least −0.5", "worst − energy"]
+
+
+def print_rules(results: Results, rules: Iterable[str]) -> None:
+    """Regret of each rule over all runs; then its mean and worst per regime; near and far apart."""
+    for column, title in enumerate(("Avg AUROC", "near", "far")):
+        print(f"Regret over {len(results.regimes)} runs, {title}:\n")
+        rows = []
+        for rule in rules:
+            figures = results.figures[rule][:, column] - results.figures["energy"][:, column]
+            rows.append([rule, *summary(results.regret(rule, column), figures)])
+        table(["rule", *SUMMARY], rows)
+    print("Regret per regime, Avg AUROC, mean (worst):\n")
+    rows = []
+    for name in results.names():
+        of = results.regimes == name
+        cells = [f"{results.regret(r)[of].mean():+.1f} ({results.regret(r)[of].min():+.1f})" for r in rules]
+        rows.append([name, int(of.sum()), *cells])
+    table(["regime", "runs", *rules], rows)
+
+
+def print_left_out(results: Results, rules: list[str]) -> None:
+    """For each regime: the rule that is best on all others, and its regret on this one."""
+    rows, regrets, below = [], [], []
+    for name in results.names():
+        of = results.regimes == name
+        others = [other for other in results.names() if other != name]
+        # Gains are cut at 0.5, so that a large gain somewhere cannot pay for losses elsewhere.
+        worth = {
+            r: np.mean([np.minimum(results.regret(r)[results.regimes == o], 0.5).mean() for o in others]) for r in rules
+        }
+        chosen = max(worth, key=lambda r: worth[r])
+        energy = (results.figures[chosen] - results.figures["energy"])[of, 0]
+        rows.append([name, int(of.sum()), chosen, *summary(results.regret(chosen)[of], energy)])
+        regrets.append(results.regret(chosen)[of])
+        below.append(energy)
+    rows.append(["all", len(results.regimes), "", *summary(np.concatenate(regrets), np.concatenate(below))])
+    table(["left out", "runs", "rule chosen on the others", *SUMMARY], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="*", metavar="RUN_OR_PARENT")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for the compact arrays")
+    parser.add_argument("--toy", type=int, default=0, metavar="SEEDS", help="add the toy on this many seeds")
+    parser.add_argument("--every", type=int, default=1, metavar="K", help="of long streams, read every K-th step")
+    options = parser.parse_args()
+    rules = {**LOGITS, **FAMILY, **FEATURES}
+    figures: dict[str, list[Any]] = {name: [] for name in rules}
+    regimes: list[str] = []
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for kind, seed in product(toy.REGIMES if options.toy else (), range(options.toy)):
+            write_toy(Path(folder) / f"toy-{kind}-s{seed}", kind, seed)
+        for run in find_runs([*options.runs, *([folder] if options.toy else [])]):
+            try:
+                steps = load(run, options.cache, options.every)
+            except ToodError as error:  # a step that is being written
+                print(f"left out: {error}")
+                continue
+            if not steps:
+                continue
+            regimes.append(regime(run))
+            for name, rule in rules.items():
+                figures[name].append(measure(steps, rule))
+    results = Results({name: np.array(values) for name, values in figures.items()}, np.array(regimes))
+    print_averages(results)
+    print(f"Logits. Rules here: {len(LOGITS) + len(FAMILY)}; tried before: {EARLIER}. {GOALS}.\n")
+    print_rules(results, list(LOGITS))
+    print("Rule and constants chosen on all regimes but one, judged on that one:\n")
+    print_left_out(results, [*LOGITS, *FAMILY])
+    print(f"Features and logits. Rules here: {len(FEATURES)}.\n")
+    print_rules(results, ["shrinkage", *FEATURES])
+    print_left_out(results, [*LOGITS, *FEATURES])
+
+
+def print_averages(results: Results) -> None:
+    """Avg AUROC per regime."""
+    shown = [*LOGITS, "typicality", "tood_joint"]
+    rows = []
+    for name in results.names():
+        of = results.regimes == name
+        rows.append([name, int(of.sum()), *(float(results.figures[r][of, 0].mean()) for r in shown)])
+    print("Avg AUROC, mean over runs:\n")
+    table(["regime", "runs", *shown], rows)
+
+
+if __name__ == "__main__":
+    main()

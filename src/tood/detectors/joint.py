@@ -1,0 +1,218 @@
+"""TOOD and typicality as one score: logits and features, each standardised, features weighted by what they showed."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.calibration import TOOD, Reference, Statistics, Variant, energy_statistics
+from tood.detectors.base import Grid
+from tood.detectors.calibrated import TOOD_PAPER, _Calibrated
+from tood.detectors.distance import Means
+from tood.detectors.outputs import FitData, Rows
+from tood.detectors.registry import register
+from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
+from tood.energy import task_energies, with_lead
+from tood.partition import Partition
+
+Weight: TypeAlias = "float | Literal['auto']"
+
+MOST = (
+    0.25  # the largest automatic weight; with more, runs whose features mislead lose too much (benchmarks/regimes.py)
+)
+
+
+class Mixture(NamedTuple):
+    """``S = logits · L + squared · d² + offset``, where L is TOOD's score without units and d² the squared distance."""
+
+    logits: float
+    squared: float
+    offset: float
+
+
+def mixture(logits: FloatArray, squared: FloatArray, weight: float) -> Mixture:
+    """Both scores standardised by their values on calibration samples, distances held out, and added."""
+    to_logits = 1 / (float(np.std(logits)) or 1.0)
+    to_squared = -weight / (float(np.std(squared)) or np.inf)  # distances that do not vary say nothing
+    return Mixture(to_logits, to_squared, -to_logits * float(np.mean(logits)) - to_squared * float(np.mean(squared)))
+
+
+def normalised_score(energies: FloatArray, statistics: Statistics, variant: Variant, margin: float) -> FloatArray:
+    """TOOD's score of task energies ``[n, N]``, without the reference's units."""
+    cal = TOOD.from_statistics(Partition.from_sizes([1] * energies.shape[1]), statistics, variant=variant)
+    location, scale, _, _ = cal.channels()
+    return with_lead((energies - location) / scale, margin)
+
+
+def weight_of_features(
+    energies: Float64Array, squared: Float64Array, tasks: IntArray, variant: Variant, margin: float
+) -> float:
+    """The weight of typicality, 0 to :data:`MOST`, from pseudo-unknown inputs.
+
+    Each task in turn is treated as unknown: its columns and class means are masked, and its calibration samples must
+    score below those of the other tasks. ``Φ⁻¹(AUROC)`` of typicality over that of the logits, mean over tasks, is how
+    much a unit of the one is worth in units of the other; it is cut to 0 and 1. One task alone shows nothing: 0.
+
+    Parameters
+    ----------
+    energies, squared:
+        ``[B, N]``, energy of each task and held-out squared distance to its nearest class.
+    tasks:
+        ``[B]``, the task of each sample.
+    variant, margin:
+        Of TOOD's score.
+    """
+    count = energies.shape[1]
+    if count == 1:
+        return 0.0
+    by_logits, by_features = [], []
+    for unknown in range(count):
+        kept, known = np.arange(count) != unknown, tasks != unknown
+        places = tasks[known] - (tasks[known] > unknown)
+        statistics = energy_statistics(energies[known][:, kept], places)
+        scores = normalised_score(energies[:, kept], statistics, variant, margin)
+        by_logits.append(_mean_auroc(scores[known], places, scores[~known]))
+        nearest = -squared[:, kept].min(axis=1)
+        by_features.append(_mean_auroc(nearest[known], places, nearest[~known]))
+    logits, features = (_evidence(float(np.mean(figures))) for figures in (by_logits, by_features))
+    return MOST * min(1.0, features / logits) if logits else MOST * bool(features)
+
+
+def _mean_auroc(known: FloatArray, tasks: IntArray, unknown: FloatArray) -> float:
+    """AUROC of each task's known samples against the unknown ones, mean over tasks."""
+    ordered = np.sort(unknown)
+    below = np.searchsorted(ordered, known, "left") + np.searchsorted(ordered, known, "right")
+    return float((np.bincount(tasks, below) / np.bincount(tasks)).mean() / (2 * len(ordered)))
+
+
+def _evidence(auroc: float) -> float:
+    """``Φ⁻¹(AUROC)``, 0 below chance."""
+    return max(NormalDist().inv_cdf(min(max(auroc, 0.001), 0.999)), 0.0)
+
+
+class _Prepared(NamedTuple):
+    calibrator: TOOD
+    means: Means | None
+
+
+@register
+class TOODJoint(_Directions, _Calibrated):
+    """TOOD's score plus a weighted typicality: logits and features, each in units of its calibration spread.
+
+    ``S(x) = (L(x) - mean) / std - w (d²(x) - mean) / std`` with L the score of :class:`tood.TOOD` and d the distance of
+    :class:`~tood.detectors.typicality.Typicality`; means and deviations are those of the calibration samples, whose
+    distances are held out in closed form. The weight is 0 where features do not help, and then it ranks as TOOD does.
+    Without features at ``fit`` it is TOOD, and says so.
+
+    Parameters
+    ----------
+    margin, variant:
+        As for :class:`tood.TOOD`.
+    weight:
+        w ≥ 0; ``"auto"`` compares features with logits on the calibration set (:func:`weight_of_features`), at most
+        0.25.
+    normalize, shrinkage:
+        As for :class:`~tood.detectors.typicality.Typicality`.
+    """
+
+    name = "tood_joint"
+    title = "TOOD with features"
+    version = 2
+    needs = frozenset({"logits", "labels"})
+    optional = frozenset({"features"})
+    fits_on = "calibration"
+    citation = f"{TOOD_PAPER}; {MAHALANOBIS_PP}; how they are combined: this library"
+    grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "weight": ("auto", 0.25, 1.0)}
+    refit = frozenset({"normalize", "shrinkage", "margin", "variant", "weight"})
+    passes = 3
+    units: Reference = "latest"
+
+    mixture_: Float64Array  # [3], as Mixture
+    weight_: float
+
+    def __init__(
+        self,
+        margin: float = 0.5,
+        variant: Variant = "shrinkage",
+        weight: Weight = "auto",
+        normalize: bool = True,
+        shrinkage: Shrinkage = "oas",
+    ) -> None:
+        self.margin = margin
+        self.variant = variant
+        self.weight = weight
+        self.normalize = normalize
+        self.shrinkage = shrinkage
+
+    def _check(self) -> None:
+        _Directions._check(self)
+        _Calibrated._check(self)
+        if isinstance(self.weight, str):
+            self._one_of("weight", ("auto",))
+        else:
+            self._number("weight", 0, 1e6)
+
+    def _fit(self, data: FitData) -> None:
+        _Calibrated._fit(self, data)
+        moments = self._moments(data)
+        if moments is None or data.partition is None:
+            self._warn("there are no features; this is TOOD, from logits alone")
+            return
+        order = np.flatnonzero(moments.seen)
+        classes = Classes.of(moments, order)
+        whitening, share = classes.shrunk(self.shrinkage)
+        points = (classes.means - moments.origin) @ whitening
+        task_of, squared, energies, tasks = data.partition.column_tasks, [], [], []
+        for rows in data:
+            place = np.searchsorted(order, rows.classes)
+            y = (self._directions(rows) - moments.origin) @ whitening
+            squared.append(held_out(y, points, place, moments.counts[order], share))
+            energies.append(task_energies(rows.logits, data.partition).astype(np.float64))
+            tasks.append(task_of[rows.classes])
+        self.means_, self.covariance_, self.degrees_ = classes
+        by_task = _nearest_by_task(np.concatenate(squared), task_of[order], len(data.partition))
+        self._mix(np.concatenate(energies), by_task, np.concatenate(tasks))
+
+    def _mix(self, energies: Float64Array, squared: Float64Array, tasks: IntArray) -> None:
+        """Learn the weight and the units of both scores from calibration samples."""
+        statistics = energy_statistics(energies, tasks)
+        self.weight_ = (
+            weight_of_features(energies, squared, tasks, self.variant, self.margin)
+            if isinstance(self.weight, str)
+            else float(self.weight)
+        )
+        logits = normalised_score(energies, statistics, self.variant, self.margin)
+        self.mixture_ = np.array(mixture(logits, squared.min(axis=1), self.weight_))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
+        calibrator = _Calibrated._prepare(self, dtype)
+        if not hasattr(self, "means_"):
+            return _Prepared(calibrator, None)
+        return _Prepared(calibrator, Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]))
+
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        calibrator, means = prepared
+        location, scale, _, _ = calibrator.channels()
+        energies = task_energies(rows.logits, calibrator.tasks).astype(np.float64)
+        logits = with_lead((energies - location) / scale, float(self.margin))
+        if means is None:
+            return logits
+        weights = Mixture(*self.mixture_)
+        own, other = means.squared(self._directions(rows))
+        squared = np.maximum(own + other.min(axis=1), 0)
+        result: FloatArray = weights.logits * logits + weights.squared * squared + weights.offset
+        return result
+
+
+def _nearest_by_task(squared: Float64Array, tasks: IntArray, count: int) -> Float64Array:
+    """``[B, N]``: held-out squared distance to the nearest class of each task.
+
+    A class of one sample has no mean without it; the largest distance known stands in for what is left unknown.
+    """
+    nearest = np.stack([squared[:, tasks == t].min(axis=1) for t in range(count)], axis=1)
+    known = np.isfinite(nearest)
+    result: Float64Array = np.where(known, nearest, nearest[known].max() if known.any() else 0.0)
+    return result
