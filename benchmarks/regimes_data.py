@@ -66,10 +66,20 @@ class Sets:
         return float(np.nanmean([near, far])), near, far
 
 
+def steps_of(run: Run, every: int) -> list[int]:
+    """The steps that count."""
+    return [i for i in run.steps() if len(run.partition) <= 20 or i % every == every - 1]
+
+
+def cache_file(run: Run, cache: Path, every: int) -> Path:
+    """Where the arrays of these steps of a run are kept."""
+    name = str(run.path.resolve()).strip("/").replace("/", "__")
+    return cache / f"{name}@{len(steps_of(run, every))}.npz"
+
+
 def load(run: Run, cache: Path, every: int) -> list[Sets]:
     """The steps of a run, from the cache if it holds this many of them."""
-    steps = [i for i in run.steps() if len(run.partition) <= 20 or i % every == every - 1]
-    file = cache / f"{str(run.path.resolve()).strip('/').replace('/', '__')}@{len(steps)}.npz"
+    steps, file = steps_of(run, every), cache_file(run, cache, every)
     if not file.exists():
         arrays: dict[str, Any] = {}
         for index in steps:

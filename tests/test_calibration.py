@@ -129,12 +129,13 @@ def test_auto_leaves_a_dead_channel_where_it_is():
         x[:, dead] = rng.normal(size=(len(x), len(dead))) * 2 - 30
     truth = np.r_[np.ones(len(logits)), np.zeros(len(ood))]
     auroc = {}
-    for variant in ("none", "mean_shift", "auto"):
+    for variant in ("none", "mean_shift", "auto", "shrinkage"):
         cal = TOOD(partition, variant, margin=0).fit(cal_logits, labels)
         auroc[variant] = roc_auc_score(truth, np.r_[cal.score(logits), cal.score(ood)])
     assert abs(TOOD(partition, "auto").fit(cal_logits, labels).channels().location[0]) < 1.5
     assert auroc["mean_shift"] < auroc["none"] - 0.1
     assert abs(auroc["auto"] - auroc["none"]) < 0.01
+    assert abs(auroc["shrinkage"] - auroc["none"]) < 0.01
 
 
 def test_auto_does_not_depend_on_the_order_of_the_samples():
@@ -148,13 +149,13 @@ def test_auto_needs_to_know_the_other_tasks():
     partition, cal_logits, labels, logits, _ = problem()
     known = TOOD(partition).fit(cal_logits, labels).statistics_
     own = {name: values for name, values in known.items() if not name.startswith("rest")}
-    assert TOOD.from_statistics(partition, own).score(logits).shape == (len(logits),)
+    assert TOOD.from_statistics(partition, own, variant="robust_anchor").score(logits).shape == (len(logits),)
     for variant in ("auto", "shrinkage"):
         with pytest.raises(ToodError, match=f"'{variant}' needs rest_mean and rest_std"):
             TOOD.from_statistics(partition, own, variant=variant).score(logits)
 
 
-@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "auto"])
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "auto", "shrinkage"])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_the_reference_never_changes_the_ranking(variant, dtype):
     partition, cal_logits, labels, logits, ood = problem(seed=3)
@@ -252,7 +253,7 @@ def test_the_winner_is_the_same_however_it_is_asked_for():
 
 def test_a_score_that_overflows_is_an_error():
     rng, labels = np.random.default_rng(0), np.repeat(np.arange(4), 5)
-    cal = TOOD([[0, 1], [2, 3]]).fit(rng.normal(size=(20, 4)).astype(np.float32), labels)
+    cal = TOOD([[0, 1], [2, 3]], "robust_anchor").fit(rng.normal(size=(20, 4)).astype(np.float32), labels)
     masked = np.zeros((2, 4), dtype=np.float32)
     masked[1, 2:] = np.finfo(np.float32).min
     with np.errstate(over="ignore"), pytest.raises(ToodError, match="the score of row 1 overflows float32"):
@@ -273,7 +274,7 @@ def test_a_channel_without_spread_is_floored_and_named():
     rows = (partition.column_tasks[labels] == 0).nonzero()[0]
     cal_logits[rows] = cal_logits[rows[0]]
     with pytest.warns(UserWarning, match=r"task 0 have no spread \(mad 0\)"):
-        cal = TOOD(partition).fit(cal_logits, labels)
+        cal = TOOD(partition, "robust_anchor").fit(cal_logits, labels)
     assert cal.statistics_["mad"][0] == 1e-6 * max(1, abs(cal.statistics_["median"][0]))
     assert np.isfinite(cal.score(logits)).all()
     with pytest.warns(UserWarning, match=r"\(std 0\)"):
@@ -287,7 +288,7 @@ def test_settings_follow_scikit_learn(recwarn):
     assert copy.get_params() == cal.get_params() and copy is not cal
     cal.fit(cal_logits, labels).set_params(variant="robust_anchor", margin=0, reference="latest")
     np.testing.assert_allclose(
-        cal.score(logits), TOOD(partition, margin=0).fit(cal_logits, labels).score(logits), rtol=1e-14
+        cal.score(logits), TOOD(partition, "robust_anchor", margin=0).fit(cal_logits, labels).score(logits), rtol=1e-14
     )
     with pytest.raises(ToodError, match="unknown setting 'variants'; did you mean 'variant'"):
         cal.set_params(variants="none")
@@ -392,7 +393,7 @@ def test_metadata_is_plain_json(tmp_path):
     header = (tmp_path / "c").read_bytes()
     length = int.from_bytes(header[:8], "little")
     metadata = json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["tood"])
-    assert json.loads(metadata["settings"]) == {"variant": "robust_anchor", "margin": 0.5, "reference": "latest"}
+    assert json.loads(metadata["settings"]) == {"variant": "shrinkage", "margin": 0.5, "reference": "latest"}
 
 
 def test_shrinkage_by_hand():

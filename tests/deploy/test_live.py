@@ -25,13 +25,13 @@ def same(cal, other, names=("count", "mean", "median", "mad", "std")):
 def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
     rng = np.random.default_rng(seed)
     logits, labels = sample(seed, dtype=dtype)
-    once = TOOD(PARTITION).fit(logits, labels)
+    once = TOOD(PARTITION, "robust_anchor").fit(logits, labels)
     calibrators = []
     for _ in range(2):
         parts = [LiveTOOD(PARTITION) for _ in range(3)]
         for rows in np.array_split(rng.permutation(len(labels)), rng.integers(1, 30)):
             parts[rng.integers(3)].partial_fit(logits[rows], labels[rows])
-        calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator())
+        calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator("robust_anchor"))
     same(*calibrators)
     same(calibrators[0], once)
     for name in ("rest_mean", "rest_std"):  # summed in another order
@@ -39,7 +39,7 @@ def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
     np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
 
 
-@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none", "auto"])
+@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none", "auto", "shrinkage"])
 @pytest.mark.parametrize("reference", ["latest", "oldest", "widest", "mean"])
 def test_anchors_anywhere_without_the_data(variant, reference):
     logits, labels = sample()

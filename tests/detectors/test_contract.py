@@ -55,7 +55,15 @@ def test_declarations(name):
     assert re.search(r"(19|20)\d\d", detector.citation)
 
 
-CALIBRATED = ("temperature", "tood_mean_shift", "tood_robust_anchor", "tood_auto", "tood_shrinkage", "typicality", "tood_joint")
+CALIBRATED = (
+    "temperature",
+    "tood_mean_shift",
+    "tood_robust_anchor",
+    "tood_auto",
+    "tood_shrinkage",
+    "typicality",
+    "tood_joint",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
