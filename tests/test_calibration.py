@@ -331,7 +331,7 @@ def test_files_that_are_not_calibrators(tmp_path):
     path.write_bytes(whole.replace(b"tood-calibrator", b"tood-kalibrator"))
     with pytest.raises(ToodError, match="expected a tood-calibrator file"):
         TOOD.load(path)
-    path.write_bytes(whole.replace(b'format\\": 1', b'format\\": 9'))
+    path.write_bytes(whole.replace(b'format\\": 2', b'format\\": 9'))
     with pytest.raises(ToodError, match="newer"):
         TOOD.load(path)
     path.write_bytes(whole.replace(b"robust_anchor", b"robust_ankers"))
