@@ -29,8 +29,8 @@ class LiveTOOD:
     A task's energies depend on its own columns alone, so tasks can come and go without touching the others. Statistics
     are those of the set of samples: the order in which they came, how they were cut into batches and what was merged
     with what makes no difference, to the last bit. Of energies in other tasks' channels, which ``"shrinkage"`` needs,
-    the mean and variance of each pair of tasks are kept; these depend on the order by rounding. Energies are as old as the
-    network that gave them: after training it further, :meth:`forget` the tasks whose logits moved
+    the mean and variance of each pair of tasks are kept; these depend on the order by rounding. Energies are as old as
+    the network that gave them: after training it further, :meth:`forget` the tasks whose logits moved
     (:class:`~tood.deploy.drift.DriftMonitor` says which).
 
     Parameters
