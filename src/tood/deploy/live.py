@@ -141,9 +141,7 @@ class LiveTOOD:
         self.pairs[:, task] = self.pairs[:, :, task] = 0
         return self
 
-    def calibrator(
-        self, variant: Variant = "shrinkage", margin: float = 0.5, reference: Reference = "latest"
-    ) -> TOOD:
+    def calibrator(self, variant: Variant = "shrinkage", margin: float = 0.5, reference: Reference = "latest") -> TOOD:
         """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere."""
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
