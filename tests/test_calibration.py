@@ -362,7 +362,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
         ({"labels": [0, 1, 2, 4]}, "expected logit columns 0 to 3, found 4 at row 3"),
         ({"labels": [0, 1, -1, 3]}, "found -1 at row 2"),
         ({"labels": [0, 1, 1, 0]}, "no calibration sample for task 1"),
-        ({"labels": [0, 1, 2]}, "labels: expected 4 entries, one a row, found 3"),
+        ({"labels": [0, 1, 2]}, "labels: expected 4 entries, one per row, found 3"),
         ({"labels": [0.0, 1.0, 2.0, 2.5]}, "expected one axis of whole numbers"),
         ({"logits": np.eye(4)[:, :3]}, "expected 4 columns"),
         ({"logits": np.full((4, 4), np.nan)}, "found nan in row 0, column 0"),

@@ -73,7 +73,7 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
     if length is not None and len(array) != length:
-        raise ToodError(f"{name}: expected {length} entries, one a row, found {len(array)}")
+        raise ToodError(f"{name}: expected {length} entries, one per row, found {len(array)}")
     return cast(IntArray, array.astype(np.int64))
 
 

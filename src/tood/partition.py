@@ -35,7 +35,7 @@ class Partition:
     Parameters
     ----------
     tasks:
-        One sequence of column indices a task, oldest task first. Together they hold 0 to C-1, each once.
+        One sequence of column indices per task, oldest task first. Together they hold 0 to C-1, each once.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class Partition:
         try:
             self.tasks = tuple(tuple(operator.index(c) for c in task) for task in tasks)
         except TypeError as error:
-            raise ToodError(f"tasks: expected one list of column indices a task, found {tasks!r}") from error
+            raise ToodError(f"tasks: expected one list of column indices per task, found {tasks!r}") from error
         if not self.tasks:
             raise ToodError("tasks: expected at least one task, found none")
         owner: dict[int, int] = {}
@@ -81,7 +81,7 @@ class Partition:
         """
         sizes = indices(list(sizes), "sizes")
         if (sizes < 1).any():
-            raise ToodError(f"sizes: expected at least one column a task, found {sizes.tolist()}")
+            raise ToodError(f"sizes: expected at least one column per task, found {sizes.tolist()}")
         ends = np.cumsum([0, *sizes])
         return cls(range(start, end) for start, end in pairwise(ends))
 

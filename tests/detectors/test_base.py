@@ -49,7 +49,7 @@ def test_a_detector_without_state_is_saved_as_its_settings(tmp_path):
         ("knn", {"k": True}, "k: expected a whole number"),
         ("vra", {"low": 95}, "low: expected a number from 0 to 90, found 95"),
         ("ash", {"variant": "x"}, "unknown variant 'x'; known: b, p, s"),
-        ("odin", {"std": ()}, "std: expected a positive number, or one a channel"),
+        ("odin", {"std": ()}, "std: expected a positive number, or one per channel"),
         ("adascale", {"percentiles": (90, 80)}, "percentiles: expected a low and a high one"),
     ],
 )

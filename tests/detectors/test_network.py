@@ -68,7 +68,7 @@ def test_odin_takes_one_channel(setup):
     network.eval()
     np.testing.assert_allclose(found, [slow_odin(network, x, 1000, 0.0014, 0.5) for x in inputs], rtol=1e-5)
     detector = detectors.create("odin", std=(0.1, 0.2, 0.3)).fit(network=network)
-    with pytest.raises(ToodError, match="std: expected one number, or 1, one a channel, found 3"):
+    with pytest.raises(ToodError, match="std: expected one number, or 1, one per channel, found 3"):
         detector.score(Outputs(torch.zeros(5, 7), inputs=inputs))
 
 

@@ -17,7 +17,7 @@ def packed_sets():
 
 @pytest.fixture
 def images():
-    """Twenty smooth random images, 16 pixels a side, of 4 classes: the array and its labels."""
+    """Twenty smooth random images, 16 pixels per side, of 4 classes: the array and its labels."""
     rng = np.random.default_rng(0)
     small = rng.integers(0, 256, (20, 4, 4, 3)).astype(np.uint8)
     return small.repeat(4, 1).repeat(4, 2), np.arange(20) % 4

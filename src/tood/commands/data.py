@@ -122,7 +122,7 @@ def verify(root: Path | None, as_json: bool) -> None:
     show_default=True,
     help="What it is: a folder of class folders, CIFAR's binary files, or a Hugging Face dataset.",
 )
-@click.option("--size", type=click.IntRange(1, 1024), help="Pixels a side; needed where images differ in size.")
+@click.option("--size", type=click.IntRange(1, 1024), help="Pixels per side; needed if images differ in size.")
 @click.option("--image-column", default="image", show_default=True, help="Of a Hugging Face dataset.")
 @click.option("--label-column", default="label", show_default=True, help="Of a Hugging Face dataset.")
 @click.option("--force", is_flag=True, help="Replace a set that exists.")
@@ -180,7 +180,7 @@ def _origin(origin: str, kind: str, split: str, size: int | None, image: str, la
     from tood.streams.folders import FolderSource
 
     if size is None:
-        raise ToodError("--size: images of a folder are made one size; say how many pixels a side")
+        raise ToodError("--size: images of a folder are made one size; say how many pixels per side")
     files = FolderSource(folder, size=size)
     return files, files.classes
 

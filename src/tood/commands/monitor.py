@@ -110,7 +110,9 @@ class _Watch:
         self.taken: dict[str, list[int]] = {}  # input file: size, time of change, rows taken
         if path.exists():
             if calibrator or reference or given:
-                raise click.UsageError(f"{path} exists and keeps its settings; remove it to start anew, or use --reset")
+                raise click.UsageError(
+                    f"{path} exists and keeps its settings; remove it to start again, or use --reset"
+                )
             self.monitor = DriftMonitor.load(path)
             self.taken = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
         elif not (calibrator and reference):

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
-@click.option("--status", is_flag=True, help="Show how far each cell is, and do nothing.")
+@click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
 def command(
     file: Path, out: Path, workers: int, engine: Engine, track: tuple[str, ...], status: bool, as_json: bool
 ) -> None:
     """Run every cell of a grid of streams, learners, seeds and options.
 
-    A sweep may be interrupted at any time and goes on where it was when started again. A cell that fails is reported
+    A sweep may be interrupted at any time; start it again to resume. A cell that fails is reported
     at the end; the others finish.
 
     \b

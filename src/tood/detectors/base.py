@@ -65,7 +65,7 @@ class Detector:
     fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
     #: Authors, title, venue, year.
     citation: ClassVar[str] = ""
-    #: Raise it when the same settings and data give other scores than before: stored scores are then computed anew.
+    #: Raise it when the same settings and data give other scores than before: stored scores are then computed again.
     version: ClassVar[int] = 1
     #: The values that a search tries, by hyper-parameter.
     grid: ClassVar[Grid] = {}
@@ -251,7 +251,7 @@ class Detector:
         return {name: getattr(self, name) for name in self.refit}
 
     def _ready(self, dtype: np.dtype[Any]) -> Any:
-        """Result of ``_prepare``, computed anew if the precision or a hyper-parameter has changed."""
+        """Result of ``_prepare``, computed again if the precision or a hyper-parameter has changed."""
         key = (dtype, [getattr(self, name) for name in self.parameters])
         if self._prepared_for != key:
             self._prepared = self._prepare(dtype)

@@ -69,7 +69,7 @@ class ODIN(_Networked):
     epsilon:
         ε ≥ 0, the step in pixel units, 0 to 1.
     std:
-        By what the inputs were divided when they were normalised: one number, or one a channel. 0.5 unless known.
+        By what the inputs were divided when they were normalised: one number, or one per channel. 0.5 unless known.
     """
 
     name = "odin"
@@ -93,7 +93,7 @@ class ODIN(_Networked):
         self._number("epsilon", 0, 1e3)
         each = self.std if isinstance(self.std, (tuple, list)) else [self.std]
         if not each or not all(isinstance(s, (int, float)) and 0 < s < np.inf for s in each):
-            raise ToodError(f"std: expected a positive number, or one a channel, found {self.std!r}")
+            raise ToodError(f"std: expected a positive number, or one per channel, found {self.std!r}")
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         import torch
@@ -115,7 +115,7 @@ class ODIN(_Networked):
     def _std(self, x: torch.Tensor) -> torch.Tensor:
         std = np.atleast_1d(np.asarray(self.std))
         if len(std) not in (1, x.shape[1]):
-            raise ToodError(f"std: expected one number, or {x.shape[1]}, one a channel, found {len(std)}")
+            raise ToodError(f"std: expected one number, or {x.shape[1]}, one per channel, found {len(std)}")
         import torch
 
         return torch.as_tensor(std, dtype=x.dtype, device=x.device).reshape(-1, *[1] * (x.ndim - 2))

@@ -151,7 +151,7 @@ def evaluate_tasks(
 
     Returns
     -------
-    ``(by_task, pooled)``: under each metric's name an array ``[num_tasks]``, a figure a task with its own thresholds,
+    ``(by_task, pooled)``: under each metric's name an array ``[num_tasks]``, a figure per task with its own thresholds,
     and one figure over all ID samples together.
 
     Examples
@@ -166,7 +166,7 @@ def evaluate_tasks(
     sizes = _task_sizes(tasks, num_tasks)
     oods = np.sort(oods)
     ood_rank = _ranks(oods)[1]
-    small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes a task: NumPy sorts these in linear time
+    small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes per task: NumPy sorts these in linear time
     groups = np.split(ids[np.argsort(small, kind="stable")], np.cumsum(sizes)[:-1])
     *rows, pooled = (_Comparison(np.sort(group), oods, ood_rank).all(recall) for group in (*groups, ids))
     return {name: np.array([row[name] for row in rows]) for name in pooled}, pooled

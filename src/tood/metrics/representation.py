@@ -63,7 +63,7 @@ def feature_drift(features: Iterable[Any], since: Since = "origin") -> Float64Ar
 
     Returns
     -------
-    One drift a step, the first of them 0.
+    One drift per step, the first of them 0.
 
     Examples
     --------

@@ -188,7 +188,7 @@ def average_incremental_accuracy(accuracy: Any, sizes: Any = None) -> float:
         return tr.average()
     weights = floats(sizes, "sizes", ndim=1).astype(np.float64)
     if weights.shape != (len(tr),) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise ToodError(f"sizes: expected {len(tr)} positive numbers, one a task, found {weights.tolist()}")
+        raise ToodError(f"sizes: expected {len(tr)} positive numbers, one per task, found {weights.tolist()}")
     return float((np.nansum(tr.values * weights, axis=1) / np.cumsum(weights)).mean())
 
 
@@ -198,7 +198,7 @@ def mean_std(figures: Sequence[Any]) -> tuple[Any, Any]:
     Parameters
     ----------
     figures:
-        One figure a seed: a number, an array, or a :class:`Trajectory` (its values are taken); all of one shape.
+        One figure per seed: a number, an array, or a :class:`Trajectory` (its values are taken); all of one shape.
 
     Returns
     -------
@@ -212,7 +212,7 @@ def mean_std(figures: Sequence[Any]) -> tuple[Any, Any]:
     """
     values = [figure.values if isinstance(figure, Trajectory) else np.asarray(figure) for figure in figures]
     if not values:
-        raise ToodError("figures: expected one a seed, found none")
+        raise ToodError("figures: expected one per seed, found none")
     if len({value.shape for value in values}) > 1:
         raise ToodError(f"figures: expected one shape for all seeds, found {[value.shape for value in values]}")
     stacked = np.stack(values).astype(np.float64)

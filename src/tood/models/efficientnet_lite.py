@@ -42,7 +42,7 @@ SHA256 = {
     2: "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
 STEM, DIM = 32, 1280
-SMALLEST = 96  # images with fewer pixels a side are enlarged to this size
+SMALLEST = 96  # images with fewer pixels per side are enlarged to this size
 
 
 class SameConv2d(nn.Conv2d):
@@ -92,7 +92,7 @@ class EfficientNetLite(nn.Module):
     variant:
         0, 1 or 2.
     size:
-        Pixels a side that images are resized to, bilinearly; 0 means 96 for smaller images, else their own size.
+        Pixels per side that images are resized to, bilinearly; 0 means 96 for smaller images, else their own size.
     pretrained:
         Load the ImageNet weights; otherwise they are random.
     """
@@ -105,7 +105,7 @@ class EfficientNetLite(nn.Module):
         if len(shape) != 3 or shape[2] not in (1, 3):
             raise ToodError(f"shape: EfficientNet-Lite needs images (H, W, 1 or 3), found {tuple(shape)}")
         if isinstance(size, bool) or not isinstance(size, int) or size < 0 or 0 < size < 32:
-            raise ToodError(f"size: expected 32 pixels a side or more, or 0 for the default, found {size!r}")
+            raise ToodError(f"size: expected 32 pixels per side or more, or 0 for the default, found {size!r}")
         self.size = size or max(SMALLEST, *shape[:2])
         self.variant, self.pretrained, self.dim = variant, pretrained, DIM
         self.stem = _conv(3, STEM, 3, stride=2)

@@ -45,7 +45,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """A row a figure: table, row, group, column, mean, std, seeds, best, and the paper's figure where there is one."""
+    """One row per figure: table, row, group, column, mean, std, seeds, best, and the paper's figure if there is one."""
     names = ["table", "row", "group", "column", "mean", "std", "seeds", "best", "paper", "difference"]
     out = io.StringIO()
     writer = csv.DictWriter(out, names, restval="", lineterminator="\n")

@@ -85,7 +85,7 @@ def load_metrics(path: PathLike) -> pa.Table:
 
     file = Path(path)
     file = file / "metrics.parquet" if file.is_dir() else file
-    remedy = f"; `tood audit {file.parent}` makes it anew"
+    remedy = f"; `tood audit {file.parent}` computes it again"
     try:
         table = pq.read_table(pa.BufferReader(file.read_bytes()), page_checksum_verification=True)
         table.validate(full=True)

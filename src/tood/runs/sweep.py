@@ -1,6 +1,6 @@
 """A grid of runs: local processes with one thread each, or tasks of a Ray cluster.
 
-A cell is a run directory, so a sweep has no state of its own: started again, it goes on where each cell was.
+A cell is a run directory, so a sweep has no state of its own: started again, it resumes each cell.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def augment(
     pad:
         Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
     black:
-        The value of a black pixel, one or one a channel, which is what is added. A prepared batch is normalised, so
+        The value of a black pixel, one or one per channel, which is what is added. A prepared batch is normalised, so
         its black is :attr:`Stream.black <tood.streams.Stream.black>` and not 0; only bytes need not say.
 
     Returns

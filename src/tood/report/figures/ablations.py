@@ -85,7 +85,7 @@ def mechanism(table: Rows, note: str = "") -> Figure:
     Parameters
     ----------
     table:
-        A row a run and mechanism: ``mechanism`` (a detector's name or any words) and ``gain``, the difference of
+        A row per run and mechanism: ``mechanism`` (a detector's name or any words) and ``gain``, the difference of
         average AUROC in percent. Bars are means, dots the runs.
     note:
         What to say below the panel.
@@ -115,7 +115,7 @@ def mechanism(table: Rows, note: str = "") -> Figure:
 
 
 def _lines(axes: Any, rows: list[dict[str, Any]], x: str, measure: str) -> None:
-    """A line a learner, with a band of one deviation over seeds."""
+    """A line per learner, with a band of one deviation over seeds."""
     for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in rows)).items():
         found = average_by([row for row in rows if row["learner"] == learner], x, measure)
         where = sorted(found)

@@ -42,7 +42,7 @@ def whiskers(
     Parameters
     ----------
     learners:
-        For each learner the uncalibrated and the calibrated scores: an entry a step, each with the scores ``[n]`` of
+        For each learner the uncalibrated and the calibrated scores: an entry per step, each with the scores ``[n]`` of
         ``"id"`` and of ``"near"`` and ``"far"`` where there are any.
     names:
         The two detectors.
@@ -101,12 +101,12 @@ def _colour(group: str, calibrated: bool) -> str:
 
 @styled
 def ridges(panels: Mapping[str, Sequence[Groups]], note: str = "") -> Figure:
-    """The density of ID, near- and far-OOD scores, a ridge a step, a panel a detector (paper, Fig. ridge).
+    """The density of ID, near- and far-OOD scores, a ridge per step, a panel per detector (paper, Fig. ridge).
 
     Parameters
     ----------
     panels:
-        For each detector an entry a step, each with the scores ``[n]`` of ``"id"``, ``"near"`` and ``"far"``. Long
+        For each detector an entry per step, each with the scores ``[n]`` of ``"id"``, ``"near"`` and ``"far"``. Long
         streams show steps spread evenly.
     note:
         What to say below the panels.

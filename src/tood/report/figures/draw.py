@@ -41,7 +41,7 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
     runs:
         Runs with a ``metrics.parquet``.
     out_dir:
-        Gets a folder a stream with a folder a learner.
+        Gets a folder per stream with a folder per learner.
 
     Returns
     -------

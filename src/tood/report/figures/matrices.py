@@ -27,7 +27,7 @@ __all__ = ["forgetting_by_task", "heat_maps"]
 
 @styled
 def heat_maps(panels: Mapping[str, npt.ArrayLike], note: str = "") -> Figure:
-    """AUROC of every task at every step, a panel a detector.
+    """AUROC of every task at every step, a panel per detector.
 
     Parameters
     ----------

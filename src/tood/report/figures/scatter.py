@@ -1,4 +1,4 @@
-"""A point a learner: what goes along with OOD forgetting, and what does not."""
+"""A point per learner: what goes along with OOD forgetting, and what does not."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
     Parameters
     ----------
     points:
-        A row a run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner become
+        A row per run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner become
         one point, with their deviation as bars.
     note:
         What to say below the panels.
@@ -53,7 +53,7 @@ def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
     Parameters
     ----------
     points:
-        A row a run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
+        A row per run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
     note:
         What to say below the panels.
     """
@@ -69,7 +69,7 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
     Parameters
     ----------
     points:
-        A row a run: ``learner``, ``recent_accuracy`` and ``old_accuracy`` at the last step, and ``gain``, the average
+        A row per run: ``learner``, ``recent_accuracy`` and ``old_accuracy`` at the last step, and ``gain``, the average
         AUROC of TOOD minus that of energy, all in percent.
     note:
         What to say below the panels.

@@ -128,7 +128,7 @@ def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def task_colours(tasks: int) -> list[tuple[float, ...]]:
-    """A colour a task, dark for the oldest."""
+    """A colour per task, dark for the oldest."""
     return [mpl.colormaps[TASK_MAP](0.92 * task / max(1, tasks - 1)) for task in range(tasks)]
 
 

@@ -146,7 +146,7 @@ def fixed_threshold(
 
 
 def _task_lines(axes: Any, values: Any) -> None:
-    """A line a task, from the step that learned it; of many tasks ten, spread evenly."""
+    """A line per task, from the step that learned it; of many tasks ten, spread evenly."""
     tasks = len(values)
     style = {"marker": "o"} if tasks <= 20 else {"linewidth": 1.1}
     colours = task_colours(tasks)
