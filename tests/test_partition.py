@@ -104,7 +104,7 @@ def test_other_bad_arguments():
     with pytest.raises(ToodError, match="sizes"):
         Partition.from_sizes([2, 0])
     with pytest.raises(ToodError, match="sizes: expected one axis of whole numbers"):
-        Partition.from_sizes([2.0])
+        Partition.from_sizes([2.5])
     with pytest.raises(ToodError, match="factor: expected a whole number"):
         Partition.from_sizes([2]).split(1.5)
     with pytest.raises(ToodError, match="task 1 has no columns"):
