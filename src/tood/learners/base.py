@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -182,8 +183,7 @@ class Learner:
     ) -> None:
         """The epochs of a task, starting with ``epoch``; None to start the task."""
         self._check_turn(task)
-        gpu = self.fabric.device.type == "cuda"
-        with torch.random.fork_rng(devices=[self.fabric.device] if gpu else []):
+        with self._random_state_kept():
             if epoch is None:
                 self._open(task)
             optimizer = self._optimizer(momentum)
@@ -197,6 +197,11 @@ class Learner:
             self.model = self.network
             self.draw_from(task, epoch=self.settings.epochs)
             self.end_task(task)
+
+    def _random_state_kept(self) -> AbstractContextManager[None]:
+        """Within it, torch's global random state may change; afterwards it is as before."""
+        gpu = self.fabric.device.type == "cuda"
+        return torch.random.fork_rng(devices=[self.fabric.device] if gpu else [])
 
     def _check_turn(self, task: int) -> None:
         if task != self.learned or task >= len(self.stream):

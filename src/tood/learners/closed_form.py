@@ -66,7 +66,7 @@ class ClosedForm(Learner):
     ) -> None:
         """One pass over the task; there is nothing to resume within it."""
         self._check_turn(task)
-        with torch.random.fork_rng(devices=[]):
+        with self._random_state_kept():
             self._open(task)
         rows = self.training_rows(task)
         columns = torch.from_numpy(self.columns[rows]).to(self.fabric.device)
