@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).parent
 RUNS = [HERE.parent / "results" / "metrics" / "cifar10" / f"cifar10-icarl-cpu-s{seed}" for seed in (0, 1)]
 LINES = [  # detector (None: accuracy), text at the end of the line, its offset, colour, line style
-    (None, "accuracy", 7, "#6b7280", (0, (1, 1.4))),
-    ("tood_joint", "AUROC, TOOD with features (tood_joint)", -4, "#0f766e", "-"),
-    ("tood_auto", "AUROC, TOOD, logits alone (tood_auto)", 3, "#2563eb", "-"),
-    ("energy", "AUROC, energy score", -3, "#dc2626", "-"),
+    (None, "accuracy", 4, "#6b7280", (0, (1, 1.4))),
+    ("typicality", "AUROC, features (typicality)", 3, "#0f766e", "-"),
+    ("tood_auto", "AUROC, TOOD (variant auto)", 0, "#2563eb", "-"),
+    ("energy", "AUROC, energy score", -2, "#dc2626", "-"),
 ]
 
 
