@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
 from tood import TOOD, Partition, ToodError, detectors, models
+from tood.decision import Conformal
 from tood.detectors import Detector, Outputs
 from tood.energy import task_energies
 from tood.export.module import ScorerModule
@@ -315,3 +316,49 @@ def test_a_missing_package_is_one_line_to_type(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with pytest.raises(ToodError, match=r'pip install "tood\[onnx\]"'):
         export_scorer(cal, tmp_path / "x.onnx")
+
+
+@pytest.mark.parametrize("per_task", [None, "winning", "true"])
+def test_the_decision_is_in_the_graph(tmp_path, per_task):
+    cal, logits = problem([2, 3, 1], 4.0, seed=3)
+    labels = np.repeat(np.arange(6), 12)
+    conformal = Conformal(cal, per_task).fit(logits, labels)
+    inputs = np.random.default_rng(0).normal(size=(400, 6)) * 4
+    expected = conformal.decide(inputs, alpha=0.2)
+    assert 0.1 < expected.accept.mean() < 0.9
+    export_scorer(conformal, tmp_path / "s.onnx", dtype="float64", alpha=0.2)
+    running = session(tmp_path / "s.onnx")
+    assert [output.name for output in running.get_outputs()] == ["score", "task", "accept"]
+    _, task, accept = running.run(None, {"logits": inputs})
+    np.testing.assert_array_equal(accept, expected.accept)
+    np.testing.assert_array_equal(task, expected.task)
+    in_torch = ScorerModule(conformal, alpha=0.2)(torch.from_numpy(inputs))
+    np.testing.assert_array_equal(in_torch[2].numpy(), expected.accept)
+    bad = np.array([[np.nan, 0, 0, 0, 0, 0], [0, 0, np.inf, 0, 0, 0]])
+    assert not running.run(None, {"logits": bad})[2].any()
+
+
+def test_one_file_from_input_to_decision(tmp_path):
+    cal, logits = problem([2, 2], 2.0, seed=5)
+    conformal = Conformal(cal, "winning").fit(logits)
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 4))
+    images = 6 * torch.randn(64, 3, 2, 2, generator=torch.manual_seed(0))
+    export_network(network, conformal, tmp_path / "n.onnx", images[:2], alpha=0.2)
+    running = session(tmp_path / "n.onnx")
+    assert [output.name for output in running.get_outputs()] == ["logits", "score", "task", "accept"]
+    given, _, _, accept = running.run(None, {"input": images.numpy()})
+    np.testing.assert_array_equal(accept, conformal.decide(given, alpha=0.2).accept)
+    assert 0 < accept.mean() < 1
+    export_network(network, cal, tmp_path / "t.onnx", images[:2], threshold=1.5)
+    _, score, _, accept = session(tmp_path / "t.onnx").run(None, {"input": images.numpy()})
+    np.testing.assert_array_equal(accept, score >= np.float32(1.5))
+
+
+def test_decisions_that_no_threshold_makes_are_refused(tmp_path):
+    cal, logits = problem([2, 2], 2.0, seed=5)
+    with pytest.raises(ToodError, match="alpha: needs a fitted Conformal, found TOOD"):
+        export_scorer(cal, tmp_path / "s.onnx", alpha=0.1)
+    with pytest.raises(ToodError, match="expected one of them"):
+        export_scorer(Conformal(cal).fit(logits), tmp_path / "s.onnx", alpha=0.1, threshold=1)
+    with pytest.raises(ToodError, match="only conservative ties"):
+        export_scorer(Conformal(cal, ties="randomized").fit(logits), tmp_path / "s.onnx", alpha=0.1)

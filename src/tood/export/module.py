@@ -1,4 +1,4 @@
-"""A fitted scorer as a torch module without Python in its path: for ``torch.export``, ONNX and compilers."""
+"""A fitted scorer as a torch module: for ``torch.export``, ONNX and compilers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ __all__ = ["ScoredNetwork", "ScorerModule"]
 
 
 class ScorerModule(torch.nn.Module):
-    """``cal.score`` and ``cal.assign`` as a module: static shapes but for the batch, nothing read back to the host.
+    """``cal.score``, ``cal.assign`` and the decision as a torch module: only the batch size is dynamic.
 
-    It does not look for NaN or infinite numbers as ``cal.score`` does: such a row gives a score that is not finite.
+    It does not check for NaN or infinite numbers as ``cal.score`` does: such a row gives a score that is not finite and
+    is not accepted.
 
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; later changes to it do not
-        reach the module.
+        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; or a
+        :class:`~tood.decision.Conformal` around one. Later changes to it do not reach the module.
+    alpha:
+        With a ``Conformal``: decide as ``decide(logits, alpha)`` does.
+    threshold:
+        Accept scores that reach this number, in place of ``alpha``.
 
     Examples
     --------
@@ -41,10 +46,10 @@ class ScorerModule(torch.nn.Module):
     True
     """
 
-    def __init__(self, cal: Exportable) -> None:
+    def __init__(self, cal: Exportable, alpha: float | None = None, threshold: float | None = None) -> None:
         super().__init__()
-        parts = portable(cal)
-        self.answer = parts.answer
+        parts = portable(cal, alpha, threshold)
+        self.answer, self.outputs = parts.answer, parts.outputs
         self.reads_features = parts.nearest is not None
         self.normalize = parts.nearest is not None and parts.nearest.normalize
         arrays: dict[str, Any] = {"columns": np.asarray(parts.columns, dtype=np.int64)}
@@ -56,14 +61,24 @@ class ScorerModule(torch.nn.Module):
             self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
             self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
             self.squared = tasks.squared
+        if parts.limits is not None:
+            arrays["limits"] = parts.limits
         for name, values in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
 
-    def forward(self, logits: torch.Tensor, features: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits ``[n, C]`` and, where they are read, features ``[n, D]`` to the score ``[n]`` and the winning task.
+    def forward(self, logits: torch.Tensor, features: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+        """Score ``[n]``, winning task ``[n]`` and, with a decision, accept ``[n]`` from logits ``[n, C]``.
 
-        For ``typicality``, which reads no logits, the second is the logit column of the nearest class mean.
+        Scorers that read features take ``[n, D]`` of them too. For ``typicality``, which reads no logits, the second
+        output is the logit column of the nearest class mean.
         """
+        score, answer = self._score(logits, features)
+        if "accept" not in self.outputs:
+            return score, answer
+        limits = self._buffer("limits", score)
+        return score, answer, score >= (limits.index_select(0, answer) if limits.ndim else limits)
+
+    def _score(self, logits: torch.Tensor, features: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         if not self.reads_features:
             return self._best_task(_at_least_single(logits))
         if features is None:
@@ -125,28 +140,30 @@ def _at_least_single(values: torch.Tensor) -> torch.Tensor:
 
 
 class ScoredNetwork(torch.nn.Module):
-    """A network and the scorer behind it.
+    """A network followed by the scorer.
 
     Parameters
     ----------
     network:
-        Maps inputs to logits ``[n, C]``; where the scorer reads features, as ``network.head(network.features(x))``.
-    cal:
-        A fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint`` for what the network gives.
+        Maps inputs to logits ``[n, C]``; if the scorer reads features, as ``network.head(network.features(x))``.
+    cal, alpha, threshold:
+        As for :class:`ScorerModule`, fitted to what the network gives.
     """
 
-    def __init__(self, network: torch.nn.Module, cal: Exportable) -> None:
+    def __init__(
+        self, network: torch.nn.Module, cal: Exportable, alpha: float | None = None, threshold: float | None = None
+    ) -> None:
         super().__init__()
         self.network: Any = network
-        self.scorer = ScorerModule(cal)
+        self.scorer = ScorerModule(cal, alpha, threshold)
         if self.scorer.reads_features and not all(callable(getattr(network, n, None)) for n in ("features", "head")):
             raise ToodError(
                 f"network: the scorer reads features; expected a network with features(x) and head, such as "
                 f"tood.models.Network.wrap(network), found {type(network).__name__}"
             )
 
-    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Logits ``[n, C]``, score ``[n]`` and winning task (or nearest class) ``[n]``."""
+    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Logits ``[n, C]``, score ``[n]``, winning task (or nearest class) ``[n]`` and, if decided, accept ``[n]``."""
         if not self.scorer.reads_features:
             logits = self.network(inputs)
             return logits, *self.scorer(logits)

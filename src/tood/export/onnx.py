@@ -1,4 +1,4 @@
-"""Export to ONNX: the scorer alone, small and without torch, or a network with the scorer behind it."""
+"""Export to ONNX: the scorer alone, small and without torch, or one file from input to decision."""
 
 from __future__ import annotations
 
@@ -23,22 +23,32 @@ OPSET = 18
 
 
 def export_scorer(
-    cal: Exportable, path: str | os.PathLike[str], dtype: Literal["float32", "float64"] = "float32"
+    cal: Exportable,
+    path: str | os.PathLike[str],
+    dtype: Literal["float32", "float64"] = "float32",
+    alpha: float | None = None,
+    threshold: float | None = None,
 ) -> None:
     """Write a graph from ``logits [batch, C]`` to ``score [batch]`` and ``task [batch]``, the winning one.
 
-    The detector ``tood_joint`` reads ``features [batch, D]`` too, unless it was fitted without; ``typicality`` reads
-    them alone and gives ``class [batch]``, the logit column of the nearest class mean, in place of the task. The graph
-    does not look for NaN or infinite numbers as ``cal.score`` does.
+    With ``alpha`` or ``threshold`` there is a third output, ``accept [batch]``, the decision. The detector
+    ``tood_joint`` reads ``features [batch, D]`` too, unless it was fitted without; ``typicality`` reads them alone and
+    gives ``class [batch]``, the logit column of the nearest class mean, in place of the task. The graph does not check
+    for NaN or infinite numbers as ``cal.score`` does; such rows are not accepted.
 
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``.
+        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; or a
+        :class:`~tood.decision.Conformal` around one.
     path:
         The ``.onnx`` file to write.
     dtype:
         The precision of the inputs, and of every step.
+    alpha:
+        With a ``Conformal``: decide as ``decide(logits, alpha)`` does. Not for randomised ties or cross-conformal.
+    threshold:
+        Accept scores that reach this number, such as ``conformal.risk_threshold(0.05)``, in place of ``alpha``.
 
     Examples
     --------
@@ -54,13 +64,14 @@ def export_scorer(
         raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
     if dtype not in ("float32", "float64"):
         raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
-    parts = portable(cal)
+    parts = portable(cal, alpha, threshold)
     graph = _Graph(np.dtype(dtype))
     graph.score(parts)
     kind = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
     make = onnx.helper.make_tensor_value_info
     inputs = [make(name, kind, ["batch", columns]) for name, columns in parts.inputs.items()]
-    outputs = [make("score", kind, ["batch"]), make(parts.answer, onnx.TensorProto.INT64, ["batch"])]
+    kinds = {"score": kind, "accept": onnx.TensorProto.BOOL}
+    outputs = [make(name, kinds.get(name, onnx.TensorProto.INT64), ["batch"]) for name in parts.outputs]
     built = onnx.helper.make_graph(graph.nodes, "tood", inputs, outputs, initializer=graph.constants)
     model = onnx.helper.make_model(
         built, producer_name="tood", opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8
@@ -141,7 +152,16 @@ class _Graph:
         squared, point = self.nearest(parts.nearest) if parts.nearest else ("", "")
         if parts.tasks:
             self.best_task(parts.tasks, squared)
-            return
+        else:
+            self.nearest_class(parts, squared, point)
+        if parts.limits is not None:
+            limit = self.constant(parts.limits)
+            if parts.limits.ndim:
+                limit = self.add("Gather", limit, parts.answer, axis=0)
+            self.add("GreaterOrEqual", "score", limit, names=["accept"])
+
+    def nearest_class(self, parts: Portable, squared: str, point: str) -> None:
+        """Minus the distance to the nearest class mean, and its class."""
         axis = self.indices(1)
         self.add("Neg", self.add("Sqrt", self.add("Squeeze", squared, axis)), names=["score"])
         columns = self.constant(parts.columns, np.int64)
@@ -166,19 +186,25 @@ class _Graph:
 
 
 def export_network(
-    network: torch.nn.Module, cal: Exportable, path: str | os.PathLike[str], example_input: torch.Tensor
+    network: torch.nn.Module,
+    cal: Exportable,
+    path: str | os.PathLike[str],
+    example_input: torch.Tensor,
+    alpha: float | None = None,
+    threshold: float | None = None,
 ) -> None:
-    """Write the network with the scorer behind it: from an input batch to ``logits``, ``score`` and ``task``.
+    """Write network and scorer as one graph: from an input batch to ``logits``, ``score``, ``task`` and ``accept``.
 
-    With ``typicality`` the third output is ``class``, as in :func:`export_scorer`.
+    ``accept`` is there with ``alpha`` or ``threshold``. With ``typicality`` the third output is ``class``, as in
+    :func:`export_scorer`.
 
     Parameters
     ----------
     network:
-        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported as it stands, in evaluation mode. Where
-        ``cal`` reads features it has ``features`` and ``head``, as :class:`tood.models.Network` has.
-    cal:
-        A fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint`` for what the network gives.
+        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported in evaluation mode. If
+        ``cal`` reads features it must have ``features`` and ``head``, as :class:`tood.models.Network` has.
+    cal, alpha, threshold:
+        As for :func:`export_scorer`, fitted to what the network gives.
     path:
         The ``.onnx`` file to write, weights included.
     example_input:
@@ -196,7 +222,7 @@ def export_network(
     if len(example_input) < 2:
         raise ToodError(f"example_input: expected two inputs or more for a free batch size, found {len(example_input)}")
     modes = [(part, part.training) for part in network.modules()]
-    module = ScoredNetwork(network, cal).eval()
+    module = ScoredNetwork(network, cal, alpha, threshold).eval()
     try:
         program = torch.onnx.export(
             module,
@@ -204,7 +230,7 @@ def export_network(
             dynamo=True,
             opset_version=OPSET,
             input_names=["input"],
-            output_names=["logits", "score", module.scorer.answer],
+            output_names=["logits", *module.scorer.outputs],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             verbose=False,
         )

@@ -8,6 +8,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Channels
+from tood.decision import Conformal
 from tood.detectors.joint import Mixture, TOODJoint
 from tood.detectors.typicality import Typicality
 from tood.errors import ToodError
@@ -15,7 +16,7 @@ from tood.partition import Partition
 
 __all__ = ["Exportable", "Nearest", "Portable", "Tasks", "portable"]
 
-Exportable: TypeAlias = TOOD | Typicality | TOODJoint
+Exportable: TypeAlias = TOOD | Typicality | TOODJoint | Conformal
 
 SHORTEST = 1e-12  # a feature shorter than this has no direction; squares of float32 vanish not far below
 
@@ -62,15 +63,42 @@ class Portable(NamedTuple):
     nearest: Nearest | None = None
     tasks: Tasks | None = None  # none is typicality: minus the distance itself
     columns: IntArray | tuple[int, ...] = ()  # the logit column of each point, for typicality
+    limits: Float64Array | None = None  # accept if the score reaches it: [], or [N] per winning task
 
     @property
     def answer(self) -> str:
-        """What comes with the score: the winning task, or the class whose mean is nearest."""
+        """The output beside the score: the winning task, or the class whose mean is nearest."""
         return "task" if self.tasks else "class"
 
+    @property
+    def outputs(self) -> list[str]:
+        """The names of all outputs."""
+        return ["score", self.answer, *(["accept"] if self.limits is not None else [])]
 
-def portable(scorer: Any) -> Portable:
-    """The numbers of a fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint``."""
+
+def portable(scorer: Any, alpha: float | None = None, threshold: float | None = None) -> Portable:
+    """The numbers of a fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint``, and of its decision.
+
+    Parameters
+    ----------
+    scorer:
+        Any of these, or a :class:`~tood.decision.Conformal` around one.
+    alpha:
+        Decide as ``Conformal.decide(…, alpha)`` does.
+    threshold:
+        Accept scores that reach this number, in place of ``alpha``.
+    """
+    if alpha is not None and threshold is not None:
+        raise ToodError("alpha and threshold: expected one of them, found both")
+    limits = None if threshold is None else np.array(float(threshold))
+    if alpha is not None:
+        if not isinstance(scorer, Conformal):
+            raise ToodError(f"alpha: needs a fitted Conformal, found {type(scorer).__name__}; or give a threshold")
+        limits = scorer.thresholds(alpha)
+    return _numbers(scorer.cal if isinstance(scorer, Conformal) else scorer)._replace(limits=limits)
+
+
+def _numbers(scorer: Any) -> Portable:
     if isinstance(scorer, TOOD):
         channels = scorer.channels()
         partition = scorer.partition_
