@@ -18,6 +18,7 @@ from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 __all__ = ["main"]
 
 FAILED, INTERRUPTED = 1, 130  # 0 is success, 2 is click's code for wrong usage
+RESUMABLE = {"ablate", "audit", "monitor", "reproduce", "run", "score", "sweep"}  # these keep what they had done
 EXTRAS = {  # packages that commands import, and the extra that installs them
     **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
     **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
@@ -71,7 +72,8 @@ def main() -> None:
         wrong.show()
         sys.exit(wrong.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("tood: interrupted", err=True)
+        resumes = RESUMABLE & {*sys.argv[1:]}
+        click.echo(f"tood: interrupted{'; run the same command to resume' if resumes else ''}", err=True)
         sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
