@@ -82,3 +82,12 @@ def test_wrong_usage_exits_with_2_and_suggests():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_script_names_the_variable_click_reads(shell):
     assert "_TOOD_COMPLETE" in tood("completion", shell).stdout
+
+
+def test_names_are_completed():
+    from tood import detectors, learners
+    from tood.console import complete_names
+
+    assert complete_names("detectors")(None, None, "energy,vi") == ["energy,vim"]
+    assert complete_names("learners")(None, None, "") == list(learners.names())
+    assert complete_names("detectors")(None, None, "") == list(detectors.names())

@@ -1,15 +1,16 @@
-"""What commands show on a terminal: warnings as one line each, durations, a progress bar with the time left."""
+"""What commands share on a terminal: warnings as lines, durations, a progress bar, completion of names."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 
 import click
 
-__all__ = ["duration", "progress_bar", "warnings_as_lines"]
+__all__ = ["complete_names", "duration", "progress_bar", "warnings_as_lines"]
 
 
 @contextlib.contextmanager
@@ -46,3 +47,17 @@ def progress_bar(unit: str, quiet: bool = False) -> Iterator[Callable[[int, int 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(unit, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Shell completion of registered names; ``kind`` is ``"detectors"``, ``"learners"`` or ``"streams"``.
+
+    Names after a comma are completed too: ``energy,vi`` gives ``energy,vim``.
+    """
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        names = importlib.import_module(f"tood.{kind}").names()
+        return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
+    return complete

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tood.console import complete_names
+
 if TYPE_CHECKING:
     from tood.audit import Audit, Verdict
     from tood.report.tables import Table
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option("--detectors", help="Only these, separated by commas.  [default: every one that can be scored]")
+@click.option(
+    "--detectors",
+    shell_complete=complete_names("detectors"),
+    help="Only these, separated by commas.  [default: every one that can be scored]",
+)
 @click.option("--calibration", help="Another source of calibration samples, such as memory.")
 @click.option("--full", is_flag=True, help="Print the evidence and every table too.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tood.console import complete_names
+
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
     from tood.runs import Run, RunConfig
@@ -18,8 +20,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@click.option("--stream", help="A stream's name, or package.module:factory.  [default: digits]")
-@click.option("--learner", help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]")
+@click.option(
+    "--stream",
+    shell_complete=complete_names("streams"),
+    help="A stream's name, or package.module:factory.  [default: digits]",
+)
+@click.option(
+    "--learner",
+    shell_complete=complete_names("learners"),
+    help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]",
+)
 @click.option("--preset", help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu]")
 @click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
 @click.option("--order", help="Class order: label, or the seed of a permutation.")
@@ -32,7 +42,11 @@ if TYPE_CHECKING:
 @click.option("--calibration-size", type=int, help="B, the calibration samples over all classes.")
 @click.option("--reserve", type=int, help="Samples per class that are set aside at arrival.")
 @click.option("--fit", help="What detectors fit on: current, memory or all.")
-@click.option("--detectors", help="Names or package.module:Class, separated by commas.")
+@click.option(
+    "--detectors",
+    shell_complete=complete_names("detectors"),
+    help="Names or package.module:Class, separated by commas.",
+)
 @click.option("--logits", help="With a corrected head (BiC), score: corrected, raw or both.  [default: both]")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
