@@ -199,10 +199,16 @@ class FitData:
 
     def __iter__(self) -> Iterator[Rows]:
         """Yield blocks of rows; the first pass sets ``columns``, ``dimensions`` and ``dtype``."""
-        found, again = False, self._read
+        return self.blocks(checked=True)
+
+    def blocks(self, checked: bool) -> Iterator[Rows]:
+        """Yield blocks of rows; unless ``checked``, the caller searches the features for NaN and infinity."""
+        found, again = False, self._read or not checked
         for chunk in self._source:
             rows = read_rows(chunk, self._needs, labels=True, again=again, optional=self._optional)
             self._check(rows)
+            if again and not self._read and "logits" in self._needs:
+                finite(rows.logits, "logits")
             step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
             for start in range(0, len(rows.logits), step):
                 found = True

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.detectors.outputs import FitData
+from tood.detectors.outputs import FitData, finite
 
+FEW = 256  # rows summed in their own precision
 PIECE = 1 << 17  # numbers counted at a time, so that what is made of them stays in the cache
 
 
@@ -27,10 +28,26 @@ def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Arra
 def mean_feature(data: FitData) -> Float64Array:
     """``[D]``: the mean of all fit features."""
     total, count = np.zeros(()), 0
-    for rows in data:
-        total = total + rows.features.sum(axis=0, dtype=np.float64)
+    for rows in data.blocks(checked=False):
+        with np.errstate(over="ignore", invalid="ignore"):
+            part = column_sums(rows.features)
+        if not np.isfinite(part).all():  # NaN or infinity, or a sum that overflows single precision
+            part = finite(rows.features, "features").sum(axis=0, dtype=np.float64)
+        total = total + part
         count += len(rows.features)
     return total / count
+
+
+def column_sums(values: FloatArray) -> Float64Array:
+    """``[D]``: the sum of rows ``[n, D]``, in their own precision over a few rows each, then in float64.
+
+    A product with ones reads memory once at full speed, several times faster than a sum that converts each number.
+    """
+    sums, ones = np.zeros(values.shape[1]), np.ones(FEW, dtype=values.dtype)
+    for start in range(0, len(values), FEW):
+        block = values[start : start + FEW]
+        sums += ones[: len(block)] @ block
+    return sums
 
 
 class CorrectMeans(NamedTuple):
