@@ -160,6 +160,8 @@ def test_wandb(tmp_path):
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
 def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, monkeypatch):
+    for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
+        monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     with (
         pytest.raises(ToodError, match=rf'--track {name} needs {name}: pip install "tood\[{name}\]"'),
