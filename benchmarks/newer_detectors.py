@@ -1,6 +1,6 @@
 """Rank the detectors published since OpenOOD 1.5 beside the others on finished runs, from their stored outputs.
 
-    python benchmarks/newer_detectors.py RUN_OR_PARENT ... [--steps 3]
+    python benchmarks/newer_detectors.py RUN_OR_PARENT ... [--steps 3] [--only gmm,mds]
 
 Each detector is fitted and scored in memory at some steps, evenly spaced and including the last; nothing is written.
 Per run, detectors are ranked by AUROC, (near + far) / 2 over tasks and steps; ranks and AUROC are averaged over runs.
@@ -41,13 +41,13 @@ def step_auroc(name: str, step: Step, groups: dict[str, str]) -> float:
     return float(np.mean(cells))
 
 
-def run_aurocs(run: Run, steps: int) -> tuple[dict[str, float], dict[str, float]]:
+def run_aurocs(run: Run, steps: int, only: list[str]) -> tuple[dict[str, float], dict[str, float]]:
     """AUROC by detector, and the seconds that each took."""
     groups = {ood: group for group, names in run.manifest["ood"].items() for ood in names}
     chosen = sorted({int(i) for i in np.linspace(0, len(run.steps()) - 1, steps + 1)[1:]})
     found, seconds = {}, {}
     for name, kind in detectors.classes().items():
-        if {"network", "inputs"} & kind.needs:
+        if {"network", "inputs"} & kind.needs or (only and name not in only):
             continue
         started = time.perf_counter()
         try:
@@ -62,12 +62,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--only", help="Names, separated by commas.")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     ranks, values, times = defaultdict(list), defaultdict(list), defaultdict(float)
     runs = find_runs(arguments.paths)
     for run in runs:
-        found, seconds = run_aurocs(run, arguments.steps)
+        found, seconds = run_aurocs(run, arguments.steps, (arguments.only or "").split(",") if arguments.only else [])
         places = rankdata([-value for value in found.values()])
         for (name, value), place in zip(found.items(), places, strict=True):
             ranks[name].append(place)
