@@ -47,7 +47,7 @@ def test_joint_is_its_definition(variant, weight):
     expected = logits - weight * standardised(squared, own_distances(fit))
     detector = detectors.create("tood_joint", variant=variant, weight=weight).fit(fit, partition=PARTITION)
     np.testing.assert_allclose(detector.score(test), expected, rtol=1e-7, atol=1e-9)
-    assert detector.weight_ == weight
+    assert detector.feature_weight_ == weight
 
 
 def informed(feature_noise, logit_noise, seed=0, dimensions=10):
@@ -66,10 +66,10 @@ def informed(feature_noise, logit_noise, seed=0, dimensions=10):
 def test_features_count_only_if_they_tell_pseudo_unknowns_apart():
     fit, test, unknown = informed(feature_noise=60.0, logit_noise=1.0)  # features are noise
     detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    assert detector.weight_ < 0.1 * MOST
+    assert detector.feature_weight_ < 0.1 * MOST
     fit, test, unknown = informed(feature_noise=1.0, logit_noise=4.0)  # logits are poor
     detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    assert detector.weight_ == MOST
+    assert detector.feature_weight_ == MOST
     cal = TOOD(PARTITION).fit(fit.logits, fit.labels)
     truth = np.repeat([1, 0], [len(test.labels), len(unknown.labels)])
     found = [
@@ -82,7 +82,7 @@ def test_features_count_only_if_they_tell_pseudo_unknowns_apart():
 def test_one_task_has_no_pseudo_unknowns_and_ranks_as_energy():
     fit, test = make([8] * 4)
     detector = detectors.create("tood_joint").fit(fit, partition=[[0, 1, 2, 3]])
-    assert detector.weight_ == 0
+    assert detector.feature_weight_ == 0
     order = detectors.create("energy").fit(fit).score(test).argsort()
     np.testing.assert_array_equal(detector.score(test).argsort(), order)
 
@@ -126,3 +126,12 @@ def test_joint_with_hardly_any_samples_is_finite(counts, weight):
 def test_weight_out_of_range(weight):
     with pytest.raises(ToodError, match="weight"):
         detectors.create("tood_joint", weight=weight)
+
+
+def test_joint_with_features_survives_saving(tmp_path):
+    fit, test = make([10] * 6)
+    detector = detectors.create("tood_joint", weight=0.4).fit(fit, partition=PARTITION)
+    detector.save(tmp_path / "joint.safetensors")
+    loaded = Detector.load(tmp_path / "joint.safetensors")
+    np.testing.assert_array_equal(loaded.score(test), detector.score(test))
+    assert loaded.feature_weight_ == 0.4

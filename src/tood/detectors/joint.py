@@ -10,9 +10,10 @@ import numpy as np
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.calibration import TOOD, Reference, Statistics, Variant, energy_statistics
 from tood.detectors.base import Grid
-from tood.detectors.calibrated import TOOD_PAPER, _Calibrated
+from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import Means
 from tood.detectors.outputs import FitData, Rows
+from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
 from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
 from tood.energy import task_energies, with_lead
@@ -131,7 +132,7 @@ class TOODJoint(_Directions, _Calibrated):
     units: Reference = "latest"
 
     mixture_: Float64Array  # [3], as Mixture
-    weight_: float
+    feature_weight_: float
 
     def __init__(
         self,
@@ -179,13 +180,13 @@ class TOODJoint(_Directions, _Calibrated):
     def _mix(self, energies: Float64Array, squared: Float64Array, tasks: IntArray) -> None:
         """Learn the weight and the units of both scores from calibration samples."""
         statistics = energy_statistics(energies, tasks)
-        self.weight_ = (
+        self.feature_weight_ = (
             weight_of_features(energies, squared, tasks, self.variant, self.margin)
             if isinstance(self.weight, str)
             else float(self.weight)
         )
         logits = normalised_score(energies, statistics, self.variant, self.margin)
-        self.mixture_ = np.array(mixture(logits, squared.min(axis=1), self.weight_))
+        self.mixture_ = np.array(mixture(logits, squared.min(axis=1), self.feature_weight_))
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
         calibrator = _Calibrated._prepare(self, dtype)
