@@ -11,8 +11,8 @@ import numpy.typing as npt
 from tood.arrays import IntArray
 from tood.audit.bootstrap import Estimate
 from tood.audit.evidence import Evidence, Gap
+from tood.checks import looks_like_log_probabilities
 from tood.detectors import Outputs
-from tood.energy import energy
 from tood.runs.directory import Run
 from tood.runs.steps import Step
 
@@ -86,7 +86,7 @@ def _probabilities(step: Step) -> Iterator[Finding]:
             "The logits all lie between 0 and 1: they are probabilities, on which energy and TOOD mean nothing.",
             "Store the output of the last linear layer, before softmax or sigmoid.",
         )
-    elif logits.max() <= 0 and logits.shape[1] > 1 and float(np.abs(energy(logits)).max()) < 1e-3:
+    elif looks_like_log_probabilities(logits):
         yield Finding(
             "probabilities",
             "The logits are log-probabilities (log-softmax): their energy is 0 for every sample.",

@@ -17,7 +17,7 @@ import numpy as np
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, estimate, shares_below
 from tood.calibration import own_energies
-from tood.energy import task_energies
+from tood.energy import energy, task_energies
 from tood.metrics import confidence_gap, nearest_distance
 from tood.runs.directory import Run
 from tood.runs.score import Scored, Scorer
@@ -179,9 +179,7 @@ class Collector:
         self._ood_places = {name: self.statistics.places(("ood", name, size), size) for name, size in sizes.items()}
         if self.steps > 1:
             self._within(step)
-            energies = {name: task_energies(np.asarray(o.logits), step.partition) for name, o in step.ood.items()}
-            known = task_energies(np.asarray(step.test.logits), step.partition)
-            self._own(step, "own", known, np.arange(len(known)), energies)
+            self._own_channels(step)
         if step.has("features"):
             self._nearest(step)
 
@@ -224,17 +222,36 @@ class Collector:
         for name, values in ood.items():
             self.statistics.add_auroc((what, name), weights, known, tasks, places, values, ood_places[name])
 
-    def _own(self, step: Step, of: str, known: FloatArray, rows: IntArray, ood: Mapping[str, FloatArray]) -> None:
-        """As for energy, by scores ``[n, tasks]`` of which each task's own column counts: no gap enters."""
-        last = step.index == self.steps - 1
-        tasks = self._tasks[rows]
-        for task in range(step.index) if last else [step.index]:
-            chosen = np.flatnonzero(tasks == task)
-            weights, alone = np.full(1, 1 / (self.steps - 1)), np.zeros(len(chosen), dtype=np.int64)
-            for name, values in ood.items():
-                places = self._places[rows[chosen]], self._ood_places[name]
-                args = (weights, known[chosen, task], alone, places[0], values[:, task], places[1])
-                self.statistics.add_auroc((f"{of}_{'kept' if last else 'learned'}", name), *args)
+    def _own(self, of: str, task: int, rows: IntArray, known: FloatArray, ood: Mapping[str, FloatArray]) -> None:
+        """As for energy, by scores of one task's samples that read nothing of other tasks: no gap enters."""
+        assert self._step is not None
+        weights, alone = np.full(1, 1 / (self.steps - 1)), np.zeros(len(rows), dtype=np.int64)
+        what = f"{of}_{'kept' if self._step.index == self.steps - 1 else 'learned'}"
+        for name, values in ood.items():
+            args = (weights, known, alone, self._places[rows], values, self._ood_places[name])
+            self.statistics.add_auroc((what, name), *args)
+
+    def _own_channels(self, step: Step) -> None:
+        """By the energy of the task's own channel alone."""
+        logits = np.asarray(step.test.logits)
+        for task in self._old_tasks(step):
+            columns, rows = np.asarray(step.partition.tasks[task]), np.flatnonzero(self._tasks == task)
+            ood = {name: energy(np.asarray(outputs.logits)[:, columns]) for name, outputs in step.ood.items()}
+            self._own("own", task, rows, energy(logits[np.ix_(rows, columns)]), ood)
+
+    def _own_means(self, step: Step, found: Nearest) -> None:
+        """By the distance to the nearest class mean of the task."""
+        features, labels = np.asarray(step.test.features), np.asarray(step.test.labels)[found.reference]
+        for task in self._old_tasks(step):
+            classes = [found.reference[labels == column] for column in step.partition.tasks[task]]
+            means = np.stack([features[rows].mean(axis=0) for rows in classes if len(rows)])
+            rows = found.rows[found.tasks == task]
+            ood = {name: _to_nearest(np.asarray(outputs.features), means) for name, outputs in step.ood.items()}
+            self._own("features", task, rows, _to_nearest(features[rows], means), ood)
+
+    def _old_tasks(self, step: Step) -> Iterable[int]:
+        """The task just learned; at the last step all but that."""
+        return range(step.index) if step.index == self.steps - 1 else [step.index]
 
     def _within(self, step: Step) -> None:
         """Accuracy when the task is given: no gap between tasks enters."""
@@ -259,11 +276,7 @@ class Collector:
         ood_places = {name: self._ood_places[name][rows] for name, rows in found.ood_rows.items()}
         if self.steps == 1:
             return
-        means, tasks = class_means(step, found.reference)
-        wanted = range(step.index) if step.index == self.steps - 1 else [step.index]
-        known_to = to_means(np.asarray(step.test.features)[found.rows], means, tasks, wanted)
-        ood_to = {name: to_means(np.asarray(o.features), means, tasks, wanted) for name, o in step.ood.items()}
-        self._own(step, "features", known_to, found.rows, ood_to)
+        self._own_means(step, found)
         if step.index in (0, self.steps - 1):
             sign = 1 if step.index == 0 else -1
             for name, log in logs.items():
@@ -322,36 +335,30 @@ def _slopes(
     """``[tasks]``: how the AUROC on old tasks changes with what is subtracted from each channel, over one error."""
     counts = np.bincount(tasks)
     found = np.zeros(known.shape[1])
+    (own_winner, own_rest), (ood_winner, ood_rest) = _two_largest(known), _two_largest(unknown)
     for channel in range(known.shape[1]):
+        others = np.where(own_winner == channel, own_rest[:, 1], own_rest[:, 0])
+        ood_others = np.where(ood_winner == channel, ood_rest[:, 1], ood_rest[:, 0])
         sides = []
-        for sign in (-1, 1):
-            moved = np.zeros(known.shape[1])
-            moved[channel] = sign * by[channel]
-            below = shares_below((known - moved).max(axis=1), (unknown - moved).max(axis=1))
+        for moved in (-by[channel], by[channel]):
+            scores = np.maximum(others, known[:, channel] - moved)
+            below = shares_below(scores, np.maximum(ood_others, unknown[:, channel] - moved))
             sides.append(float(old @ (np.bincount(tasks, below) / counts)))
         found[channel] = (sides[1] - sides[0]) / (2 * by[channel])
     return found
 
 
-def class_means(step: Step, reference: IntArray) -> tuple[Float64Array, IntArray]:
-    """The mean features of each class over the reference samples, and the task of each class."""
-    labels, features = (
-        np.asarray(step.test.labels)[reference],
-        np.asarray(step.test.features, dtype=np.float64)[reference],
-    )
-    classes = np.unique(labels)
-    means = np.stack([features[labels == label].mean(axis=0) for label in classes])
-    return means, step.partition.column_tasks[classes]
+def _two_largest(energies: Float64Array) -> tuple[IntArray, Float64Array]:
+    """The winning channel of each row, and the largest and second largest energy."""
+    winner: IntArray = energies.argmax(axis=1)
+    return winner, np.partition(energies, -2, axis=1)[:, :-3:-1]
 
 
-def to_means(features: FloatArray, means: Float64Array, tasks: IntArray, wanted: Iterable[int]) -> Float64Array:
-    """``[n, tasks]``: minus the squared distance to the nearest class mean of each wanted task; 0 in other columns."""
-    found = np.zeros((len(features), int(tasks.max()) + 1))
+def _to_nearest(features: FloatArray, means: FloatArray) -> Float64Array:
+    """``[n]``: minus the squared distance to the nearest mean."""
     lengths = np.einsum("nd,nd->n", features, features, dtype=np.float64)
-    for task in wanted:
-        own = means[tasks == task]
-        squares = lengths[:, None] - 2 * features @ own.T + np.einsum("cd,cd->c", own, own)
-        found[:, task] = -squares.min(axis=1)
+    squares = lengths[:, None] - 2 * features @ means.T + np.einsum("cd,cd->c", means, means)
+    found: Float64Array = -squares.min(axis=1)
     return found
 
 

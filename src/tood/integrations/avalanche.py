@@ -102,11 +102,13 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def after_eval_iteration(self, strategy: Any) -> None:
         """Keep the batch's logits and labels."""
         super().after_eval_iteration(strategy)
-        self._batches.append((_logits(strategy.mb_output), _labels(strategy.mb_y)))
+        if self._step is not None:  # Avalanche may evaluate before it trains
+            # A growing head (IncrementalClassifier) widens while experiences are evaluated: keep what all batches have.
+            self._batches.append((self._columns(_logits(strategy.mb_output)), _labels(strategy.mb_y)))
 
     def after_eval(self, strategy: Any) -> list[Any]:
         """Score what was evaluated against every OOD set."""
-        if self._step is None or not self._batches:  # Avalanche may evaluate before it trains
+        if self._step is None or not self._batches:
             return []
         stream = strategy.experience.origin_stream.name
         self._values = {
@@ -127,7 +129,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         oods = {name: self._outputs(strategy, dataset)[0] for name, dataset in self.ood.items()}
         for detector, score in self._detectors(strategy):
             known, values = score(logits), np.full((step + 1, len(oods)), np.nan)
-            for d, (name, unknown) in enumerate((name, score(self._columns(x))) for name, x in oods.items()):
+            for d, (name, unknown) in enumerate((name, score(x)) for name, x in oods.items()):
                 for i in np.unique(tasks):
                     values[i, d] = auroc(known[tasks == i], unknown)
                     yield f"AUROC_{detector}/{{}}/{name}/Exp{i:03d}", values[i, d]
@@ -168,23 +170,23 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         return logits[:, columns]
 
     def _seen(self, logits: Floats, labels: Ints) -> tuple[Floats, Ints]:
-        """The samples of classes seen, with their labels as columns of :meth:`_columns`."""
+        """The samples of classes seen, of what :meth:`_columns` gave, with their labels as its columns."""
         if len(labels) != len(logits) or (len(labels) and not 0 <= labels.min() <= labels.max() < self.tasks.columns):
             raise ToodError(f"labels: expected one a sample, each a class of tasks, found {np.unique(labels)}")
         place = np.full(self.tasks.columns, -1)
         seen = np.concatenate(self._tasks_seen())
         place[seen] = np.arange(len(seen))
         columns = place[labels]
-        return self._columns(logits)[columns >= 0], columns[columns >= 0]
+        return logits[columns >= 0], columns[columns >= 0]
 
     @torch.no_grad()
     def _outputs(self, strategy: Any, dataset: Any) -> tuple[Floats, Ints]:
-        """Logits of a dataset and, where its items have them, labels."""
+        """Logits of the classes seen of a dataset and, if its items have them, labels."""
         own = torch.Generator()  # the default one is the training's
         logits, labels = [], []
         for batch in torch.utils.data.DataLoader(dataset, batch_size=strategy.eval_mb_size, generator=own):
             x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
-            logits.append(_logits(strategy.model(x.to(strategy.device))))
+            logits.append(self._columns(_logits(strategy.model(x.to(strategy.device)))))
             labels.append(_labels(rest[0] if rest else torch.empty(0)))
         return np.concatenate(logits), np.concatenate(labels)
 

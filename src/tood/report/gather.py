@@ -200,15 +200,16 @@ def _task_features(step: Step) -> list[tuple[IntArray, Scores]]:
     return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
 
 
-def kept_steps(run: Run, detector: str, steps: int) -> list[StepScores] | None:
-    """The scores that were kept of one detector at every step; None if some are missing or stale."""
-    found = []
-    for index in range(steps):
-        step = Step(run, index)
-        scored = kept_scores(step, Scorer(detector))
-        if scored is None:
-            return None
-        found.append(StepScores(scored.test, step.test_tasks(), scored.ood))
+def kept_steps(run: Run, detectors: Sequence[str], steps: Sequence[int]) -> dict[str, list[StepScores]]:
+    """The scores that were kept at some steps, without detectors of which some are missing or stale."""
+    found: dict[str, list[StepScores]] = {name: [] for name in detectors}
+    for step in (Step(run, index) for index in steps):
+        for name in list(found):
+            scored = kept_scores(step, Scorer(name))
+            if scored is None:
+                del found[name]
+            else:
+                found[name].append(StepScores(scored.test, step.test_tasks(), scored.ood))
     return found
 
 

@@ -175,11 +175,9 @@ def _kept(one: Measured) -> list[str]:
 
 def _scores(one: Measured, limit: int) -> Json:
     """Histograms of the scores that were kept; the page does not score."""
-    found: Json = {}
-    for detector in _shown(one, 3 if one.steps > LONG else limit):
-        along = kept_steps(one.run, detector, one.steps)
-        if along is not None:
-            found[detector] = histograms(along)
+    steps = spread(one.steps, LONG + 1)
+    kept = kept_steps(one.run, _shown(one, 3 if one.steps > LONG else limit), steps)
+    found: Json = {detector: histograms(along, steps) for detector, along in kept.items()}
     return found or None  # type: ignore[return-value]
 
 
@@ -192,7 +190,7 @@ def _shown(one: Measured, limit: int) -> list[str]:
     return [*first[:1], *order[: max(1, limit - 1)]] if limit < len(one.detectors) else [*first, *others]
 
 
-def histograms(along: Sequence[StepScores]) -> Json:
+def histograms(along: Sequence[StepScores], steps: Sequence[int] | None = None) -> Json:
     """Counts of scores between the edges of each step, by task and by OOD set.
 
     Step s has ``bins + 1`` edges, ``low + (high - low) * j / bins`` between its ``ranges[s]``: scores drift along a
@@ -202,14 +200,18 @@ def histograms(along: Sequence[StepScores]) -> Json:
     Parameters
     ----------
     along:
-        The scores of one detector, step by step; long streams are thinned.
+        The scores of one detector, step by step.
+    steps:
+        The steps these are; by default all from 0 on, thinned on long streams.
     """
-    count = len(along)
-    steps = spread(count, LONG + 1)
+    if steps is None:
+        steps = spread(len(along), LONG + 1)
+        along = [along[step] for step in steps]
+    count = steps[-1] + 1
     tasks = list(range(count)) if count <= LONG else spread(count, 5)
     ranges = []
-    for step in steps:
-        values = [along[step].id, *along[step].ood.values()]
+    for scored in along:
+        values = [scored.id, *scored.ood.values()]
         low = min(float(np.quantile(scores, 0.002)) for scores in values)
         high = max(float(np.quantile(scores, 0.998)) for scores in values)
         ends = (low, high) if low < high else (low - 0.5, high + 0.5)
@@ -220,13 +222,13 @@ def histograms(along: Sequence[StepScores]) -> Json:
         bins = np.searchsorted(edges[place], values.astype(np.float64), side="right")
         return [int(count) for count in np.bincount(bins, minlength=BINS + 2)]
 
-    known: Json = {"all": [counts(along[step].id, place) for place, step in enumerate(steps)]}
+    known: Json = {"all": [counts(scored.id, place) for place, scored in enumerate(along)]}
     for task in tasks:
-        own = [along[step].id[along[step].tasks == task] for step in steps]
+        own = [scored.id[scored.tasks == task] for scored in along]
         known[str(task)] = [counts(values, place) if len(values) else None for place, values in enumerate(own)]
     names = along[0].ood
-    ood = {name: [counts(along[step].ood[name], place) for place, step in enumerate(steps)] for name in names}
-    return {"ranges": ranges, "bins": BINS, "steps": steps, "id": known, "ood": ood}
+    ood = {name: [counts(scored.ood[name], place) for place, scored in enumerate(along)] for name in names}
+    return {"ranges": ranges, "bins": BINS, "steps": list(steps), "id": known, "ood": ood}
 
 
 def _config(one: Measured) -> str | None:
