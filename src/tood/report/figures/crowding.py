@@ -100,7 +100,7 @@ def tsne(embeddings: Mapping[int, Embedding], group: str = "far", note: str = ""
 
 @styled
 def nearest_distances(distances: Sequence[npt.ArrayLike], note: str = "") -> Figure:
-    """How far OOD samples are from their nearest ID neighbour, a curve a step (paper, Fig. nn_distance).
+    """Distances of OOD samples to their nearest ID neighbour in units of ID's own, per step (Fig. nn_distance).
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def nearest_distances(distances: Sequence[npt.ArrayLike], note: str = "") -> Fig
     for step in shown:
         left.plot(where, density(steps[step], where), color=colours[step], label=f"step {step}")
         left.axvline(float(np.median(steps[step])), color=colours[step], linewidth=0.9, linestyle="--")
-    left.set(xlabel="distance to the nearest ID sample", ylabel="density", xlim=(where[0], where[-1]))
+    left.set(xlabel="distance to the nearest ID sample (ID's own = 1)", ylabel="density", xlim=(where[0], where[-1]))
     left.set_ylim(bottom=0)
     left.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6, handlelength=1, columnspacing=1, borderaxespad=0.2)
     medians = [float(np.median(step)) for step in steps]
@@ -128,7 +128,7 @@ def nearest_distances(distances: Sequence[npt.ArrayLike], note: str = "") -> Fig
     right.scatter(range(len(steps)), medians, c=colours, s=16 if len(steps) <= 20 else 5, zorder=2)
     change = 100 * (medians[-1] / medians[0] - 1) if medians[0] else 0.0
     title = f"{medians[0]:.2f} to {medians[-1]:.2f} ({change:+.0f} %)".replace("-", "−")
-    right.set(ylabel="median distance", title=title, ylim=(0, 1.15 * max(medians) or 1.0))
+    right.set(ylabel="median distance (ID's own = 1)", title=title, ylim=(0, 1.15 * max(medians) or 1.0))
     step_axis(right, len(steps))
     caption(figure, note)
     return figure

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
+from tood.audit.evidence import nearest
 from tood.errors import ToodError
+from tood.files import file_name
 from tood.metrics import accuracy_forgetting
 from tood.report.figures.crowding import embed, nearest_distances, tsne
 from tood.report.figures.distributions import ridges, whiskers
@@ -60,7 +61,7 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
         first = {one.learner: one for one in reversed(members)}
         chosen = sorted(first.values(), key=lambda one: (place(one.learner, LEARNERS), one.learner))
         for name, figure in _of_stream(members, chosen):
-            paths += save(figure, Path(out_dir) / _file_name(stream) / name)
+            paths += save(figure, Path(out_dir) / file_name(stream) / name)
     return paths
 
 
@@ -70,13 +71,13 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
     compared = [one for one in chosen if on_its_own(one.learner)] or chosen
     for one in chosen:
         for name, figure in _of_figures(one):
-            yield f"{_file_name(one.learner)}/{name}", figure
+            yield f"{file_name(one.learner)}/{name}", figure
         if not one.has_outputs:
             continue
         scored = score_steps(one.run, _compared(one), one.steps)
         groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
         for name, figure in _of_outputs(one, scored, groups):
-            yield f"{_file_name(one.learner)}/{name}", figure
+            yield f"{file_name(one.learner)}/{name}", figure
         if one.tood and len(pairs) < WHISKERS and one in compared:
             pairs[one.learner] = (groups["energy"], groups[one.tood])
     if pairs:
@@ -164,9 +165,12 @@ def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
     last = embeddings[one.steps - 1]
     chosen = f"at most {len(last.tasks)} ID and {len(last.points) - len(last.tasks)} OOD samples a panel"
     yield "tsne", tsne(embeddings, one.run.ood[name], f"{of}; OOD: {name}; t-SNE of features, {chosen}.")
-    distances = one.nearest(name)
-    note = f"{of}; Euclidean distance in feature space, {len(distances[0])} samples of {name} at each step."
-    yield "nearest", nearest_distances(distances, note)
+    found = [nearest(step, one.run.partition.first(one.steps)[0].columns, one.steps) for step in one.steps_of()]
+    near = [step for step in found if step is not None]
+    if len(near) == one.steps:  # raw distances grow with the features: ID's own are the unit
+        relative = [step.ood[name] / np.exp(np.log(np.maximum(step.known, 1e-12)).mean()) for step in near]
+        note = f"{of}; Euclidean distance in feature space of {len(relative[0])} samples of {name} per step, "
+        yield "nearest", nearest_distances(relative, note + "divided by the geometric mean of ID samples' own.")
 
 
 def _counts(groups: Groups) -> str:
@@ -174,8 +178,3 @@ def _counts(groups: Groups) -> str:
     known = {group: len(np.asarray(scores)) for group, scores in groups.items()}
     ood = (f"{count} {label(group)}" for group, count in known.items() if group != "id")
     return ", ".join([f"{known['id']} ID samples of task 0", *ood])
-
-
-def _file_name(name: str) -> str:
-    """A name that every file system takes."""
-    return re.sub(r"[^\w.+-]+", "-", name).strip("-.") or "run"

@@ -79,13 +79,17 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
     learners = sorted(gains, key=lambda name: gains[name][0])
     places = np.arange(len(learners))
     figure, ((left, right),) = grid(1, 2, 0.9 + 0.34 * len(learners), sharey=True)
-    bars = (("recent_accuracy", "newest task", 0.2, "#000000"), ("old_accuracy", "older tasks", -0.2, "#A6A6A6"))
+    bars = (("recent_accuracy", "newest task", 0.2, "#404040"), ("old_accuracy", "older tasks", -0.2, "#B8B8B8"))
+    errors = {"lw": 1.0, "capsize": 2, "ecolor": "#D55E00"}
     for column, name, shift, colour in bars:
         found = average_by(rows, "learner", column)
         means, deviations, _ = zip(*(found[learner] for learner in learners), strict=True)
-        left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw={"lw": 0.8})
+        left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw=errors)
+        for place, mean in zip(places, means, strict=True):
+            if mean < 0.5:  # a zero is told from a missing bar
+                left.annotate("0", (mean, place + shift), (2, 0), textcoords="offset points", va="center", fontsize=6.5)
     means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
-    right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw={"lw": 0.8})
+    right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw=errors)
     right.axvline(0, color="#000000", linewidth=0.8)
     left.set(xlabel="accuracy at the last step (%)", xlim=(0, 100), yticks=places)
     left.set_yticklabels([label(name) for name in learners])
@@ -118,8 +122,10 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
                 elinewidth=0.7,
                 label=label(name),
             )
+            where = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5, "color": look["color"]}
+            axes.annotate(label(name), (xs[name][0], ys[name][0]), **where)
         axes.set(xlabel=AXES[x], ylabel=AXES[y])
-        axes.margins(0.08)
+        axes.margins(0.14)
     handles, names = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right center", handletextpad=0.2)
     caption(figure, note)
@@ -127,14 +133,19 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
 
 
 def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
-    """Give r and p as the panel's title, and the line of least squares."""
+    """Give r with its 95 % interval and p as the panel's title; the line of least squares only if p is below 0.05."""
     n = len(xs)
     if n < 3 or np.ptp(xs) == 0 or np.ptp(ys) == 0:
         axes.set_title(f"n = {n} learner{'s' * (n != 1)}: too few for r", loc="left", color=COLOURS["muted"])
         return
     r, p = correlation(xs, ys)
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    axes.set_title(f"r = {r:.3f}, {chance} (n = {n} learners)".replace("-", "−"), loc="left")
+    spread = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf  # Fisher's z
+    low, high = np.tanh(np.arctanh(np.clip(r, -0.999999, 0.999999)) + np.array([-spread, spread]))
+    title = f"r = {r:.2f} ({low:.2f} to {high:.2f}), {chance}, n = {n}".replace("-", "−")
+    axes.set_title(title, loc="left", fontsize=8)
+    if p > 0.05:
+        return
     ends = np.array([min(xs), max(xs)])
     slope, offset = np.polyfit(xs, ys, 1)
     axes.plot(ends, slope * ends + offset, color=COLOURS["muted"], linewidth=1, linestyle="--", zorder=1)
