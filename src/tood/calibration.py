@@ -103,7 +103,7 @@ class TOOD:
         Parameters
         ----------
         logits:
-            ``[B, C]`` of in-distribution samples, at least one (better a few dozen) a task.
+            ``[B, C]`` of in-distribution samples, at least one (better a few dozen) per task.
         labels:
             ``[B]``, the logit column of each sample's class.
         """
@@ -153,7 +153,7 @@ class TOOD:
         for name in (*OWN, *(name for name in REST if name in statistics)):
             values = np.array(statistics[name], dtype=np.float64)
             if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
-                raise ToodError(f"statistics: {name}: expected one finite number a task, found {values}")
+                raise ToodError(f"statistics: {name}: expected one finite number per task, found {values}")
             cal.statistics_[name] = values
         if "range" in statistics:  # files of version 0.1 have none
             cal.range_ = np.array(statistics["range"], dtype=np.float64)
@@ -192,7 +192,7 @@ class TOOD:
         return back(scores, like=logits), back(tasks, like=logits)
 
     def task_energies(self, logits: ArrayT) -> ArrayT:
-        """``[n, N]``: E_t, one energy a task, as they are."""
+        """``[n, N]``: E_t, one energy per task, as they are."""
         return task_energies(logits, Partition(self.tasks))
 
     def normalized_energies(self, logits: ArrayT) -> ArrayT:
@@ -337,7 +337,7 @@ class TOOD:
 def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
     """The task of each label, once every label is a column and every task has a sample."""
     if rows == 0:
-        raise ToodError("logits: expected at least one calibration sample a task, found none")
+        raise ToodError("logits: expected at least one calibration sample per task, found none")
     tasks = partition.column_tasks[label_columns(labels, partition.columns, rows)]
     empty = np.flatnonzero(np.bincount(tasks, minlength=len(partition)) == 0)
     if len(empty):

@@ -118,7 +118,7 @@ class TOODShrinkage(_Variant):
 
 @register
 class TOODAuto(_Variant):
-    """TOOD with each channel moved only as far as it tells its own task from the others (``TOOD(variant="auto")``)."""
+    """TOOD with each channel moved only as far as it separates its own task from others (``TOOD(variant="auto")``)."""
 
     name = "tood_auto"
     title = "TOOD (auto)"

@@ -1,6 +1,6 @@
 """THE training loop. A learner overrides ``begin_task``, ``loss`` and ``end_task``; few need more.
 
-Every random choice comes from a generator made anew for (seed, task, epoch), so a run that is killed and resumed at
+Every random choice comes from a generator created for (seed, task, epoch), so a run that is killed and resumed at
 the last checkpoint makes the same choices again.
 """
 
@@ -210,7 +210,7 @@ class Learner:
     def _open(self, task: int) -> None:
         self.old = sum(self.stream.sizes[:task])
         if self.network.head.columns != self.old:
-            raise ToodError(f"task: {task} was interrupted; make the learner anew, it resumes from its checkpoints")
+            raise ToodError(f"task: {task} was interrupted; create the learner again, it resumes from its checkpoints")
         self.facts = {}
         self.draw_from(task, epoch=self.settings.epochs + 1)
         torch.manual_seed(self.generator.initial_seed())  # the new columns; afterwards, dropout

@@ -91,7 +91,7 @@ class EWC(Learner):
             self.anchor[name] = anchor[name] + share * (now[name] - anchor[name])
 
     def fisher(self, rows: IntArray) -> Weights:
-        """``F_i = mean_x (∂ log p(y|x) / ∂θ_i)²``, one gradient a sample, not augmented, in evaluation mode."""
+        """``F_i = mean_x (∂ log p(y|x) / ∂θ_i)²``, one gradient per sample, not augmented, in evaluation mode."""
         self.network.eval()
         weights = dict(self.network.named_parameters())
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}

@@ -21,7 +21,7 @@ class Settings:
     epochs, batch_size:
         Epochs per task and samples per batch; batches of one epoch differ in size by at most one.
     lr, momentum, weight_decay:
-        Settings of the optimiser, which starts anew with each task.
+        Settings of the optimiser, which restarts with each task.
     schedule:
         ``"multistep"`` (× ``gamma`` at each of the ``milestones``, in epochs), ``"one_cycle"`` (up to ``lr`` in 30 % of
         the steps, then down to nothing), ``"cosine"`` (down to 0) or ``"none"``.

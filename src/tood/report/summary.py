@@ -99,7 +99,7 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
         if identity in seen:
             raise ToodError(
                 f"{run.path}: same stream, learner and seed as {seen[identity].path}; "
-                'give one of them, or tell them apart by "options" in the manifest'
+                'give one of them, or distinguish them by "options" in the manifest'
             )
         seen[identity] = run
         for (detector, metric), value in run_figures(table, run.calibration, fpr).items():
