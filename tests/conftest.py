@@ -42,14 +42,26 @@ def torchvision(peers_module):
 
 
 @pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Install a package with entry points, as pip leaves it on disk; forget what was registered afterwards."""
+def registries(monkeypatch):
+    """Forget afterwards what a test registers or imports."""
     from tood.detectors.registry import REGISTRY
+    from tood.learners.registry import LEARNERS
+    from tood.streams.registry import STREAMS
 
-    monkeypatch.setattr(REGISTRY, "_items", dict(REGISTRY.items()))
+    before = set(sys.modules)
+    for registry in (REGISTRY, LEARNERS, STREAMS):
+        monkeypatch.setattr(registry, "_items", dict(registry.items()))
+    yield
+    for name in set(sys.modules) - before:
+        if not name.startswith("tood."):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch, registries):
+    """Install a package with entry points, as pip leaves it on disk."""
     site = tmp_path / "site"
     monkeypatch.syspath_prepend(str(site))
-    before = set(sys.modules)
 
     def write(name, text, points, group="tood.things"):
         info = site / f"{name}-1.0.dist-info"
@@ -58,9 +70,7 @@ def install(tmp_path, monkeypatch):
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items()))
 
-    yield write
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+    return write
 
 
 pytest_plugins = ["tests.made_runs"]

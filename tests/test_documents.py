@@ -1,5 +1,6 @@
 """The README and the docs: examples run as written, links resolve, the site builds without a warning."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -9,6 +10,9 @@ from pathlib import Path
 import click
 import pytest
 from docs import generated
+
+from tood.runs.metrics_file import detectors_of, load_metrics
+from tood.testing import ContractError, check_detector
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -32,6 +36,42 @@ def test_examples_run_and_print_what_is_shown(page, tmp_path, monkeypatch, capsy
         exec(compile(code, str(page), "exec"), namespace)
         printed = capsys.readouterr().out
         assert not output or printed == output
+
+
+def test_the_files_of_the_extend_page_go_through_every_command(tmp_path, monkeypatch, registries):
+    """The page's files are checked and run; a sweep's workers import them; audit and report do not."""
+    text = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+    for name, content in re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', text, re.MULTILINE | re.DOTALL):
+        (tmp_path / name).write_text(content)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    checks = importlib.import_module("test_mine")
+    for check in (checks.test_detector, checks.test_learner, checks.test_stream):
+        check()
+    commands = re.findall(r"^(tood .*)$", text, re.MULTILINE)
+    assert [command.split()[1] for command in commands] == ["run", "sweep", "audit", "report"]
+    printed = {}
+    for command in commands:
+        arguments = [sys.executable, "-m", "tood.cli", *command.split()[1:]]
+        result = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        printed[command.split()[1]] = result.stdout
+    assert "Smooth replay on digits" in printed["audit"]
+    assert {"cosine", "energy"} <= set(detectors_of(load_metrics(tmp_path / "one")))
+    assert "2 runs in runs" in printed["sweep"]
+    assert "| cosine |" in printed["report"] and "smooth AUROC" in printed["report"]
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "cosine" in page and "Smooth replay" in page
+
+
+def test_the_message_of_the_extend_page_is_what_a_flipped_sign_gives(tmp_path, monkeypatch, registries):
+    text = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+    code = re.search(r'^```python title="cosine.py"\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)[1]
+    (tmp_path / "flipped.py").write_text(code.replace("return (features", "return -(features"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(ContractError) as caught:
+        check_detector(importlib.import_module("flipped").Cosine)
+    assert str(caught.value) in text
 
 
 def test_links_between_pages_exist():

@@ -9,6 +9,7 @@ import pytest
 
 from tood import detectors, learners
 from tood.report.appearance import label, remember_title
+from tood.report.gather import kept_steps
 from tood.report.summary import learner_label
 from tood.runs import Run
 
@@ -34,3 +35,10 @@ def test_a_learner_is_written_as_its_run_says(gap_run):
     assert label(learner_label(Run(gap_run))) == "Theirs"
     remember_title("theirs", "")
     assert label("theirs") == "Theirs"
+
+
+def test_the_page_does_not_import_a_detector_that_a_run_names(gap_run, tmp_path, monkeypatch):
+    (tmp_path / "received.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert kept_steps(Run(gap_run), ["received:Detector"], [0]) == {}
+    assert "received" not in sys.modules

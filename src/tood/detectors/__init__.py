@@ -13,7 +13,7 @@ from importlib import import_module
 
 from tood.detectors.base import Detector
 from tood.detectors.outputs import FitData, Head, Outputs, Rows
-from tood.detectors.registry import classes, create, names, register, title
+from tood.detectors.registry import classes, create, loadable, names, register, title
 from tood.detectors.search import Search, search
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "Search",
     "classes",
     "create",
+    "loadable",
     "names",
     "register",
     "search",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from tood.detectors.base import Detector
-from tood.errors import UnknownNameError
+from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
 
-__all__ = ["REGISTRY", "classes", "create", "names", "register", "title"]
+__all__ = ["REGISTRY", "classes", "create", "loadable", "names", "register", "title"]
 
 REGISTRY: Registry[type[Detector]] = Registry("detector", "tood.detectors", Detector)
 register = REGISTRY.register
@@ -18,6 +18,18 @@ names = REGISTRY.names
 def classes() -> dict[str, type[Detector]]:
     """Every built-in and registered detector's class by name; what it declares is class data."""
     return dict(REGISTRY.items())
+
+
+def loadable() -> tuple[list[str], dict[str, str]]:
+    """Names of all detectors, and why installed ones that cannot be imported are left out."""
+    kept, left_out = [], {}
+    for name in names():
+        try:
+            REGISTRY.get(name)
+            kept.append(name)
+        except ToodError as error:
+            left_out[name] = str(error)
+    return kept, left_out
 
 
 def create(name: str, **parameters: Any) -> Detector:

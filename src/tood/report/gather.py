@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from tood import detectors
 from tood.arrays import Float64Array, IntArray
 from tood.audit.evidence import distances
 from tood.decision import threshold
@@ -200,9 +201,12 @@ def _task_features(step: Step) -> list[tuple[IntArray, Scores]]:
     return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
 
 
-def kept_steps(run: Run, detectors: Sequence[str], steps: Sequence[int]) -> dict[str, list[StepScores]]:
-    """The scores that were kept at some steps, without detectors of which some are missing or stale."""
-    found: dict[str, list[StepScores]] = {name: [] for name in detectors}
+def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str, list[StepScores]]:
+    """The scores that were kept at some steps, without detectors of which some are missing or stale.
+
+    Also without detectors that are not registered: a run that someone else made must not cause an import.
+    """
+    found: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
     for step in (Step(run, index) for index in steps):
         for name in list(found):
             scored = kept_scores(step, Scorer(name))

@@ -54,12 +54,12 @@ def default_scorers(
         Which logits to score: ``"corrected"``, ``"raw"`` or ``"both"``; by default both if a step of the run has a
         corrected head (BiC), else the only ones.
     """
-    wanted = list(dict.fromkeys(detectors.names() if names is None else names))
+    registered, left_out = detectors.loadable() if names is None else ([], {})
+    wanted = list(dict.fromkeys(registered if names is None else names))
     steps = [Step(run, index) for index in run.steps()]
     if logits is None:
         logits = "both" if any(step.corrected for step in steps) else "corrected"
     scorers: list[Scorer] = []
-    left_out: dict[str, str] = {}
     for which in WHICH[logits]:
         kept = wanted
         for step in steps:
