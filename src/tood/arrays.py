@@ -1,10 +1,11 @@
-"""The door for arrays: NumPy or torch in, the same kind on the same device out.
+"""Conversion of arrays: NumPy, torch, lists or data frames in; results of the same kind on the same device out.
 
-Everything inside computes on NumPy arrays unless it says otherwise. A CPU tensor crosses the door without a copy.
+Computation is done on NumPy arrays unless a module says otherwise. A CPU tensor is converted without a copy.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, Union, cast
 
@@ -24,6 +25,7 @@ __all__ = [
     "IntArray",
     "as_array",
     "back",
+    "finite",
     "floats",
     "indices",
     "is_tensor",
@@ -38,15 +40,15 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
 def is_tensor(x: object) -> TypeGuard[torch.Tensor]:
-    """Is ``x`` a torch tensor? Never imports torch."""
+    """Whether ``x`` is a torch tensor; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
 
 def floats(x: Any, name: str, ndim: int) -> FloatArray:
-    """A NumPy view (or, where it must be, copy) of ``x`` as float32 or float64 with ``ndim`` axes.
+    """A NumPy view (a copy if necessary) of ``x`` as float32 or float64 with ``ndim`` axes.
 
-    Half precision becomes float32, integers float64. Values are not checked here: see each caller.
+    Half precision becomes float32, integers float64. Values are not checked: see :func:`finite`.
     """
     if is_tensor(x):
         tensor = x.detach().cpu()
@@ -63,6 +65,16 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
     if array.ndim != ndim:
         raise ToodError(f"{name}: expected {ndim} axes, found shape {array.shape}")
     return cast(FloatArray, array)
+
+
+def finite(array: FloatArray, name: str) -> FloatArray:
+    """Return ``array`` if it has neither NaN nor infinity, else raise."""
+    flat = array.reshape(-1)
+    # One BLAS pass, several times faster than isfinite; only a sum of squares that overflows needs the second test.
+    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        raise ToodError(f"{name}: expected finite numbers, found {array[place]} at {place}")
+    return array
 
 
 def indices(x: Any, name: str, length: int | None = None) -> IntArray:
@@ -88,7 +100,7 @@ def as_array(x: Any, name: str = "logits") -> Any:
 
 
 def label_columns(labels: Any, columns: int, length: int) -> IntArray:
-    """Labels, once each is known to be a logit column."""
+    """Labels as logit columns; raise if one is not a column."""
     found = indices(labels, "labels", length=length)
     outside = (found < 0) | (found >= columns)
     if outside.any():

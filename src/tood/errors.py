@@ -1,4 +1,4 @@
-"""Errors: one base class, and messages that name the argument, what was found and what was expected."""
+"""Errors: one base class; messages name the argument, what was found and what was expected."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class ToodError(ValueError):
 
 
 class NotFittedError(ToodError, AttributeError):
-    """Something that must be fitted first was asked for a result."""
+    """A result was requested before ``fit``."""
 
 
 class UnknownNameError(ToodError):
-    """A name that is not registered; the message offers the nearest known one."""
+    """Unknown name; the message suggests the nearest known one."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         known = sorted(known)
@@ -27,7 +27,7 @@ class UnknownNameError(ToodError):
 
 
 class MissingDependencyError(ToodError, ImportError):
-    """An optional package is absent; the message is the command that installs it."""
+    """An optional package is missing; the message has the command that installs it."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f'{purpose} needs {package}: pip install "tood[{extra}]"')

@@ -1,4 +1,4 @@
-"""Which logit columns each task introduced."""
+"""Partition of the logit columns into tasks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Partition"]
 
 
 class Layout(NamedTuple):
-    """How to lay the columns out so that every segmented reduction is a plain reshape.
+    """Order of the columns in which every reduction per task is a plain reshape.
 
     ``order`` sorts the columns by (task size, task); ``groups`` then holds, for each distinct size, where its columns
     start, that size, and which tasks they belong to.
@@ -162,7 +162,7 @@ class Partition:
 
     @cached_property
     def layout(self) -> Layout:
-        """How the energies lay the columns out; computed once."""
+        """Column order for computing energies; computed once."""
         sizes = np.array([len(task) for task in self.tasks])
         ranked = np.argsort(sizes, kind="stable")
         order = np.concatenate([np.asarray(self.tasks[t], dtype=np.int64) for t in ranked])

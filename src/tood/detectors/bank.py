@@ -1,4 +1,4 @@
-"""Detectors that keep fit features and look for the nearest of them."""
+"""Nearest-neighbour detectors: they keep fit features and search the nearest ones."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
 
 
 class Sample:
-    """The rows of a seeded, class-balanced sample, whatever order and chunks they come in.
+    """Seeded, class-balanced sample of rows that does not depend on their order or chunks.
 
-    Each row draws its lot from its own content: a random linear hash of its bits. Of each class the lowest lots stay,
-    as many as its quota.
+    The contract of ``fit`` needs that (:func:`tood.testing.check_detector`), so a row's rank in the draw is a hash of
+    its own content: a random linear function of its bits. Of each class, the rows with the lowest hashes stay.
     """
 
     def __init__(self, quotas: IntArray, seed: int) -> None:
@@ -59,7 +59,7 @@ class Sample:
 
 
 def quotas(counts: IntArray, size: int) -> IntArray:
-    """How many of each class make a sample of ``size``: the same number, or all where a class has fewer."""
+    """Number of samples per class for a total of ``size``: equal, or all samples of a class that has fewer."""
     low, high = 0, int(counts.max())
     while low < high:  # the highest level that does not exceed the size
         middle = (low + high + 1) // 2
@@ -95,8 +95,9 @@ def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
 def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
     """``[n, k]``, unordered: the k largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``.
 
-    Exact. The products of a query are laid in √(N/k) rows; the k largest of all lie in those k columns whose maxima are
-    largest, so only these are searched, and finding them costs one pass of maxima.
+    Exact. The products of a query are laid out in √(N/k) rows; the k largest of all lie in the k columns with the
+    largest maxima, so only those columns are searched. At 50,000 rows of 64 features this takes two thirds of the time
+    of one ``np.partition`` (``benchmarks/detectors.py``, knn); below 5,000 rows the difference is milliseconds.
     """
     size = len(bank)
     out = np.empty((len(queries), k), dtype=queries.dtype)
@@ -228,8 +229,8 @@ class KNN(_Neighbours):
 class NNGuide(_Neighbours):
     """Energy times the mean similarity to the most similar fit features, each weighted by its own energy.
 
-    The bank is a seeded sample balanced over classes. (OpenOOD takes the first batches of the loader, which in a
-    class-incremental stream are all of one task.)
+    The bank is a seeded sample balanced over classes. (OpenOOD takes the first batches of the loader; in the TOOD
+    authors' runs the loader is not shuffled and starts with task 0, so their bank holds the first task only.)
 
     Parameters
     ----------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray, floats, label_columns
+from tood.arrays import FloatArray, IntArray, finite, floats, label_columns
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -89,16 +88,6 @@ class Rows(NamedTuple):
     def classes(self) -> IntArray:
         """``[n]``: the label of each row; the predicted class if a detector does not need labels and has none."""
         return self.logits.argmax(axis=1) if self.labels is None else self.labels
-
-
-def finite(array: FloatArray, name: str) -> FloatArray:
-    """Return ``array`` if it has neither NaN nor infinity, else raise."""
-    flat = array.reshape(-1)
-    # One BLAS pass, several times faster than isfinite; only a sum of squares that overflows needs the second test.
-    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
-        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
-        raise ToodError(f"{name}: expected finite numbers, found {array[place]} at {place}")
-    return array
 
 
 def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -106,7 +105,6 @@ class ReAct(_Shaper):
     citation = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021"
     grid: ClassVar[Grid] = {"percentile": (85, 90, 95, 99)}
     refit = frozenset({"percentile"})
-    passes = 4
 
     high_: float
 
@@ -117,7 +115,7 @@ class ReAct(_Shaper):
         self._number("percentile", 0, 100)
 
     def _fit(self, data: FitData) -> None:
-        (self.high_,) = percentiles(_Activations(data), [self.percentile])
+        (self.high_,) = percentiles((rows.features for rows in data), [self.percentile])
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
         return prepared.energy(np.minimum(rows.features, self.high_))
@@ -143,7 +141,6 @@ class VRA(_Shaper):
     citation = "Xu et al., VRA: Variational Rectified Activation for Out-of-distribution Detection, NeurIPS 2023"
     grid: ClassVar[Grid] = {"high": (85, 90, 95, 99), "low": (1, 5, 10, 15)}
     refit = frozenset({"high", "low"})
-    passes = 4
 
     low_: float
     high_: float
@@ -159,7 +156,7 @@ class VRA(_Shaper):
         self._one_of("below", ("clip", "zero"))
 
     def _fit(self, data: FitData) -> None:
-        self.low_, self.high_ = percentiles(_Activations(data), [self.low, self.high])
+        self.low_, self.high_ = percentiles((rows.features for rows in data), [self.low, self.high])
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
         features, low, high = rows.features, self.low_, self.high_
@@ -272,13 +269,3 @@ def largest(features: FloatArray, kept: int) -> npt.NDArray[np.bool_]:
         above = mask[tied] & ~equal
         mask[tied] = above | (equal & (np.cumsum(equal, axis=1) <= kept - above.sum(axis=1, keepdims=True)))
     return mask
-
-
-class _Activations:
-    """All features of the fit set, block by block, as often as they are asked for."""
-
-    def __init__(self, data: FitData) -> None:
-        self.data = data
-
-    def __iter__(self) -> Iterator[FloatArray]:
-        return (rows.features for rows in self.data)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.detectors.outputs import FitData, finite
+from tood.arrays import Float64Array, FloatArray, IntArray, finite
+from tood.detectors.outputs import FitData
 
 FEW = 256  # rows summed in their own precision
-PIECE = 1 << 17  # numbers counted at a time, so that what is made of them stays in the cache
 
 
 def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Array:
@@ -148,60 +147,7 @@ class Moments:
 
 
 def percentiles(blocks: Iterable[FloatArray], wanted: Sequence[float]) -> list[float]:
-    """Exact percentiles (0 to 100, linear interpolation) of all numbers in blocks that can be read again and again.
-
-    Selection by radix: the bits of a float, with the sign folded in, sort as the numbers do. Each reading of the blocks
-    counts the next 16 bits of those that share the bits found so far, so memory is a few histograms however many
-    numbers there are, and counts do not depend on their order.
-    """
-    counts, dtype = _histograms(blocks, {0}, level=0)
-    positions = np.asarray(wanted) / 100 * (counts[0].sum() - 1)
-    left = np.concatenate([np.floor(positions), np.ceil(positions)]).astype(np.int64)  # ranks among those in question
-    found = [0] * len(left)  # the leading bits of the number at each rank
-    for level in range(1, dtype.itemsize // 2 + 1):
-        for i, bits in enumerate(found):
-            below = np.cumsum(counts[bits])
-            digit = int(np.searchsorted(below, left[i], side="right"))
-            left[i] -= below[digit - 1] if digit else 0
-            found[i] = bits << 16 | digit
-        if level < dtype.itemsize // 2:
-            counts, _ = _histograms(blocks, set(found), level)
-    lower, upper = np.split(_numbers(found, dtype).astype(np.float64), 2)
-    result: list[float] = (lower + (positions - np.floor(positions)) * (upper - lower)).tolist()
-    return result
-
-
-def _histograms(
-    blocks: Iterable[FloatArray], prefixes: set[int], level: int
-) -> tuple[dict[int, IntArray], np.dtype[Any]]:
-    """How often each 16-bit digit at a level follows each prefix; and the precision, that of the first block."""
-    counts = {prefix: np.zeros(1 << 16, dtype=np.int64) for prefix in prefixes}
-    dtype: np.dtype[Any] | None = None
-    for block in blocks:
-        dtype = dtype or block.dtype
-        numbers = block.astype(dtype, copy=False).reshape(-1)
-        for start in range(0, len(numbers), PIECE):
-            keys = _keys(numbers[start : start + PIECE])
-            digits = keys >> keys.dtype.type(8 * dtype.itemsize - 16 * (level + 1))  # with everything above them
-            for prefix, histogram in counts.items():
-                chosen = digits if level == 0 else digits[digits >> keys.dtype.type(16) == prefix]
-                histogram += np.bincount((chosen & keys.dtype.type(0xFFFF)).astype(np.intp), minlength=1 << 16)
-    assert dtype is not None
-    return counts, dtype
-
-
-def _keys(block: FloatArray) -> npt.NDArray[Any]:
-    """Whole numbers that sort as the floats do: flip the sign bit of the positive, every bit of the negative."""
-    bits = np.ascontiguousarray(block).view(f"i{block.itemsize}")
-    flip = (bits >> (8 * block.itemsize - 1)).view(f"u{block.itemsize}")  # all ones where negative
-    flip |= flip.dtype.type(1 << (8 * block.itemsize - 1))
-    flip ^= bits.view(flip.dtype)
-    return flip
-
-
-def _numbers(keys: Sequence[int], dtype: np.dtype[Any]) -> FloatArray:
-    """The inverse of :func:`_keys`."""
-    array = np.array(keys, dtype=f"u{dtype.itemsize}")
-    sign = array.dtype.type(1 << (8 * dtype.itemsize - 1))
-    result: FloatArray = np.where(array & sign, array ^ sign, ~array).view(dtype)
+    """Exact percentiles (0 to 100, linear interpolation) of all numbers in the blocks; holds one copy of them."""
+    numbers = np.concatenate([block.reshape(-1) for block in blocks])
+    result: list[float] = np.percentile(numbers, wanted, overwrite_input=True).tolist()
     return result

@@ -1,4 +1,4 @@
-"""How well scores tell ID from OOD samples: five metrics from one sort.
+"""Metrics of OOD detection: AUROC, two FPRs and two AUPRs from one sort.
 
 A score is higher for ID. Every metric is a ratio, or a mean of ratios, of whole numbers counted in the two sorted
 score arrays, so ties are exact and no threshold grid is involved. Scores of different precision are compared exactly.

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tood.arrays import Array, ArrayT, Float64Array, back, floats
+from tood.arrays import Array, ArrayT, Float64Array, back, finite, floats
 from tood.calibration import own_energies, task_of_labels
 from tood.energy import check_columns
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
@@ -189,13 +189,10 @@ def correlation(x: Any, y: Any) -> tuple[float, float]:
 
 
 def _features(features: Any, name: str) -> Float64Array:
-    array = floats(features, name, ndim=2).astype(np.float64, copy=False)
+    array = finite(floats(features, name, ndim=2).astype(np.float64, copy=False), name)
     if array.size == 0:
         raise ToodError(f"{name}: expected features [samples, D], found shape {array.shape}")
-    if not np.isfinite(array).all():
-        row, column = np.argwhere(~np.isfinite(array))[0]
-        raise ToodError(f"{name}: expected finite features, found {array[row, column]} in row {row}, column {column}")
-    return array
+    return array  # type: ignore[return-value]
 
 
 def _centred(features: Any, name: str) -> Float64Array:

@@ -1,4 +1,4 @@
-"""What is computed from a metric along a stream: averages, forgetting, groups of OOD sets, seeds."""
+"""Trajectory of a metric along a stream: averages, forgetting, groups of OOD sets, seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Definition: TypeAlias = Literal["at_learning", "peak"]
 
 
 class Trajectory:
-    """The values of one metric at each step, for each task seen, against each OOD set.
+    """Values of one metric per step, per task seen and per OOD set.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class Trajectory:
         return means
 
     def by_step(self) -> Float64Array:
-        """``[T]``: at each step, the mean over the tasks seen."""
+        """``[T]``: per step, the mean over the tasks seen."""
         means: Float64Array = np.nanmean(self.mean(), axis=1)
         return means
 
@@ -69,16 +69,17 @@ class Trajectory:
         return float(self.by_step().mean())
 
     def forgetting(self, definition: Definition = "at_learning") -> Float64Array:
-        """``[T-1]``: what each task but the last has lost at the final step.
+        """``[T-1]``: the loss of each task but the last at the final step.
 
         Parameters
         ----------
         definition:
-            ``"at_learning"``: D_i, the value at the task's own step minus the final one (the paper's text).
-            ``"peak"``: the largest value at any step from its own to the last but one, minus the final one (the form
-            of Eq. acc_forgetting, and what the authors' code computes for detection too).
+            ``"at_learning"``: D_i, the value at the task's own step minus the final one. The paper's text says so, and
+            the authors' code computes it, although it calls it "peak".
+            ``"peak"``: the largest value at any step from the task's own to the last but one, minus the final one (the
+            form of Eq. acc_forgetting).
 
-        With a metric where lower is better, such as an FPR, a loss comes out negative and ``"peak"`` has no meaning.
+        If lower is better, as for an FPR, a loss comes out negative and ``"peak"`` has no meaning.
         """
         if definition not in get_args(Definition):
             raise UnknownNameError("definition", definition, get_args(Definition))
@@ -95,7 +96,7 @@ class Trajectory:
         return float(forgetting.mean()) if len(forgetting) else 0.0
 
     def group(self, name: str) -> Trajectory:
-        """The trajectory against the OOD sets of one group alone."""
+        """Trajectory against the OOD sets of one group."""
         groups = self._groups()
         if name not in groups:
             raise UnknownNameError("group", name, set(groups))
@@ -107,7 +108,7 @@ class Trajectory:
 
     def _groups(self) -> tuple[str, ...]:
         if self.groups is None:
-            raise ToodError("groups: expected the group of each OOD set, found none; give Trajectory(values, groups)")
+            raise ToodError("groups: expected the group of each OOD set, found none; pass Trajectory(values, groups)")
         return self.groups
 
     def __len__(self) -> int:
