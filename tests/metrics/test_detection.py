@@ -203,7 +203,7 @@ def test_bad_method():
         ([0, 1], 1, "found 0 to 1"),
         ([-1, 0], None, "found -1 to 0"),
         ([0], None, "2 entries"),
-        ([0.0, 1.0], None, "whole numbers"),
+        ([0.0, 1.5], None, "whole numbers"),
     ],
 )
 def test_bad_tasks(tasks, num_tasks, found):

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
-from tood.detectors.outputs import finite
 from tood.errors import ToodError
 from tood.files import read_npz, write_npz
 from tood.runs.directory import Arrays, PathLike, Run
