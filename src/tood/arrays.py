@@ -71,7 +71,9 @@ def finite(array: FloatArray, name: str) -> FloatArray:
     """Return ``array`` if it has neither NaN nor infinity, else raise."""
     flat = array.reshape(-1)
     # One BLAS pass, several times faster than isfinite; only a sum of squares that overflows needs the second test.
-    if not math.isfinite(np.dot(flat, flat)) and not np.isfinite(array).all():
+    with np.errstate(over="ignore"):
+        surely = math.isfinite(np.dot(flat, flat))
+    if not surely and not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         raise ToodError(f"{name}: expected finite numbers, found {array[place]} at {place}")
     return array

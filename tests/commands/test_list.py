@@ -44,11 +44,22 @@ def test_installed_detectors_are_listed_and_a_broken_one_is_one_clear_line(insta
     assert " theirs gone\n" in run().stdout
 
 
+def test_learners_say_what_they_declare():
+    text = run("learners").stdout
+    for name, learner in learners.classes().items():
+        assert f"{name}: {learner.title}\n" in text
+        assert learner.citation in text
+    assert "presets (" in run("presets").stdout
+    shown = {entry["name"]: entry for entry in json.loads(run("learners", "--json").stdout)["learners"]}
+    assert list(shown) == learners.names()
+    assert "memory" in shown["icarl"]["parameters"] and "epochs" not in shown["icarl"]["parameters"]
+
+
 def test_everything_at_once_with_counts():
     text = run().stdout
     for kind, module in (("detectors", detectors), ("learners", learners), ("streams", streams), ("networks", models)):
         assert f"{kind} ({len(module.names())}): {' '.join(module.names())}" in text
-    assert set(json.loads(run("--json").stdout)) == {"detectors", "learners", "streams", "networks"}
+    assert set(json.loads(run("--json").stdout)) == {"detectors", "learners", "streams", "networks", "presets"}
 
 
 def test_a_missing_package_is_one_clear_line(monkeypatch):

@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from tood.errors import ToodError
+from tood.registry import Registry
 
 __all__ = ["command", "markdown_table"]
 
 MODULES = {"detectors": "detectors", "learners": "learners", "streams": "streams", "networks": "models"}
+KINDS = (*MODULES, "presets")
 FITTED = {"none": "not fitted", "fit": "fitted on the fit set", "calibration": "fitted on the calibration set"}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(list(MODULES)), required=False)
+@click.argument("kind", type=click.Choice(KINDS), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--markdown", is_flag=True, help="Print the detectors as a Markdown table.")
 def command(kind: str | None, as_json: bool, markdown: bool) -> None:
-    """List detectors, learners, streams and networks; only one KIND if given.
+    """List detectors, learners, streams, networks and presets; only one KIND if given.
 
     Installed packages that offer any of these (entry points tood.detectors, tood.learners, tood.streams) are included.
-    Per detector: its title, what it needs, the set it is fitted on, its hyper-parameters with defaults and the values
-    that a search tries, and the citation.
+    With KIND detectors or learners: title, what it needs, settings with their defaults, and the citation.
 
     Example: tood list detectors
     """
     if markdown:
         click.echo(markdown_table())
         return
-    names = {name: listed for name in ([kind] if kind else MODULES) if (listed := _names(name)) is not None}
+    names = {name: listed for name in ([kind] if kind else KINDS) if (listed := _names(name)) is not None}
     if as_json:
-        shown: dict[str, Any] = dict(names)
-        if "detectors" in names:
-            shown["detectors"] = _declarations()
+        shown: dict[str, Any] = {name: _declarations(name) or listed for name, listed in names.items()}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
-    elif kind == "detectors":
-        click.echo("\n\n".join(map(_described, _declarations())))
+    elif kind in names and (declared := _declarations(kind or "")):
+        click.echo("\n\n".join(map(_described, declared)))
     else:
         for name, listed in names.items():
             click.echo(f"{name} ({len(listed)}): {' '.join(listed)}")
@@ -48,46 +49,62 @@ def command(kind: str | None, as_json: bool, markdown: bool) -> None:
 def _names(kind: str) -> list[str] | None:
     """The names of a kind; None, and a line on stderr, if a package is missing."""
     try:
-        names: list[str] = importlib.import_module(f"tood.{MODULES[kind]}").names()
+        if kind == "presets":
+            return importlib.import_module("tood.learners").presets()  # type: ignore[no-any-return]
+        return importlib.import_module(f"tood.{MODULES[kind]}").names()  # type: ignore[no-any-return]
     except ImportError as error:
         click.echo(f"{kind}: {error}", err=True)
         return None
-    return names
 
 
-def _declarations() -> list[dict[str, Any]]:
-    """What each detector declares; for an installed one that cannot be imported, the error."""
-    from tood.detectors.registry import REGISTRY
+def _declarations(kind: str) -> list[dict[str, Any]]:
+    """What each detector or learner declares; for an installed one that cannot be imported, the error."""
+    if kind == "detectors":
+        from tood.detectors.registry import REGISTRY as DETECTORS
 
-    declared: list[dict[str, Any]] = []
-    for name in REGISTRY.names():
-        try:
-            detector = REGISTRY.get(name)
-        except ToodError as error:
-            declared.append({"name": name, "error": str(error)})
-            continue
-        parameters = {
-            parameter: {"default": value.default, "grid": list(value.grid)}
-            for parameter, value in detector.parameters.items()
-        }
-        declared.append(
-            {
-                "name": name,
-                "title": detector.title or name,
-                "summary": (detector.__doc__ or "").partition("\n")[0].replace("``", ""),
-                "needs": sorted(detector.needs),
-                "fits_on": detector.fits_on,
-                "parameters": parameters,
-                "citation": detector.citation,
-            }
-        )
-    return declared
+        return [_declared(DETECTORS, name, _detector) for name in DETECTORS.names()]
+    if kind == "learners":
+        from tood.learners.registry import LEARNERS
+
+        return [_declared(LEARNERS, name, _learner) for name in sorted(LEARNERS.names())]
+    return []
+
+
+def _declared(registry: Registry[Any], name: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        item = registry.get(name)
+    except ToodError as error:
+        return {"name": name, "error": str(error)}
+    summary = (item.__doc__ or "").partition("\n")[0].replace("``", "")
+    return {
+        "name": name,
+        "title": item.title or name,
+        "summary": summary,
+        **describe(item),
+        "citation": item.citation,
+    }
+
+
+def _detector(detector: Any) -> dict[str, Any]:
+    parameters = {
+        name: {"default": parameter.default, "grid": list(parameter.grid)}
+        for name, parameter in detector.parameters.items()
+    }
+    return {"needs": sorted(detector.needs), "fits_on": detector.fits_on, "parameters": parameters}
+
+
+def _learner(learner: Any) -> dict[str, Any]:
+    from tood.learners.settings import Settings, settings_class
+
+    common = {field.name for field in dataclasses.fields(Settings)}
+    own = [field for field in dataclasses.fields(settings_class(learner)) if field.name not in common]
+    return {"parameters": {field.name: {"default": field.default, "grid": []} for field in own}}
 
 
 def markdown_table() -> str:
     """The detectors as a Markdown table, for the documentation."""
     rows = ["| name | title | score | needs | fitted on | settings | citation |", f"|{' --- |' * 7}"]
-    for d in _declarations():
+    for d in _declarations("detectors"):
         if "error" not in d:
             settings = ", ".join(f"`{name}={parameter['default']}`" for name, parameter in d["parameters"].items())
             fitted = FITTED[d["fits_on"]].removeprefix("fitted on the ")
@@ -97,16 +114,17 @@ def markdown_table() -> str:
 
 
 def _described(declared: dict[str, Any]) -> str:
-    """A few lines about one detector."""
+    """A few lines about one detector or learner."""
     if "error" in declared:
         return f"{declared['name']}: not available\n    {declared['error']}"
     lines = [
         f"{declared['name']}: {declared['title']}",
         f"    {declared['summary']}",
-        f"    needs {', '.join(declared['needs'])}; {FITTED[declared['fits_on']]}",
     ]
+    if "needs" in declared:
+        lines.append(f"    needs {', '.join(declared['needs'])}; {FITTED[declared['fits_on']]}")
     for name, parameter in declared["parameters"].items():
         grid = parameter["grid"]
         tried = ", ".join(map(str, grid[:8])) + (f", … ({len(grid)})" if len(grid) > 8 else "")
         lines.append(f"    {name} = {parameter['default']}" + (f"   [{tried}]" if grid else ""))
-    return "\n".join([*lines, f"    {declared['citation']}"])
+    return "\n".join([*lines, *([f"    {declared['citation']}"] if declared["citation"] else [])])

@@ -77,15 +77,14 @@ RULES: Rules[Case] = Rules()
 
 
 @RULES.rule(
-    "The class declares name, title and citation, and has a one-line summary.",
+    "The class declares name and title, and has a one-line summary.",
     "Set them as class attributes; see tood.learners.Learner for what each one means.",
 )
 def _declared(case: Case) -> str | None:
     cls = case.learner
     checks = {
         "name": bool(re.fullmatch(r"[a-z0-9_]+", cls.name)),
-        "title": bool(getattr(cls, "title", "")),
-        "citation": bool(getattr(cls, "citation", "")),
+        "title": bool(cls.title),
         "__doc__": bool(re.fullmatch(r"\S.*\.", (cls.__doc__ or "").partition("\n")[0])),
     }
     wrong = [name for name, right in checks.items() if not right]
