@@ -8,7 +8,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
-from tood.detectors.distance import FEATURES_AND_LABELS, whiten
+from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.statistics import Moments
@@ -103,9 +103,11 @@ class GMM(Detector):
         return Components(self.means_, whitening, constants)
 
     def _score(self, rows: Rows, prepared: Components) -> FloatArray:
+        if len(prepared.whitening) == 1:  # one product for all classes
+            own, other = Means.of(prepared.means, prepared.whitening[0]).squared(rows.features)
+            return logsumexp(prepared.constants - 0.5 * (own[:, None] + other))
         logs = np.empty((len(rows.features), len(prepared.means)))
-        shared = len(prepared.whitening) == 1
         for k, mean in enumerate(prepared.means):
-            y = (rows.features - mean) @ prepared.whitening[0 if shared else k]
+            y = (rows.features - mean) @ prepared.whitening[k]
             logs[:, k] = prepared.constants[k] - 0.5 * np.einsum("nd,nd->n", y, y)
         return logsumexp(logs)
