@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import IntArray
 from tood.audit.bootstrap import Estimate
 from tood.audit.evidence import Evidence, Gap
 from tood.checks import looks_like_log_probabilities
