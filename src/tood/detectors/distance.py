@@ -1,4 +1,4 @@
-"""Detectors that measure how far a feature lies from where the fit features were.
+"""Distance-based detectors: Mahalanobis distances and ViM.
 
 Distances to class means are float64: one product of the centred features with a whitening matrix, one with the means.
 """

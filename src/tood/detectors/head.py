@@ -49,7 +49,7 @@ class FDBD(Detector):
         self.mean_ = mean_feature(data)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
-        """``[C, C]``: 1 / ‖w_c - w_d‖, 0 where they are equal; and the point that features are measured from."""
+        """``[C, C]``: 1 / ‖w_c - w_d‖, 0 if they are equal; and the point that features are measured from."""
         weight = self.weight_.astype(np.float64)
         gram = weight @ weight.T
         sizes = np.add.outer(gram.diagonal(), gram.diagonal())

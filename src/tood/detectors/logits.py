@@ -92,7 +92,7 @@ class GEN(Detector):
     gamma:
         γ > 0; small values raise small probabilities.
     m:
-        How many of the largest probabilities count; all, where there are no more.
+        Number of largest probabilities that count; all if there are fewer.
     """
 
     name = "gen"

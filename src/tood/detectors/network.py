@@ -36,7 +36,7 @@ def _undisturbed(network: Any) -> Iterator[None]:
 
 
 def _batches(network: Any, inputs: Any) -> Iterator[torch.Tensor]:
-    """Inputs as leaf tensors where the network lives, some at a time."""
+    """Inputs as leaf tensors on the network's device, in batches."""
     import torch
 
     parameter = next(iter(network.parameters()), torch.zeros(()))
@@ -131,7 +131,7 @@ class AdaScale(_Networked):
     ``r = Σ relu(z) / Σ_{top D - round(D·p/100)} relu(z)``, variant ``a`` scores the energy of ``head(z · e^r)``, ``l``
     that of ``head(z) · r²``. A feature without a positive part has r = 1, its lower bound.
 
-    Where k1, k2 or the number of input elements round down to none, one is used, with a warning: in 64 dimensions k2 =
+    If k1, k2 or the number of input elements rounds down to zero, one is used, with a warning: in 64 dimensions k2 =
     1 % would silently drop the reaction.
 
     Parameters

@@ -181,7 +181,7 @@ class ASH(_Shaper):
     variant:
         ``"b"``, ``"s"`` or ``"p"``.
     percentile:
-        How much is pruned, 0 to 100; where nothing would be left, one activation is kept, with a warning.
+        How much is pruned, 0 to 100; if nothing would be left, one activation is kept, with a warning.
     """
 
     name = "ash"
@@ -224,7 +224,7 @@ class SCALE(_Shaper):
     Parameters
     ----------
     percentile:
-        How much s2 leaves out, 0 to 100; where nothing would be left, one activation is kept, with a warning.
+        How much s2 leaves out, 0 to 100; if nothing would be left, one activation is kept, with a warning.
     """
 
     name = "scale"
@@ -249,7 +249,7 @@ class SCALE(_Shaper):
 
 
 def sum_ratio(features: FloatArray, kept: int) -> FloatArray:
-    """``[n]``: the sum of the positive part over the sum of its ``kept`` largest; 1 where there is none."""
+    """``[n]``: the sum of the positive part over the sum of its ``kept`` largest; 1 if there is none."""
     positive = np.maximum(features, 0)
     dimensions = features.shape[1]
     top = np.partition(positive, dimensions - kept, axis=1)[:, dimensions - kept :] if kept < dimensions else positive

@@ -229,7 +229,7 @@ class _Comparison:
     """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
 
     With ID positive, the threshold at an ID sample takes in everything not below it; with OOD positive, the threshold
-    at an OOD sample takes in everything not above it. ``ood_rank`` may be given where it is known already.
+    at an OOD sample takes in everything not above it. ``ood_rank`` may be given if it is known already.
     """
 
     def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
@@ -311,7 +311,7 @@ def _ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float64]:
-    """The precision of each set of positives and negatives taken in; 1 where the set is empty.
+    """The precision of each set of positives and negatives taken in; 1 if the set is empty.
 
     The step-wise area is the mean over positives of the precision at their threshold. The trapezoid's other end is the
     threshold before it, which takes in what lies strictly beyond: nothing, at the curve's start, where precision is 1.

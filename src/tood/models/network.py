@@ -23,7 +23,7 @@ KIND = "tood-network"
 
 
 class Network(nn.Module):
-    """``network(x)`` is what the learner answers with: every correction of logits lives in :attr:`head`.
+    """Backbone and linear head; ``network(x)`` returns logits, with every correction inside :attr:`head`.
 
     Parameters
     ----------
