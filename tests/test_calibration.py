@@ -334,8 +334,8 @@ def test_files_that_are_not_calibrators(tmp_path):
     path.write_bytes(whole.replace(b'format\\": 2', b'format\\": 9'))
     with pytest.raises(ToodError, match="newer"):
         TOOD.load(path)
-    path.write_bytes(whole.replace(b"robust_anchor", b"robust_ankers"))
-    with pytest.raises(ToodError, match="not a usable calibrator: unknown variant"):
+    path.write_bytes(whole.replace(b"shrinkage", b"shrinkaje"))
+    with pytest.raises(ToodError, match="damaged: its content does not match its digest"):
         TOOD.load(path)
 
 
