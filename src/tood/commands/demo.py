@@ -70,7 +70,7 @@ def _in_words(summaries: Mapping[Key, Summary]) -> Iterator[str]:
     """One line per learner: its accuracy, what energy lost along the stream, and what TOOD changes."""
     figure = {(key.learner, key.detector, key.metric): value.mean for key, value in summaries.items()}
     for name in LEARNERS:
-        plain, repaired = (figure[name, detector, "avg_auroc"] for detector in ("energy", "tood_robust_anchor"))
+        plain, repaired = (figure[name, detector, "avg_auroc"] for detector in ("energy", "tood_shrinkage"))
         yield (
             f"{name:>9}: accuracy {figure[name, '-', 'avg_cil_acc']:.1f} %; energy lost "
             f"{figure[name, 'energy', 'd_avg']:.1f} points of AUROC per task by the last step; "

@@ -62,7 +62,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         tasks: Any,
         ood: Mapping[str, Any],
         calibration: Any | Callable[[Any], Any] = None,
-        variant: Any = "robust_anchor",
+        variant: Any = "shrinkage",
         margin: float = 0.5,
     ) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
     """
 
     def __init__(
-        self, detector: AnyDetector = "tood_robust_anchor", tasks: Any = None, fit_on: str = "train", config: Any = None
+        self, detector: AnyDetector = "tood_shrinkage", tasks: Any = None, fit_on: str = "train", config: Any = None
     ) -> None:
         super().__init__(config)
         self.adapted = Adapted(detector, tasks)

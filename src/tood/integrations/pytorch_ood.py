@@ -73,7 +73,7 @@ class LogitsDetector(_Common, api.LogitsDetector):  # type: ignore[misc]
     def __init__(
         self,
         model: Callable[[torch.Tensor], torch.Tensor] | None,
-        detector: AnyDetector = "tood_robust_anchor",
+        detector: AnyDetector = "tood_shrinkage",
         tasks: Any = None,
     ) -> None:
         super().__init__()

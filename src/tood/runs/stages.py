@@ -42,6 +42,7 @@ __all__ = ["build", "run"]
 
 Say = Callable[[str], object]
 OnStep = Callable[[int, Sequence[Row]], object]
+DEFAULT_TOOD = "tood_shrinkage"  # the detector of TOOD's default variant
 
 
 def run(
@@ -231,7 +232,7 @@ def _evaluate(
 def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
     """Accuracy, (near + far) / 2 of the AUROC of energy and TOOD, and what the learner computed."""
     yield f"accuracy {100 * next(row.value for row in rows if row.metric == 'accuracy' and row.task is None):.1f}"
-    for detector, label in (("energy", "energy AUROC"), ("tood_robust_anchor", "TOOD AUROC")):
+    for detector, label in (("energy", "energy AUROC"), (DEFAULT_TOOD, "TOOD AUROC")):
         for settings, suffix in (("", ""), (RAW, " (raw logits)")):
             cells = [
                 row
