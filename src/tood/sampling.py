@@ -38,7 +38,7 @@ def draw_by_class(
     Examples
     --------
     >>> draw_by_class(np.arange(6), np.array([0, 0, 0, 1, 1, 1]), 1, random=(0,)).tolist()
-    [2, 3]
+    [2, 5]
     """
     rows = indices(rows, "rows")
     labels = indices(labels, "labels", len(rows))

@@ -181,4 +181,4 @@ def test_the_state_of_vim_does_not_grow_with_the_fit_set(tmp_path):
         detector = detectors.create("vim", dim=6).fit(Outputs(many @ weight.T + bias, many), head=Head(weight, bias))
         detector.save(tmp_path / "vim")
         sizes.append((tmp_path / "vim").stat().st_size)
-    assert sizes[0] == sizes[1] < 3000
+    assert max(sizes) < 3000 and abs(sizes[0] - sizes[1]) <= 16  # the header names the digits of a count

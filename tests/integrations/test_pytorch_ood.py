@@ -25,7 +25,7 @@ def test_the_ranking_is_that_of_the_calibrator_reversed(world, loaders, pytorch_
     cal = TOOD(world.tasks).fit(logits_of(world, world.cal[0]), world.cal[1])
     expected = cal.score(logits_of(world, world.test[0]))
     by_loader = pytorch_ood.LogitsDetector(world.net, TOOD(world.tasks)).fit(loaders[0])
-    by_name = pytorch_ood.LogitsDetector(world.net, "tood_robust_anchor", world.tasks).fit(loaders[0])
+    by_name = pytorch_ood.LogitsDetector(world.net, "tood_shrinkage", world.tasks).fit(loaders[0])
     for detector in (by_loader, by_name, pytorch_ood.LogitsDetector(world.net, cal)):
         scores = torch.cat([detector(x) for x, _ in loaders[1]])
         np.testing.assert_array_equal(rankdata(scores), rankdata(-expected))

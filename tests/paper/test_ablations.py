@@ -96,7 +96,7 @@ def test_sources_are_the_stored_calibration_sets(ablated, shared_run, source):
 def test_singletons_are_the_split_partition(ablated, shared_run):
     def split(step):
         calibration = step.calibration()
-        calibrator = TOOD(step.partition.split(2)).fit(calibration.logits, calibration.labels)
+        calibrator = TOOD(step.partition.split(2), "robust_anchor").fit(calibration.logits, calibration.labels)
         return lambda outputs: calibrator.score(outputs.logits)
 
     by_hand = average_by_hand(Run(shared_run), split)

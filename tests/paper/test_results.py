@@ -19,6 +19,7 @@ from tood.report.appearance import label
 from tood.report.gather import Measured
 from tood.report.summary import Key, Summary
 from tood.runs import Run
+from tood.runs.identity import RunIdentity
 from tood.runs.metrics_file import load_metrics, save_metrics
 
 VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
@@ -373,7 +374,8 @@ def test_a_correlation_is_judged_by_its_interval():
             {"learner": str(i), "drift": 0.1 * i, "d_avg": f, "f_avg": f, "old_accuracy": 0.0, "gain": 0.0}
             for i, f in enumerate(forgetting)
         ]
-        run = SimpleNamespace(stream="cifar10", learner="x", manifest={})
+        identity = RunIdentity("cifar10", "x")
+        run = SimpleNamespace(stream="cifar10", learner="x", manifest={}, identity=identity)
         own = [Collected(run, None, "", point, {}) for point in points]
         return next(claim for claim in mechanism_claims(own) if part in claim.text).holds
 

@@ -77,7 +77,7 @@ def test_figures_equal_scikit_learn_on_the_files(shared_run, measured, step, tas
 def test_tood_figure_equals_the_calibrator_on_the_files(shared_run, measured):
     order = Run(shared_run).partition.tasks
     test, ood, calibration = (npz(shared_run, 3, name) for name in ("test", "ood/far_a", "calibration"))
-    cal = TOOD(order).fit(calibration["logits"], calibration["labels"])
+    cal = TOOD(order, "robust_anchor").fit(calibration["logits"], calibration["labels"])
     known = cal.score(test["logits"][np.isin(test["labels"], order[1])])
     unknown = cal.score(ood["logits"])
     truth = roc_auc_score(np.r_[np.ones(len(known)), np.zeros(len(unknown))], np.r_[known, unknown])

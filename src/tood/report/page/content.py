@@ -183,7 +183,11 @@ def _scores(one: Measured, limit: int) -> Json:
 
 def _shown(one: Measured, limit: int) -> list[str]:
     """Energy and the best of the others, TOOD and MSP first."""
-    first = [name for name in ("energy", "tood_robust_anchor", "tood_mean_shift", "msp") if name in one.detectors]
+    first = [
+        name
+        for name in ("energy", "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp")
+        if name in one.detectors
+    ]
     others = [name for name in one.detectors if name not in first]
     averages: dict[str, Trajectory] = {name: one.trajectory(name).balanced() for name in one.detectors}
     order = sorted([*first[1:], *others], key=lambda name: -averages[name].average())

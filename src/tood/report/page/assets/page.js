@@ -141,8 +141,9 @@ function settings() {
 function chooseRun() {
   state.run = +at("run").value;
   const { detectors, metrics, sets, steps } = run();
-  const tood = detectors.find((name) => name === "tood_robust_anchor") ?? detectors.find((name) => name.startsWith("tood_"));
-  const other = recommended() && recommended() !== "energy" ? recommended() : tood;
+  const tood = ["tood_shrinkage", "tood_robust_anchor"].find((name) => detectors.includes(name))
+    ?? detectors.find((name) => name.startsWith("tood_"));
+  const other = recommended() !== "energy" && detectors.includes(recommended()) ? recommended() : tood;
   const first = ["energy", other, "accuracy"];
   state.hidden = new Set([...detectors].filter((name) => !first.includes(name)));
   const groups = [...new Set(Object.values(sets))];
