@@ -41,6 +41,11 @@ def command(kind: str | None, as_json: bool, markdown: bool) -> None:
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     elif kind in names and (declared := _declarations(kind or "")):
         click.echo("\n\n".join(map(_described, declared)))
+    elif kind == "presets" and "presets" in names:
+        from tood.learners.preset_files import worlds
+
+        for name, world in worlds().items():
+            click.echo(f"{name:<10} {world}")
     else:
         for name, listed in names.items():
             click.echo(f"{name} ({len(listed)}): {' '.join(listed)}")

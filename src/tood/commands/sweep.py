@@ -21,9 +21,17 @@ if TYPE_CHECKING:
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
 @click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
 def command(
-    file: Path, out: Path, workers: int, engine: Engine, track: tuple[str, ...], status: bool, as_json: bool
+    file: Path,
+    out: Path,
+    workers: int,
+    engine: Engine,
+    track: tuple[str, ...],
+    status: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Run every cell of a grid of streams, learners, seeds and options.
 
@@ -57,10 +65,15 @@ def command(
             if name not in TRACKERS:
                 raise UnknownNameError("tracker", name, TRACKERS)
         os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, which each cell is a process of
-    failed = run_cells(cells, workers, engine, say=click.echo)
+    try:
+        failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
+    except KeyboardInterrupt:
+        click.echo("tood: interrupted; run the same command to resume", err=True)
+        sys.exit(130)
     for name, error in failed.items():
         click.echo(f"tood: {name}: {error}", err=True)
     if failed:
         click.echo(f"tood: {len(failed)} of {len(cells)} cells failed; start again to retry them", err=True)
         sys.exit(1)
-    click.echo(f"{len(cells)} runs in {out}")
+    if not quiet:
+        click.echo(f"{len(cells)} runs in {out}")

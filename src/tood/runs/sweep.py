@@ -1,10 +1,11 @@
 """A grid of runs: local processes with one thread each, or tasks of a Ray cluster.
 
-A cell is a run directory, so a sweep has no state of its own: started again, it resumes each cell.
+A cell is a run directory, so a sweep has no state of its own: started again, it resumes every cell.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.ray_tasks import ray_tasks
+from tood.registry import Registry
 from tood.runs.config import RunConfig
 from tood.runs.directory import Run, is_locked
 from tood.runs.metrics_file import load_metrics
@@ -35,7 +37,7 @@ ONE_THREAD = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep, and where it lives."""
+    """One run of a sweep, and its folder."""
 
     config: RunConfig
     parent: Path
@@ -47,11 +49,11 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """What the run printed."""
+        """The file of what the run printed."""
         return self.parent / ".logs" / f"{self.config.name}.log"
 
     def _measured(self) -> bool:
-        """Are there figures of every step? An audit leaves some while a run is still short of its end."""
+        """True if there are figures of every step; an audit may write some of a run that is not complete."""
         try:
             steps = set(load_metrics(self.path)["step"].to_pylist())
             return len(steps) == len(Run(self.path).partition)
@@ -68,7 +70,7 @@ class Cell:
             return "running"
         if self.log.exists() and (lines := self.log.read_text(errors="replace").splitlines()):
             last = lines[-1]
-            if last.startswith("tood: ") and last != "tood: interrupted":
+            if last.startswith("tood: ") and not last.startswith("tood: interrupted"):
                 return f"failed: {last.removeprefix('tood: ')}"
         steps = len(list(self.path.glob("steps/*/outputs")))
         return f"{steps} steps" if steps else "waiting"
@@ -106,7 +108,11 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
 def run_cells(
     cells: list[Cell], workers: int = 2, engine: Engine = "local", say: Callable[[str], object] = print
 ) -> dict[str, str]:
-    """Run every cell that is not done; return the error of each that failed, by name. The others finish."""
+    """Run every cell that is not done; return the error of each that failed, by name. The others finish.
+
+    Workers import what the configurations name: ``package.module:Class`` is searched for in the installed packages and
+    in the current directory, and names registered by a module are passed on by their path.
+    """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
     waiting = [cell for cell in cells if cell.status() != "done"]
@@ -122,7 +128,7 @@ def run_cells(
 
 
 def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> Iterator[tuple[Cell, str]]:
-    """One process a cell, so that whatever happens to one leaves the others alone."""
+    """One process per cell, so that a failure of one leaves the others alone."""
     running: set[subprocess.Popen[str]] = set()
     with ThreadPoolExecutor(max(1, workers)) as pool:
         jobs = {pool.submit(_run_in_process, cell, running, say): cell for cell in cells}
@@ -139,7 +145,7 @@ def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> I
 def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object]) -> str:
     cell.log.parent.mkdir(parents=True, exist_ok=True)
     config = cell.log.with_suffix(".yaml")
-    write_yaml(config, cell.config.to_mapping())
+    write_yaml(config, importable(cell.config).to_mapping())
     arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
     last = ""
     with (
@@ -164,16 +170,18 @@ def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callab
 
 
 def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
-    """Cells as Ray tasks: a worker or node that dies has its cells tried again elsewhere, from their checkpoints."""
+    """Cells as Ray tasks: cells of a worker or node that dies resume elsewhere, from their checkpoints."""
     by_path = {str(cell.path.resolve()): cell for cell in cells}
-    calls = {path: (cell.config.to_mapping(), path) for path, cell in by_path.items()}
-    options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": ONE_THREAD}}
+    calls = {path: (importable(cell.config).to_mapping(), path) for path, cell in by_path.items()}
+    searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
+    environment = {**ONE_THREAD, "PYTHONPATH": searched}
+    options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": environment}}
     for path, error, gave_up in ray_tasks(_run_one, calls, **options):
         yield by_path[path], gave_up or error
 
 
 def _run_one(config: dict[str, Any], path: str) -> str:
-    """Bring one cell to its end; what went wrong, if something did."""
+    """Bring one cell to completion; returns the error, empty if there was none."""
     from tood.runs.stages import run
 
     try:
@@ -181,3 +189,31 @@ def _run_one(config: dict[str, Any], path: str) -> str:
     except ToodError as error:
         return str(error)
     return ""
+
+
+def importable(config: RunConfig) -> RunConfig:
+    """A configuration that another process can read: names that user code registered become ``package.module:Name``."""
+    from tood.detectors.registry import REGISTRY
+    from tood.learners.registry import LEARNERS
+    from tood.streams.registry import STREAMS
+
+    learner, mark, finetune = config.learner.partition("+")
+    changes: dict[str, Any] = {"learner": _path(LEARNERS, learner) + mark + finetune}
+    changes["detectors"] = tuple(_path(REGISTRY, name) for name in config.detectors)
+    if isinstance(config.stream, str):
+        changes["stream"] = _path(STREAMS, config.stream)
+    return dataclasses.replace(config, **changes)
+
+
+def _path(registry: Registry[Any], name: str) -> str:
+    """``package.module:Name`` of what user code registered under a name; any other name as it is."""
+    item = registry.known(name)
+    module = getattr(item, "__module__", "tood")
+    if item is None or ":" in name or module.partition(".")[0] in ("tood", "functools"):
+        return name
+    if module == "__main__":
+        raise ToodError(
+            f"{registry.kind} {name!r}: is defined in the main script, which worker processes do not run; "
+            "move it to a module of its own"
+        )
+    return f"{module}:{item.__qualname__}"
