@@ -50,7 +50,7 @@ ACCURACY_NOTE = "accuracy: average incremental accuracy, the mean over steps of 
 PAPER_NOTE = "In brackets: the paper's figure, and ours minus it."
 MISMATCH_NOTE = (
     "Some rows of the paper cannot be matched by a correct implementation: by its public code MDS lost its minus "
-    "sign, NNGuide's bank holds the current task only, AdaScale's shift term vanishes at 64 features, and ViM's 256 "
+    "sign, NNGuide's bank holds the first task only, AdaScale's shift term vanishes at 64 features, and ViM's 256 "
     "dimensions exceed them."
 )
 
