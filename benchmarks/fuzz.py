@@ -257,7 +257,7 @@ def fuzz(name: str, kind: Kind, count: int, seed: int) -> tuple[dict[str, int], 
                 found = kind.read(path)
             except ToodError as error:
                 tally["errors"] += 1
-                if path.name not in str(error):
+                if str(path.parent) not in str(error) and path.name not in str(error):
                     tally["bare"] += 1
                     wrong.append(f"{name}: the error does not name the file: {error}")
                 continue

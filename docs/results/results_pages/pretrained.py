@@ -304,7 +304,8 @@ def figure(table: Table, folder: Path) -> Iterator[str]:
     axes.axhline(0, color="0.6", linewidth=0.8)
     axes.set_xlabel("confidence gap at the last step (energy of the newest task above old ones)")
     axes.set_ylabel("mean shift − energy, Avg AUROC")
-    axes.legend(fontsize=8, frameon=False)
+    axes.margins(x=0.12)
+    axes.legend(fontsize=8, loc="lower right", title="stream", title_fontsize=8)
     drawn.savefig(folder / "figures" / "pretrained-gap.png", dpi=150)
     plt.close(drawn)
     yield "\n## Gain against the confidence gap\n"
