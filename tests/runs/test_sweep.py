@@ -11,9 +11,11 @@ import pytest
 
 from tood import ToodError
 from tood.audit import audit
-from tood.runs import Run, load_metrics
+from tood.runs import Run, Scorer, load_metrics, measure
+from tood.runs.config import RunConfig
 from tood.runs.sweep import Cell, read_sweep, run_cells
 
+NAMES = (("energy",), ("energy", "maxlogit"))
 BASE = "base: {preset: smoke, learner: er, settings: {epochs: 2, memory: 80}, detectors: [energy, tood_mean_shift]}\n"
 
 
@@ -48,10 +50,18 @@ def test_bad_files_are_named(tmp_path, text, message):
 
 def test_an_audit_of_an_unfinished_run_does_not_finish_it(gap_run):
     run = Run(gap_run)
-    cell = Cell(SimpleNamespace(name=gap_run.name), gap_run.parent)
+    cell = Cell(SimpleNamespace(name=gap_run.name, detectors=()), gap_run.parent)
     shutil.rmtree(run.folder(len(run.partition) - 1))
     audit(run)
     assert run.metrics_path.exists() and cell.status() == f"{len(run.partition) - 1} steps"
+
+
+def test_other_detectors_are_measured_in_the_same_folder(gap_run):
+    run = Run(gap_run)
+    measure(run, [Scorer("energy"), Scorer("msp")])
+    asked = {names: Cell(SimpleNamespace(name=gap_run.name, detectors=names), gap_run.parent) for names in NAMES}
+    assert [cell.status() for cell in asked.values()] == ["done", f"{len(run.partition)} steps"]
+    assert len({RunConfig(preset="smoke", detectors=names).name for names in NAMES}) == 1
 
 
 def test_an_unknown_engine_is_named():

@@ -214,7 +214,7 @@ class RunConfig:
     def _tag(self) -> str:
         """A short hash of what the folder name does not show; empty if it shows all."""
         default = RunConfig(preset=self.preset)
-        values = self.to_mapping() | {"device": "", "threads": 0}
+        values = self.to_mapping() | {"device": "", "threads": 0, "detectors": []}  # others score the same networks
         named = {"stream": stream_name(self.stream), "learner": self.learner.rpartition(":")[2]}
         shown = default.to_mapping() | {"device": "", "threads": 0, "preset": self.preset, "seed": self.seed} | named
         if values == shown:

@@ -53,10 +53,12 @@ class Cell:
         return self.parent / ".logs" / f"{self.config.name}.log"
 
     def _measured(self) -> bool:
-        """True if there are figures of every step; an audit may write some of a run that is not complete."""
+        """True if there are figures of every step and of every detector that is asked for by name."""
         try:
-            steps = set(load_metrics(self.path)["step"].to_pylist())
-            return len(steps) == len(Run(self.path).partition)
+            table = load_metrics(self.path)
+            asked = {name for name in self.config.detectors if ":" not in name}
+            complete = table["step"].unique().to_pylist() == list(range(len(Run(self.path).partition)))
+            return complete and asked <= set(table["detector"].unique().to_pylist())
         except MissingDependencyError:
             raise
         except ToodError:  # none yet, or damaged
