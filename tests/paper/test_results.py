@@ -11,6 +11,7 @@ from scipy import stats
 
 from results_pages.__main__ import write_results
 from results_pages.agreement import claims, learner_orders, reference, signs, tood_ranks
+from results_pages.gains import both_protocols, mean_over_learners
 from results_pages.mechanisms import _interval, mechanism_claims, relation
 from tood.paper.ablation_summary import differences, draw_ablations, findings, over_seeds, summarize
 from tood.paper.collect import Collected, collect_runs, read_collected
@@ -87,17 +88,53 @@ def test_ranks_are_among_the_detectors_of_both():
     assert rank.paper == int(stats.rankdata([-value for value in known], method="min")[3])
 
 
+def one_seed(summaries):
+    """The gains behind summaries of one seed each."""
+    return {(s.stream, s.learner, s.detector): [s.ours] for s in signs(summaries, reported())}
+
+
 def test_claims_hold_or_do_not():
     good = figures({name: {"energy": 60.0, VARIANTS[0]: 61.0, VARIANTS[1]: 59.0} for name in ("icarl", "der", "wa")})
-    found = {claim.text: claim for claim in claims(good, reported())}
+    found = {claim.text: claim for claim in claims(good, reported(), one_seed(good))}
     two = {key: value for key, value in good.items() if key.learner != "wa"}
-    assert {claim.holds for claim in claims(two, reported())} == {None}  # too few to say
+    assert {claim.holds for claim in claims(two, reported(), one_seed(two))} == {None}  # too few to say
     mean = {v: np.mean([s.paper for s in signs(good, reported()) if s.detector == v]) for v in VARIANTS}
     for variant, holds in zip(VARIANTS, (True, False), strict=True):
         (claim,) = [c for text, c in found.items() if f"cifar10: {label(variant)} raises" in text]
         assert claim.holds is holds and claim.paper == f"{mean[variant]:+.1f}"
         (claim,) = [c for text, c in found.items() if text.startswith(f"{label(variant)} raises")]
         assert claim.holds is holds and claim.ours == ("3 of 3" if holds else "0 of 3")
+
+
+def test_a_mean_gain_within_its_interval_over_seeds_is_unclear():
+    names = ("icarl", "der", "wa")
+    ours = figures({name: {"energy": 60.0, VARIANTS[0]: 61.0} for name in names})
+
+    def holds(*seeds):
+        given = {("cifar10", name, VARIANTS[0]): list(of) for name, of in zip(names, seeds, strict=True)}
+        return next(c for c in claims(ours, reported(), given) if "mean of 3" in c.text)
+
+    assert holds([1.0, 1.2], [0.9, 1.1], [1.0]).holds is True
+    assert holds([-1.0, -1.2], [-0.9, -1.1], [-1.0]).holds is False
+    unclear = holds([3.0, -1.0], [0.5, 1.5], [1.0])
+    assert unclear.holds is None and unclear.ours.startswith("+1.0 (-")
+
+
+def test_the_interval_of_one_learner_is_students():
+    seeds = np.array([1.0, 2.5, 0.5, 3.0])
+    found = mean_over_learners([seeds])
+    low, high = stats.t.interval(0.95, 3, seeds.mean(), stats.sem(seeds))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    alone = mean_over_learners([[1.0], [-3.0]])
+    assert alone.value == -1.0 and np.isnan(alone.low) and alone.sign == -1 and "one seed" in str(alone)
+
+
+def test_both_kinds_of_logits_are_listed_for_bic():
+    gains = {("cifar10", name, VARIANTS[0]): [1.0] for name in ("icarl", "bic", "bic (logits=raw)")}
+    gains["cifar10", "bic (logits=raw)", VARIANTS[0]] = [4.0, 6.0]
+    corrected, raw = both_protocols(gains, {("cifar10", "bic", VARIANTS[0]): 2.0})
+    assert corrected[2:5] == ("corrected", "+1.0 (1)", "+1.0 (1)") and raw[2:5] == ("raw", "+1.0 (1)", "+5.0 (2)")
+    assert raw[-2].startswith("+3.0 (") and raw[-1] == "+2.0"
 
 
 def test_most_settings_are_counted_over_both_streams():
@@ -114,7 +151,7 @@ def test_most_settings_are_counted_over_both_streams():
 
     ours = measured("icarl", "cifar10", 79.0, 9.0, 61.0) | measured("bic", "cifar10", 81.0, 9.0, 59.0)
     ours |= measured("wa", "cifar100", 79.0, 11.0, 61.0)
-    found = {claim.text: claim for claim in claims(ours, reported())}
+    found = {claim.text: claim for claim in claims(ours, reported(), one_seed(ours))}
     fpr = found["TOOD (robust anchor) lowers FPR@95 in most settings"]
     keys = [(k._replace(detector=tood), k._replace(detector=energy)) for k in ours if k.metric == "avg_fpr95"]
     theirs = len({a for a, b in keys if reported()[a].mean < reported()[b].mean})
@@ -134,7 +171,7 @@ def test_fine_tuning_is_compared_with_calibrating():
         }
 
     def of(ours):
-        found = {claim.text: claim for claim in claims(ours, reported())}
+        found = {claim.text: claim for claim in claims(ours, reported(), one_seed(ours))}
         return (next(c for text, c in found.items() if word in text) for word in ("by BER has", "without training"))
 
     change, better = of(measured((68.0, 75.0), (71.0, 60.0)))

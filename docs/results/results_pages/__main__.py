@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from results_pages.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
+from results_pages.gains import both_protocols, seed_gains
 from results_pages.mechanisms import mechanism_claims
 from results_pages.toy_claims import toy_claims
 from tood.files import write_text
@@ -22,7 +23,7 @@ from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
 from tood.report.appearance import label
 from tood.report.render import to_markdown
 from tood.report.summary import Key, Summary, collect, learner_label
-from tood.report.tables import MISMATCH_NOTE, TOOD_VARIANTS, build
+from tood.report.tables import LEARNERS, MISMATCH_NOTE, TOOD_VARIANTS, build
 from tood.runs.metrics_file import trajectory
 
 __all__ = ["write_results"]
@@ -105,12 +106,23 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     """The section of the index about the runs of one preset."""
     ours, theirs = collect((one.run, one.table) for one in own), reference()
     yield from _coverage(own, preset)
-    judged = [*claims(ours, theirs), *mechanism_claims(own)]
+    gains = seed_gains(own)
+    judged = [*claims(ours, theirs, gains), *mechanism_claims(own)]
     yield from ("### Claims of the paper", "")
     held, failed, unsure = ([c.holds for c in judged].count(word) for word in (True, False, None))
     yield from (f"{held} hold here, {failed} do not, {unsure} are unclear.", "")
     yield from _claims(judged)
     compared = signs(ours, theirs)
+    yield from ("### Both protocols: which of BiC's logits are scored", "")
+    yield from (
+        "Gain of TOOD over energy, points of Avg AUROC; in brackets the number of seeds. `corrected`: the logits the "
+        "classifier answers with, which a user has. `raw`: before BiC's bias correction, as the authors of the paper "
+        "scored. The interval (95 %) is over seeds.",
+        "",
+    )
+    paper = {(s.stream, s.learner, s.detector): s.paper for s in compared}
+    head = ("stream", "variant", "BiC's logits", *map(label, LEARNERS), "mean", "paper")
+    yield from _table(head, list(both_protocols(gains, paper)))
     yield from ("### Gain of TOOD over energy, points of Avg AUROC", "")
     rows = [
         (

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import combinations
-from statistics import mean, median
+from statistics import mean
 from typing import NamedTuple
 
+from results_pages.gains import Gains, mean_over_learners
 from tood.paper.reference import reported, table_rows
 from tood.report.appearance import label
 from tood.report.summary import ACCURACY, Key, Summary, ranks
@@ -154,8 +155,11 @@ def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
     return found
 
 
-def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
-    """The paper's claims about its tables, on the learners that both have. A setting is a learner on a stream."""
+def claims(ours: Summaries, theirs: Summaries, gains: Gains) -> Iterator[Claim]:
+    """The paper's claims about its tables, on the learners that both have. A setting is a learner on a stream.
+
+    A claim about a mean gain holds if its interval over seeds (``gains``) lies above 0, and is unclear if it holds 0.
+    """
     compared = [sign for sign in signs(ours, theirs) if sign.learner in LEARNERS]
     for detector in TOOD_VARIANTS:
         own = [s for s in compared if s.detector == detector and s.stream in STREAMS]
@@ -164,11 +168,10 @@ def claims(ours: Summaries, theirs: Summaries) -> Iterator[Claim]:
     for stream in dict.fromkeys(sign.stream for sign in compared):
         for detector in TOOD_VARIANTS:
             own = [s for s in compared if (s.stream, s.detector) == (stream, detector)]
-            gains = [s.ours for s in own]
+            here = mean_over_learners([gains[stream, s.learner, detector] for s in own])
             text = f"{stream}: {label(detector)} raises Avg AUROC over energy, mean of {len(own)} learners"
-            paper = f"{mean(s.paper for s in own):+.1f}"
-            here = f"{mean(gains):+.1f} (median {median(gains):+.1f})"
-            yield Claim(text, paper, here, enough(own, mean(gains) > 0))
+            holds = None if here.sign is None else enough(own, here.sign > 0)
+            yield Claim(text, f"{mean(s.paper for s in own):+.1f}", str(here), holds)
     for detector in TOOD_VARIANTS:
         text = f"{label(detector)} lowers FPR@95 in most settings"
         pairs = _settings(theirs, ours, detector, "avg_fpr95")
