@@ -1,6 +1,6 @@
 """How often the audit names the right cause: simulated runs whose causes are known.
 
-    python benchmarks/verdicts.py [--seeds 10] [--out docs/results/verdicts.md]
+    python benchmarks/verdicts.py [--seeds 5] [--verbose]
 
 Every class has an axis in feature space and the head reads it. Mechanisms are switched on one by one or together. The
 truth comes from a run with ten times as many samples. The confidence gap is a cause if giving every channel the same
@@ -28,6 +28,7 @@ from tood.runs import Run, write_manifest, write_step
 
 CAUSES = {"gap": "confidence gap", "crowding": "crowding", "fading": "lost features", "dead": "dead channels"}
 GROUPS = {"near_a": "near", "far_a": "far", "far_b": "far"}
+FIRST = 30_000  # the first seed; the rule was developed on seeds below
 OFFSET = {"near_a": 1.5, "far_a": 0.0, "far_b": 0.5}  # how far OOD samples lie along a class axis from the start
 
 
@@ -167,11 +168,14 @@ def grid() -> dict[str, list[World]]:
 
 
 def drawn(seed: int, mixed: bool = False) -> World:
-    """A run of random sizes and strengths, with one mechanism or gap and crowding; ``mixed``: with any of them."""
+    """A run of random sizes and strengths, with one mechanism or gap and crowding; ``mixed``: with any two or more."""
     rng = np.random.default_rng((99, seed))
     ranges = {"gap": (0.2, 1.5), "crowding": (0.3, 0.9), "fading": (0.15, 0.6), "dead": (0.8, 1.0)}
     single = [("gap",), ("crowding",), ("gap", "crowding"), ("fading",), ("dead",), ()][int(rng.integers(6))]
-    chosen = [name for name in ranges if rng.random() < 0.5] if mixed else single
+    several = [name for name in ranges if rng.random() < 0.5]
+    while len(several) < 2:
+        several = [name for name in ranges if rng.random() < 0.5]
+    chosen = several if mixed else single
     on = {name: float(rng.uniform(*ranges[name])) for name in chosen}
     sizes = {
         "tasks": int(rng.integers(3, 9)),
@@ -210,13 +214,13 @@ def outcome(verdict: Verdict, truth: dict[str, Truth]) -> str:
 def simulate(seeds: int, folder: Path) -> list[tuple[str, float, str, str]]:
     """Kind, true loss (the larger of near and far), outcome and cause of every run."""
     found = []
-    kinds = grid() | {"drawn at random": [drawn(seed) for seed in range(12 * seeds)]}
-    kinds |= {"any mixture, at random": [drawn(seed, mixed=True) for seed in range(6 * seeds)]}
+    kinds = grid() | {"drawn at random": [drawn(FIRST + seed) for seed in range(12 * seeds)]}
+    kinds |= {"any mixture, at random": [drawn(FIRST + seed, mixed=True) for seed in range(12 * seeds)]}
     for kind, worlds in kinds.items():
         for world in worlds:
             truth = world.truth()
             size = max(one.lost for one in truth.values())
-            for seed in range(seeds) if kind in grid() else [world.seed]:
+            for seed in range(FIRST, FIRST + seeds) if kind in grid() else [world.seed]:
                 run = replace(world, seed=seed).write(folder / "run")
                 verdict = audit(run, ["energy"]).verdict
                 found.append((kind, size, outcome(verdict, truth), verdict.cause))
@@ -248,7 +252,7 @@ def _mean(values: list[tuple[float, float]]) -> tuple[float, float]:
 def main() -> None:
     """Print the confusion table, or write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--verbose", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

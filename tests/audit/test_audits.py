@@ -96,6 +96,12 @@ def test_logits_only_are_told_nothing_that_they_cannot_use(build, tmp_path):
         assert name not in words.replace(json.dumps(list(found.verdict.notes)), "")
 
 
+def test_every_score_that_the_card_names_is_in_the_figures(gap_run):
+    found = audit(Run(gap_run), ["msp"])
+    advice = found.verdict.advice
+    assert advice.use != "msp" and {"msp", "energy", advice.best, advice.default} <= {*detectors_of(found.table)}
+
+
 def test_without_ood_sets_the_calibration_set_decides(tmp_path):
     rng = np.random.default_rng(0)
     run = write_manifest(tmp_path / "run", [[0, 1], [2, 3]])
@@ -200,6 +206,7 @@ def test_command_prints_json(gap_run):
     assert {record["row"] for record in found["figures"] if record["table"] == "stream-main"} == {
         "accuracy ↑",
         "energy",
+        default_score(),
     }
 
 

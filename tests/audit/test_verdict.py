@@ -9,12 +9,14 @@ from tood.audit.advice import advise, default_score
 from tood.audit.causes import judge
 from tood.audit.evidence import Evidence
 
-BASE = {"learned": 0.95, "kept": 0.95, "recentred": 0.95, "fresh": 0.95, "own_learned": 0.95, "own_kept": 0.95}
-FEATURES = {"features_learned": 0.9, "features_kept": 0.9, "nearer": 0.5}
+BASE = {"learned": 0.95, "kept": 0.95, "recentred": 0.95, "fresh": 0.95}
 
 
 def evidence(spread=0.002, features=True, **values):
-    given = {**BASE, "end": 0.9, "within": 0.0, **(FEATURES if features else {}), **values}
+    given = {**BASE, "end": 0.9, "within": 0.0, **({"nearer": 0.5} if features else {}), **values}
+    given.setdefault("restored", given["recentred"])
+    if features:
+        given.setdefault("channels", given["recentred"])
     given["loss"] = given["learned"] - given["kept"]
     rng = np.random.default_rng(0)
     draws = {("learned", "all"): 0}
@@ -31,11 +33,22 @@ def evidence(spread=0.002, features=True, **values):
         ({"kept": 0.75, "recentred": 0.85, "fresh": 0.85}, ("confidence gap", "crowding"), ()),
         ({"kept": 0.75, "recentred": 0.76, "fresh": 0.76, "nearer": 0.0}, (), ()),  # newer channels, no crowding
         ({"kept": 0.75, "recentred": 0.76, "fresh": 0.76, "nearer": 0.0513}, (), (("crowding",),)),  # is it 5 %?
-        ({"kept": 0.75, "recentred": 0.75, "own_kept": 0.75, "features_kept": 0.7}, ("lost features",), ()),
-        ({"kept": 0.75, "recentred": 0.75, "own_kept": 0.75}, ("dead channels",), ()),
+        ({"kept": 0.75, "recentred": 0.75, "restored": 0.94}, ("lost features",), ()),
+        ({"kept": 0.75, "recentred": 0.75, "restored": 0.94, "channels": 0.93}, ("dead channels",), ()),
+        ({"kept": 0.75, "recentred": 0.75, "restored": 0.94, "channels": 0.85}, ("lost features", "dead channels"), ()),
+        (
+            {"kept": 0.75, "recentred": 0.75, "restored": 0.94, "channels": 0.80},
+            ("lost features",),
+            (("dead channels",),),
+        ),
+        (
+            {"kept": 0.75, "recentred": 0.75, "restored": 0.83, "channels": 0.79},
+            (),
+            (("lost features", "dead channels"),),
+        ),
         ({"kept": 0.75, "recentred": 0.80}, (), (("confidence gap",),)),  # a quarter exactly
         ({"kept": 0.75, "recentred": 0.75}, (), ()),  # nothing shows why
-        ({"kept": 0.2, "recentred": 0.5, "own_kept": 0.5}, ("dead channels",), ()),  # from below chance to chance
+        ({"kept": 0.2, "recentred": 0.5, "restored": 0.9, "channels": 0.9}, ("confidence gap", "dead channels"), ()),
     ],
 )
 def test_the_rule(given, causes, undecided):
@@ -44,15 +57,15 @@ def test_the_rule(given, causes, undecided):
 
 
 def test_without_features_lost_features_and_dead_channels_look_alike():
-    found = judge(evidence(features=False, kept=0.75, recentred=0.75, own_kept=0.75), "all")
+    found = judge(evidence(features=False, kept=0.75, recentred=0.75, restored=0.94), "all")
     assert found.causes == () and found.undecided == (("lost features", "dead channels"),)
     assert judge(evidence(features=False, kept=0.75, recentred=0.76, fresh=0.75), "all").causes == ("crowding",)
 
 
 def test_parts_add_up_to_the_loss():
-    found = judge(evidence(kept=0.65, recentred=0.75, fresh=0.9, own_kept=0.9), "all")
-    parts = [part.value for part in (found.gap, found.crowding, found.own, found.left)]
-    assert parts == pytest.approx([0.1, 0.05, 0.15, 0.0]) and sum(parts) == pytest.approx(found.loss.value)
+    found = judge(evidence(kept=0.65, recentred=0.75, fresh=0.9, restored=0.87, channels=0.79), "all")
+    parts = [part.value for part in (found.gap, found.crowding, found.features, found.channels, found.left)]
+    assert parts == pytest.approx([0.1, 0.05, 0.08, 0.04, 0.03]) and sum(parts) == pytest.approx(found.loss.value)
 
 
 @pytest.mark.parametrize(

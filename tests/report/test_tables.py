@@ -267,3 +267,24 @@ def test_command(runs, tmp_path):
     assert "fpr_at_id_recall" in report(runs, "--fpr", "id").stdout
     result = report(tmp_path)
     assert result.returncode == 1 and result.stderr.count("\n") == 1 and "found no manifest.json" in result.stderr
+
+
+def test_raw_logits_have_rows_of_their_own_in_tables_and_page(build, tmp_path):
+    from tood.report.gather import Measured
+    from tood.report.page.content import content
+
+    build(tmp_path / "bic", tasks=2, learner="bic", detectors=("energy", "tood_mean_shift"))
+    for file in (tmp_path / "bic/steps/01/outputs").rglob("*.npz"):
+        arrays = dict(np.load(file))
+        np.savez(file, **arrays, raw_logits=arrays["logits"] - [0, 0, 4, 4])
+    run = Run(tmp_path / "bic")
+    measure(
+        run, [Scorer(name, logits=which) for name in ("energy", "tood_mean_shift") for which in ("corrected", "raw")]
+    )
+    one = Measured(run)
+    table = next(table for table in tables_of([(run, one.table)]) if table.name == "digits-main")
+    assert {"energy", "energy (raw logits)"} <= {label for label, _ in table.rows}
+    shown = content([one], {}, {})["runs"][0]
+    assert shown["detectors"] == ["energy", "tood_mean_shift", "energy (raw logits)", "tood_mean_shift (raw logits)"]
+    ours, raw = (shown["metrics"][name]["auroc"]["noise"] for name in ("energy", "energy (raw logits)"))
+    assert ours[0] == raw[0] and ours[1:] != raw[1:]  # the first step has no correction

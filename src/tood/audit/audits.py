@@ -12,13 +12,15 @@ from tood import detectors
 from tood.audit.advice import advise, advise_without_ood, default_score
 from tood.audit.causes import judge
 from tood.audit.checks import Finding, check_calibration, check_energy, check_step
-from tood.audit.evidence import Collector, Evidence, combine, energy_gap, from_logs
+from tood.audit.distances import from_logs
+from tood.audit.evidence import Collector, Evidence, combine
+from tood.audit.gap import energy_gap
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
 from tood.metrics import accuracy_forgetting
 from tood.runs.directory import Run
 from tood.runs.measure import default_scorers, figures
-from tood.runs.metrics_file import RAW, accuracy, detectors_of, load_metrics, save_metrics, trajectory
+from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
 
@@ -57,7 +59,7 @@ def audit(
     run:
         A run with its steps complete from 0 on.
     names:
-        Only these detectors in the figures; None: every one that the run can compute.
+        Only these detectors, beside energy and TOOD's default; None: every one that the run can compute.
     calibration:
         Another source of calibration samples than the one in use.
     progress:
@@ -75,7 +77,6 @@ def audit(
     plain = names is None and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
         measured = figures(run, _merged(scorers, own), keep=writable, progress=progress, watch=collector)
-        table = _rows_of(measured.table, [scorer.detector for scorer in scorers])
         if not writable:
             notes.append(f"{run.path} cannot be written: the figures are shown and not kept")
         evidence = collector.evidence() if run.ood else None
@@ -83,9 +84,9 @@ def audit(
         verdict = _verdict(run, collector, evidence, measured.table, calibration, said)
         if writable and plain:
             if "detectors" not in run.manifest or not run.metrics_path.exists():  # else as whoever made the run chose
-                save_metrics(table, run.metrics_path)
+                save_metrics(measured.table, run.metrics_path)
             write_verdict(run, verdict)
-    return Audit(run, verdict, table, evidence)
+    return Audit(run, verdict, measured.table, evidence)
 
 
 def ensure_verdict(run: Run) -> dict[str, Any] | None:
@@ -185,12 +186,3 @@ def _merged(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
     there = {(scorer.detector, scorer.settings()) for scorer in scorers}
     added = [scorer for scorer in more if (scorer.detector, scorer.settings()) not in there]
     return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")
-
-
-def _rows_of(table: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Accuracy, and the figures of these detectors with their defaults, on raw logits too if there are any."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    wanted = pc.and_(pc.is_in(table["detector"], pa.array(names)), pc.is_in(table["settings"], pa.array(["", RAW])))
-    return table.filter(pc.or_(wanted, pc.is_null(table["detector"]))).combine_chunks()

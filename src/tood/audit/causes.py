@@ -6,9 +6,9 @@ weighed first, since it can be cured after training. Of the rest:
 Crowding: even the newest task is separated from OOD worse at the end than older tasks were when they were new. With
 features, OOD must also have come nearer to ID.
 
-Lost features or dead channels: a task's own channel, in which no gap between tasks enters, separates its samples from
-OOD worse than it did. If distances to the class means of the task show the same, its features are lost; if they still
-separate, its channels are dead. What crowding leaves goes to these if they are shown.
+Lost features or dead channels: the logits of a task stand out less on its own classes, against other ID samples, than
+when it was new; undo that at the last step and see how much of the loss comes back. Features are lost as far as the
+features stand out less too; beyond that the channels are dead.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class Judgement:
     loss, end:
         D_avg of energy, and its AUROC at the last step.
     gap, crowding, own, left:
-        Points of the loss: given back by re-centring, due to crowding, to old tasks' own evidence, and to nothing
+        Points of the loss: given back by re-centring, due to crowding, to old tasks that respond less, and to nothing
         shown. They add up to the loss.
-    features:
-        What distances to a task's own class means lost, in AUROC (None without features).
+    features, channels:
+        ``own`` divided: features that stand out less, and logits that respond less to them (None without features).
     shares:
         Each as a share of the loss; the rule is a quarter.
     nearer:
@@ -75,6 +75,7 @@ class Judgement:
     own: Estimate
     left: Estimate
     features: Estimate | None
+    channels: Estimate | None
     shares: Mapping[str, Estimate]
     nearer: Estimate | None
     within: Estimate
@@ -89,28 +90,24 @@ def judge(evidence: Evidence, scope: str) -> Judgement:
         return evidence.values[what, scope], evidence.draws[what, scope]
 
     loss = pair("loss")
-    parts = _parts(loss, *map(pair, ("learned", "kept", "recentred", "fresh", "own_learned", "own_kept")))
+    parts = _parts(loss, *map(pair, ("learned", "kept", "recentred", "fresh", "restored")))
     nearer = None
-    if ("features_kept", scope) in evidence.values:
-        parts["features"] = _both(np.subtract, pair("features_learned"), pair("features_kept"))
+    if ("channels", scope) in evidence.values:
+        parts |= _divided(parts["own"], pair("recentred"), pair("channels"))
         nearer = _both(lambda value: 1 - np.exp(-value), pair("nearer"))
     lost = estimate(*loss)
     state = _state(lost)
     sides = {name: _side(draws >= SHARE * np.maximum(loss[1], 1e-9)) for name, (_, draws) in parts.items()}
-    has_features = "features" in parts
-    came = _side(nearer[1] >= NEARER) if nearer else None
-    causes, undecided = (
-        _causes(sides["gap"], sides["crowding"], sides["own"], sides.get("features"), came, has_features)
-        if state == "lost"
-        else ((), ())
-    )
+    came = _side(nearer[1] >= NEARER) if nearer else True
+    causes, undecided = _causes(sides, came) if state == "lost" else ((), ())
     return Judgement(
         scope=scope,
         state=state,
         loss=lost,
         end=estimate(*pair("end")),
         **{name: estimate(*parts[name]) for name in ("gap", "crowding", "own", "left")},
-        features=estimate(*parts["features"]) if has_features else None,
+        features=estimate(*parts["features"]) if "features" in parts else None,
+        channels=estimate(*parts["channels"]) if "channels" in parts else None,
         shares={name: _share(part, loss) for name, part in parts.items()},
         nearer=estimate(*nearer) if nearer else None,
         within=estimate(*pair("within")),
@@ -119,46 +116,41 @@ def judge(evidence: Evidence, scope: str) -> Judgement:
     )
 
 
-def _parts(
-    loss: Pair, learned: Pair, kept: Pair, recentred: Pair, fresh: Pair, own_learned: Pair, own_kept: Pair
-) -> dict[str, Pair]:
-    """The loss cut into what re-centring gives back, crowding, old tasks' own evidence, and what is left."""
-    drop = _both(np.subtract, own_learned, own_kept)
-    # An own channel that knows nothing any more cannot do better than chance: getting there from below is no gain.
-    gone = _both(lambda lost, first: np.clip(lost / np.maximum(first - 0.5, 1e-9), 0, 1), drop, own_learned)
-    base = _both(lambda now, share: np.maximum(now, 0.5 * share), kept, gone)
-    gap = _both(lambda back, now, lost: np.clip(back - now, 0, np.maximum(lost, 0)), recentred, base, loss)
+def _parts(loss: Pair, learned: Pair, kept: Pair, recentred: Pair, fresh: Pair, restored: Pair) -> dict[str, Pair]:
+    """The loss cut into what re-centring gives back, crowding, old tasks' weaker response, and what is left."""
+    gap = _both(lambda back, now, lost: np.clip(back - now, 0, np.maximum(lost, 0)), recentred, kept, loss)
     rest = _both(lambda lost, back: np.maximum(lost - back, 0), loss, gap)
     crowding = _both(lambda first, new, left: np.clip(first - new, 0, left), learned, fresh, rest)
     others = _both(np.subtract, rest, crowding)
-    own = _both(lambda lost, left: np.where(lost >= SHARE * left, left, np.clip(lost, 0, left)), drop, others)
+    own = _both(lambda back, now, left: np.clip(back - now, 0, left), restored, recentred, others)
     return {"gap": gap, "crowding": crowding, "own": own, "left": _both(np.subtract, others, own)}
 
 
+def _divided(own: Pair, recentred: Pair, channels: Pair) -> dict[str, Pair]:
+    """Old tasks' weaker response: dead channels first, what is left lies in the features."""
+    dead = _both(lambda back, now, whole: np.clip(back - now, 0, whole), channels, recentred, own)
+    return {"features": _both(np.subtract, own, dead), "channels": dead}
+
+
 def _causes(
-    gap: bool | None,
-    crowding: bool | None,
-    own: bool | None,
-    features: bool | None,
-    came: bool | None,
-    has_features: bool,
+    sides: Mapping[str, bool | None], came: bool | None
 ) -> tuple[tuple[Cause, ...], tuple[tuple[Cause, ...], ...]]:
     """The rule: what is named, and what cannot be told apart.
 
-    The first four say whether a part accounts for a quarter of the loss, ``came`` whether OOD has come nearer; None if
+    ``sides`` say whether a part accounts for a quarter of the loss, ``came`` whether OOD has come nearer; None if
     resamples disagree.
     """
-    kinds: dict[bool | None, tuple[Cause, ...]] = {True: ("lost features",), False: ("dead channels",)}
-    of_own = kinds.get(features, ("lost features", "dead channels"))
-    crowds: tuple[Cause, ...] = () if came is False else ("crowding",)
-    rules: tuple[tuple[bool | None, tuple[Cause, ...], bool], ...] = (
-        (gap, ("confidence gap",), True),
-        (crowding, crowds, came is True or not has_features),
-        (own, of_own, len(of_own) == 1),
-    )
-    causes = [cause for side, found, sure in rules if side and sure for cause in found]
-    undecided = [found for side, found, sure in rules if found and side is not False and not (side and sure)]
-    return tuple(causes), tuple(undecided)
+    crowding = False if came is False else sides["crowding"] if came else sides["crowding"] and None
+    found: dict[Cause, bool | None] = {"confidence gap": sides["gap"], "crowding": crowding}
+    own: dict[Cause, bool | None] = {}
+    if "features" in sides:
+        own = {"lost features": sides["features"], "dead channels": sides["channels"]}
+    unclear = [cause for cause, side in own.items() if side is None]
+    alike = sides["own"] is not False and True not in own.values() and len(unclear) != 1
+    found |= {} if alike else own
+    causes = tuple(cause for cause, side in found.items() if side)
+    undecided: tuple[tuple[Cause, ...], ...] = tuple((cause,) for cause, side in found.items() if side is None)
+    return causes, undecided + ((("lost features", "dead channels"),) if alike else ())
 
 
 def _side(holds: npt.NDArray[np.bool_]) -> bool | None:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.audit.bootstrap import Estimate
-from tood.audit.evidence import Evidence, Gap
+from tood.audit.evidence import Evidence
+from tood.audit.gap import Gap
 from tood.checks import looks_like_log_probabilities
 from tood.detectors import Outputs
 from tood.runs.directory import Run

@@ -15,14 +15,16 @@ from tood.audit.advice import GAIN, Advice
 from tood.audit.bootstrap import Estimate
 from tood.audit.causes import LOSS, SHARE, Judgement, named
 from tood.audit.checks import Finding
-from tood.audit.evidence import Distances, Gap
+from tood.audit.distances import Distances
+from tood.audit.gap import Gap
 from tood.files import write_text
 from tood.runs.directory import Run
 
 __all__ = ["Verdict", "read_verdict", "write_verdict"]
 
-FORMAT = 1
+FORMAT = 2
 FILE = "verdict.json"
+MINOR = 0.05  # of the loss: smaller parts are not mentioned
 
 
 @dataclass(frozen=True)
@@ -193,31 +195,42 @@ def _agree(one: Judgement, other: Judgement) -> bool:
     return {*one.causes} <= open_[1] and {*other.causes} <= open_[0]
 
 
+PARTS = {"confidence gap": "gap", "crowding": "crowding", "lost features": "features", "dead channels": "channels"}
+
+
 def _explained(one: Judgement) -> str:
     """The causes of one judgement with their shares, what cannot be told apart, and what is left."""
-    parts = {"confidence gap": ("gap", one.gap), "crowding": ("crowding", one.crowding)}
-    parts |= dict.fromkeys(("lost features", "dead channels"), ("own", one.own))
-    told = [
-        f"{cause}, {_points(parts[cause][1])} points, {_percent(one.shares[parts[cause][0]])}" for cause in one.causes
-    ]
-    text = " and ".join(told) + " of the loss" * bool(told)
-    measured = {
-        "gap": "re-centring gives back",
-        "crowding": "crowding explains",
-        "own": "old tasks' own channels explain",
-    }
-    shares = ", ".join(f"{words} {_percent(one.shares[name])}" for name, words in measured.items())
-    if one.undecided:
-        kinds = "; ".join(" or ".join(kinds) for kinds in one.undecided)
-        rest = f"cannot be told apart: {kinds} (of the loss {shares}; the rule is {100 * SHARE:.0f} %)"
-        text = f"{text}; beyond that {rest}" if text else rest
-    elif not text:
-        text = f"unexplained (of the loss {shares})"
-    left = 1 - sum(one.shares[name].value for name in {parts[cause][0] for cause in one.causes})
-    if told and not one.undecided and left >= 0.05:
-        text += f"; {100 * left:.0f} % is left unexplained"
+
+    def points(cause: str) -> str:
+        return f"{100 * one.shares[PARTS[cause]].value * one.loss.value:.1f} points"
+
+    told = [f"{cause}, {points(cause)}, {_percent(one.shares[PARTS[cause]])}" for cause in one.causes]
+    said = [" and ".join(told) + " of the loss"] if told else []
+    for kinds in one.undecided:
+        if len(kinds) == 1:
+            share = _percent(one.shares[PARTS[kinds[0]]])
+            said.append(f"cannot be decided: {kinds[0]}, {share} of the loss, where the rule is {100 * SHARE:.0f} %")
+        else:
+            said.append(
+                f"cannot be told apart: {' or '.join(kinds)}, together {_percent(one.shares['own'])} of the loss"
+            )
+    if not said:
+        shares = ", ".join(f"{name} {_percent(share)}" for name, share in _shown_shares(one).items())
+        return f"Unexplained: no cause accounts for {100 * SHARE:.0f} % of the loss ({shares})."
+    spoken = {PARTS[cause] for cause in one.causes} | {PARTS[cause] for kinds in one.undecided for cause in kinds}
+    spoken |= {"own"} if {"features", "channels"} & spoken else set()
+    minor = {name: share.value for name, share in _shown_shares(one).items() if PARTS.get(name, "own") not in spoken}
+    rest = [f"{name} {100 * share:.0f} %" for name, share in minor.items() if share >= MINOR]
+    rest += [f"unexplained {100 * one.shares['left'].value:.0f} %"] * (one.shares["left"].value >= MINOR)
+    text = "; ".join([*said, *([f"the rest: {', '.join(rest)}"] if rest else [])])
     alike = one.features is None and "dead channels" in text
-    return text[0].upper() + text[1:] + "." + " Features would tell the last two apart." * alike
+    return text[0].upper() + text[1:] + "." + " Features would tell the two apart." * alike
+
+
+def _shown_shares(one: Judgement) -> dict[str, Estimate]:
+    """The share of every cause; without features the last two are one."""
+    found = {cause: one.shares[part] for cause, part in PARTS.items() if part in one.shares}
+    return found if one.features is not None else found | {"old tasks' weaker response": one.shares["own"]}
 
 
 def _unlost(one: Judgement) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import numpy as np
 
 from tood import detectors
+from tood.runs.identity import split_method
 
 __all__ = ["COLOURS", "label", "remember_title", "spread"]
 
@@ -36,8 +37,8 @@ def label(name: str) -> str:
     if name in GROUPS:
         return GROUPS[name]
     head, mark, rest = name.partition(" ")  # "ash (variant=s)", "icarl (memory=500)"
-    base, plus, finetune = head.partition("+")
-    return _title(base) + plus + finetune.upper() + mark + rest
+    base, finetune = split_method(head)
+    return _title(base) + ("" if finetune == "none" else f"+{finetune.upper()}") + mark + rest
 
 
 def _title(name: str) -> str:

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from tood import detectors
 from tood.arrays import Float64Array, IntArray
-from tood.audit.evidence import distances
+from tood.audit.distances import distances
 from tood.decision import threshold
 from tood.energy import energy, task_energies
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, linear_cka, nearest_distance
 from tood.report.appearance import label
-from tood.report.summary import learner_label, run_name
+from tood.report.summary import RAW_LOGITS, learner_label, run_name
 from tood.runs.directory import Run
-from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, trajectory
+from tood.runs.metrics_file import RAW, accuracy, detectors_of, load_metrics, trajectory
 from tood.runs.score import Scorer, kept_scores, scores
 from tood.runs.steps import Step
 
@@ -81,9 +81,17 @@ class Measured:
         """``[T, T]``: the accuracy on task i at step t."""
         return accuracy(self.table)[0]
 
+    @cached_property
+    def raw(self) -> list[str]:
+        """``energy (raw logits)`` and the TOOD variant's, if the learner corrects its head (BiC)."""
+        names = (f"{name} ({RAW_LOGITS})" for name in ("energy", self.tood) if name)
+        return [name for name in names if self._has(name)]
+
     def trajectory(self, detector: str, metric: str = "auroc", **which: str) -> Trajectory:
-        """The trajectory of a detector at its defaults; ``group=`` or ``ood_set=`` narrows it."""
-        return trajectory(self.table, detector, metric, calibration=self.run.calibration, **which)
+        """The trajectory of a detector at its defaults, or of one in ``raw``; ``group=`` or ``ood_set=`` narrows it."""
+        name, _, kind = detector.partition(" (")
+        settings = {"settings": RAW} if kind == f"{RAW_LOGITS})" else {}
+        return trajectory(self.table, name, metric, calibration=self.run.calibration, **settings, **which)
 
     def steps_of(self) -> Iterable[Step]:
         """The steps, each read anew, so that no more than one is in memory."""

@@ -16,6 +16,7 @@ from tood.errors import ToodError, UnknownNameError
 from tood.metrics import mean_std
 from tood.report.appearance import remember_title
 from tood.runs.directory import Run
+from tood.runs.identity import RunIdentity
 from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ __all__ = ["Key", "Summary", "best_keys", "collect", "ranks"]
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
 ACCURACY = "avg_cil_acc"
+RAW_LOGITS = "raw logits"  # of a learner that corrects its head, before the correction
 HIGHER_IS_BETTER = {
     ACCURACY: True,
     "avg_auroc": True,
@@ -73,7 +75,7 @@ def run_name(run: Run, learner: str) -> str:
 
 def on_its_own(learner: str) -> bool:
     """No variation of another: neither fine-tuned (BER) nor with options."""
-    return not {*"+("} & {*learner}
+    return RunIdentity.from_label(learner).plain
 
 
 def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summaries:
@@ -129,9 +131,11 @@ def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[st
 
 
 def row_label(detector: str, settings: str, calibration: str) -> str:
-    """A detector and what differs from its defaults: ``ash (variant=s)``, ``tood_mean_shift [memory]``."""
+    """A detector and what differs from its defaults: ``ash (variant=s)``, ``energy (raw logits)``, ``vim [memory]``."""
     named = json.loads(settings) if settings else {}
-    label = detector + (f" ({', '.join(f'{name}={value}' for name, value in named.items())})" if named else "")
+    raw = [RAW_LOGITS] if named.pop("logits", None) == "raw" else []
+    said = ", ".join([*raw, *(f"{name}={value}" for name, value in named.items())])
+    label = f"{detector} ({said})" if said else detector
     return label + (f" [{calibration}]" if calibration else "")
 
 

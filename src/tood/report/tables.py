@@ -6,7 +6,7 @@ Table 1: detectors × learners. Table 2: with and without fine-tuning by BER. An
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from tood.report.summary import (
     run_name,
 )
 from tood.runs.directory import Run
+from tood.runs.identity import RunIdentity
 from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     """The tables of summaries, each compared with ``reference`` where that has the same entry."""
     best = best_keys(summaries)
     # A preset in brackets sets runs of one learner apart; the paper knows the learner alone.
-    plain = {key: key._replace(learner=key.learner.split(" [")[0]) for key in summaries}
+    plain = {key: key._replace(learner=RunIdentity.from_label(key.learner).label) for key in summaries}
     cells = {key: Cell(value, key in best, reference.get(plain[key])) for key, value in summaries.items()}
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
     found = []
@@ -198,23 +199,28 @@ def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
 
 def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
     """Table 2, where there are runs with and without BER."""
-    present = _learners(cells, stream)
-    learners = [name for name in present if f"{name}+ber" in present]
-    if not learners:
+    present = {name: RunIdentity.from_label(name) for name in _learners(cells, stream)}
+    tuned = {
+        name: other
+        for name, identity in present.items()
+        for other, its in present.items()
+        if identity.finetune == "none" and its == replace(identity, finetune="ber")
+    }
+    if not tuned:
         return []
     metrics = ("avg_auroc", "avg_fpr95")
     rows = []
-    for suffix, prefix in (("", ""), ("+ber", "BER + ")):
+    for names, prefix in ((list(tuned), ""), (list(tuned.values()), "BER + ")):
         for detector in ("energy", "tood_mean_shift", "tood_robust_anchor"):
-            keys = (Key(stream, learner + suffix, detector, metric) for learner in learners for metric in metrics)
+            keys = (Key(stream, learner, detector, metric) for learner in names for metric in metrics)
             rows.append((prefix + detector, [cells.get(key) for key in keys]))
-    for place in range(len(learners) * len(metrics)):  # the best of a column, over both halves
+    for place in range(len(tuned) * len(metrics)):  # the best of a column, over both halves
         sign = 1 if HIGHER_IS_BETTER[metrics[place % 2]] else -1
         top = max((sign * row[place].value.mean for _, row in rows if row[place]), default=None)  # type: ignore[union-attr]
         for _, row in rows:
             cell = row[place]
             row[place] = cell and Cell(cell.value, sign * cell.value.mean == top, cell.paper)
-    columns = tuple(Column(learner, _heading(metric)) for learner in learners for metric in metrics)
+    columns = tuple(Column(learner, _heading(metric)) for learner in tuned for metric in metrics)
     said = (*notes, BEST_NOTE)
     title = f"{stream}: calibration after training against fine-tuning (BER), percent"
     return [Table(f"{stream}-ber", title, columns, tuple((label, tuple(row)) for label, row in rows), said)]
@@ -253,7 +259,7 @@ def _tood_on_top(summaries: Mapping[Key, Summary]) -> int:
 
 def _learners(cells: Mapping[Key, Cell], stream: str) -> list[str]:
     names = {key.learner for key in cells if key.stream == stream}
-    return sorted(names, key=lambda name: (place(name.split("+")[0], LEARNERS), name))
+    return sorted(names, key=lambda name: (place(RunIdentity.from_label(name).learner, LEARNERS), name))
 
 
 def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:

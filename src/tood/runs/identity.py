@@ -59,6 +59,19 @@ class RunIdentity:
             tag=str(manifest.get("tag") or ""),
         )
 
+    @classmethod
+    def from_label(cls, label: str, stream: str = "") -> RunIdentity:
+        """The identity that a table's label gives, the inverse of :attr:`label`; values of options stay text.
+
+        >>> found = RunIdentity.from_label("icarl+ber (memory=500) [cpu]")
+        >>> found.learner, found.finetune, dict(found.options), found.preset
+        ('icarl', 'ber', {'memory': '500'}, 'cpu')
+        """
+        method, _, rest = label.removesuffix("]").partition(" [") if label.endswith("]") else (label, "", "")
+        method, _, named = method.removesuffix(")").partition(" (")
+        pairs = [entry.partition("=") for entry in named.split(", ") if entry]
+        return cls(stream, *split_method(method), {name: value for name, _, value in pairs}, preset=rest)
+
     def to_manifest(self) -> dict[str, Any]:
         """The manifest's entries, the inverse of :meth:`from_manifest`."""
         entries = {

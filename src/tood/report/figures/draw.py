@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from tood.audit.evidence import nearest
+from tood.audit.distances import nearest
 from tood.errors import ToodError
 from tood.files import file_name
 from tood.metrics import accuracy_forgetting

@@ -169,8 +169,8 @@ def _groups(one: Measured) -> list[str]:
 
 
 def _kept(one: Measured) -> list[str]:
-    """The detectors with trajectories: of long streams the most telling ones."""
-    return _shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors
+    """The detectors with trajectories, of long streams the most telling ones; then those on raw logits."""
+    return [*(_shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors), *one.raw]
 
 
 def _scores(one: Measured, limit: int) -> Json:
