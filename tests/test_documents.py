@@ -59,9 +59,39 @@ def test_the_files_of_the_extend_page_go_through_every_command(tmp_path, monkeyp
     assert "Smooth replay on digits" in printed["audit"]
     assert {"cosine", "energy"} <= set(detectors_of(load_metrics(tmp_path / "one")))
     assert "2 runs in runs" in printed["sweep"]
-    assert "| cosine |" in printed["report"] and "smooth AUROC" in printed["report"]
+    assert "| cosine |" in printed["report"] and "Smooth replay AUROC" in printed["report"]
     page = (tmp_path / "report" / "report.html").read_text()
     assert "cosine" in page and "Smooth replay" in page
+
+
+def test_a_package_with_the_entry_points_of_the_extend_page_is_found_once_pip_installed_it(tmp_path):
+    pytest.importorskip("setuptools")
+    text = (ROOT / "docs" / "how-to" / "extend.md").read_text()
+    package = tmp_path / "project" / "my_package"
+    package.mkdir(parents=True)
+    for name in ("cosine.py", "smooth.py", "blobs.py"):
+        code = re.search(rf'^```python title="{name}"\n(.*?)^```$', text, re.MULTILINE | re.DOTALL)[1]
+        (package / name).write_text(code)
+    points = re.search(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    (package.parent / "pyproject.toml").write_text(f'[project]\nname = "my_package"\nversion = "1.0"\n{points}')
+    site = tmp_path / "site"
+    pip = ["install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation", "--target", site, package.parent]
+    subprocess.run([sys.executable, "-m", "pip", *map(str, pip)], check=True, capture_output=True, timeout=120)
+    path = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+
+    def tood(*arguments):
+        command = [sys.executable, "-m", "tood.cli", *arguments]
+        environment = {**os.environ, "PYTHONPATH": path}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    listed = tood("list")
+    assert "cosine" in listed and "smooth" in listed and "blobs" in listed
+    options = {"stream": "blobs", "learner": "smooth", "preset": "smoke", "detectors": "energy,cosine", "out": "one"}
+    tood("run", *(f"--{name}={value}" for name, value in options.items()))
+    assert detectors_of(load_metrics(tmp_path / "one")) == ["cosine", "energy"]
+    assert "Smooth replay on blobs" in tood("audit", "one")
 
 
 def test_the_message_of_the_extend_page_is_what_a_flipped_sign_gives(tmp_path, monkeypatch, registries):

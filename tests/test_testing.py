@@ -124,7 +124,7 @@ def test_mistakes_of_detectors(attributes, rule, found):
     assert statement.startswith("detector Wrong breaks a rule: ")
     assert re.search(rule, statement), statement
     assert re.search(found, what), what
-    assert advice.startswith("  mend:  ")
+    assert advice.startswith("  fix:   ")
 
 
 @dataclass(frozen=True)

@@ -103,12 +103,12 @@ def as_array(x: Any, name: str = "logits") -> Any:
 
 def label_columns(labels: Any, columns: int, length: int) -> IntArray:
     """Labels as logit columns; raise if one is not a column."""
-    found = indices(labels, "labels", length=length)
-    outside = (found < 0) | (found >= columns)
+    checked = indices(labels, "labels", length=length)
+    outside = (checked < 0) | (checked >= columns)
     if outside.any():
         row = int(outside.argmax())
-        raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {found[row]} at row {row}")
-    return found
+        raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {checked[row]} at row {row}")
+    return checked
 
 
 def back(result: npt.NDArray[Any], like: ArrayT) -> ArrayT:

@@ -135,7 +135,7 @@ class TOOD:
         if dead:
             warnings.warn(
                 f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
-                "re-centres them nevertheless and may rank unknown inputs above known ones; use variant='shrinkage'",
+                "re-centres them all the same and may rank unknown inputs above known ones; use variant='shrinkage'",
                 DeadChannelWarning,
                 stacklevel=3,
             )
@@ -144,7 +144,8 @@ class TOOD:
     def from_statistics(cls, tasks: Any, statistics: Mapping[str, Any], **settings: Any) -> TOOD:
         """A fitted calibrator from statistics that were computed elsewhere: ``[N]`` each, as :attr:`statistics_`.
 
-        Those whose names begin with ``rest`` may be left out; then it cannot be ``"auto"``.
+        Statistics of the rest (names that begin with ``rest``) may be left out; ``"shrinkage"`` and ``"auto"`` need
+        them.
         """
         cal = cls(tasks, **settings)
         cal._check_parameters()
@@ -175,7 +176,7 @@ class TOOD:
         margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
-            normalized = (energies - _on(channels.location, energies)) / _on(channels.scale, energies)
+            normalized = (energies - _like(channels.location, energies)) / _like(channels.scale, energies)
             best, channel = tensor_with_lead(normalized, margin)
             return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, channel)
         scores = np.empty(len(logits), dtype=score_dtype(logits))
@@ -192,7 +193,7 @@ class TOOD:
         return back(scores, like=logits), back(tasks, like=logits)
 
     def task_energies(self, logits: ArrayT) -> ArrayT:
-        """``[n, N]``: E_t, one energy per task, as they are."""
+        """``[n, N]``: E_t, one energy per task, not normalised."""
         return task_energies(logits, Partition(self.tasks))
 
     def normalized_energies(self, logits: ArrayT) -> ArrayT:
@@ -202,7 +203,7 @@ class TOOD:
         gain = channels.gain / channels.scale
         offset = channels.offset - gain * channels.location
         if on_torch(energies) or not isinstance(energies, np.ndarray):
-            return cast(ArrayT, energies * _on(gain, energies) + _on(offset, energies))
+            return cast(ArrayT, energies * _like(gain, energies) + _like(offset, energies))
         return cast(ArrayT, (energies * gain + offset).astype(energies.dtype))
 
     def assign(self, logits: ArrayT) -> ArrayT:
@@ -319,7 +320,7 @@ class TOOD:
         return float(statistic[task])
 
     def _floor_spread(self) -> None:
-        """Keep a channel without spread from dividing by zero, and say which one it is."""
+        """Floor zero spreads, so that nothing is divided by zero; warn if the variant uses one."""
         floor = least_spread(self.statistics_["median"])
         used = {"robust_anchor": "mad", "temperature": "std"}.get(self.variant)
         for name in ("mad", "std"):
@@ -402,7 +403,7 @@ def _shrunk_middles(s: Statistics) -> FloatArray:
 
 
 def least_spread(median: FloatArray) -> FloatArray:
-    """What a MAD or deviation is raised to, so that a channel without spread divides nothing by zero."""
+    """The floor of a MAD or deviation, so that nothing is divided by zero."""
     floor: FloatArray = 1e-6 * np.maximum(1.0, np.abs(median))
     return floor
 
@@ -422,8 +423,9 @@ def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistic
     }
 
 
-def _on(values: FloatArray, like: Any) -> Any:
+def _like(values: FloatArray, tensor: Any) -> Any:
+    """``values`` as a tensor of the precision and on the device of another."""
     import torch
 
-    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
-    return torch.as_tensor(values, dtype=dtype, device=like.device)
+    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return torch.as_tensor(values, dtype=dtype, device=tensor.device)

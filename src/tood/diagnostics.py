@@ -44,9 +44,9 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
     ``Φ((m - m') / √(v + v'))``, which takes its place. Without statistics of the rest nothing is known: NaN.
     """
     count, mean = statistics["count"], statistics["mean"]
-    nothing = np.full(len(mean), np.nan)
+    unknown = np.full(len(mean), np.nan)
     if len(mean) == 1 or "rest_mean" not in statistics:
-        auroc = low = high = shares = nothing
+        auroc = low = high = shares = unknown
         alive = np.full(len(mean), len(mean) == 1)
     else:
         auroc = statistics.get("rest_auroc", _normal_cdf(separation(statistics) / np.sqrt(2)))

@@ -262,5 +262,5 @@ def _finite_tensor(logits: torch.Tensor) -> torch.Tensor:
 
 def _not_finite(logits: FloatArray, first_row: int = 0) -> ToodError:
     row, column = np.argwhere(~np.isfinite(logits))[0]
-    found = logits[row, column]
-    return ToodError(f"logits: expected finite numbers, found {found} in row {first_row + row}, column {column}")
+    value = logits[row, column]
+    return ToodError(f"logits: expected finite numbers, found {value} in row {first_row + row}, column {column}")

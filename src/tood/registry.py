@@ -1,4 +1,4 @@
-"""Registry: finds a detector, a learner or a stream by name, whoever wrote it.
+"""Registry: detectors, learners and streams by name, built in or from any other package.
 
 A name is one of four things, tried in this order:
 

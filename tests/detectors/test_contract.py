@@ -218,7 +218,7 @@ OTHER = {
     "ash.variant": ("s", "p"),
     "adascale.variant": ("l",),
     "below": ("zero",),
-    "units": ("oldest",),
+    "reference": ("oldest",),
     "alpha": (0.9,),
     "temperature": (3.0,),
     "shrinkage": (0.5,),

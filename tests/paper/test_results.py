@@ -261,7 +261,7 @@ def test_the_pages_say_what_is_there_and_what_is_missing(kept):
     assert f"{held} hold here, {failed} do not, {unsure} are unclear." in index
     assert "commit `0123abc`" in index and "commit `0123abc`" in tables
     assert "`tood reproduce table1 --preset cpu`" in tables
-    row = next(line for line in tables.splitlines() if line.startswith("| energy |"))
+    row = next(line for line in tables.splitlines() if line.startswith("| Energy |"))
     assert "(65.9, " in row and "(61.2, " in row  # the paper's iCaRL and DER
 
 
@@ -399,7 +399,7 @@ def test_runs_with_options_stand_apart(kept, tmp_path):
     claims_of = [text.split("### Claims")[1].split("### What did not")[0] for text in (before, after)]
     assert claims_of[0] == claims_of[1]
     tables = (tmp_path / "b" / "tables.md").read_text()
-    assert all(f"{name} AUROC" in tables for name in ("lwf (alpha=3.0, ce=new)", "der (calibration=memory)", "der+ber"))
+    assert all(f"{name} AUROC" in tables for name in ("LwF (alpha=3.0, ce=new)", "DER (calibration=memory)", "DER+BER"))
     assert "cifar10, seed 0: lwf (alpha=3.0, ce=new), er (epochs=3), " in after  # not a run of that name
 
 
@@ -530,6 +530,6 @@ def test_raw_and_corrected_logits_and_the_implementation_are_named(build, tmp_pa
     (path / "manifest.json").write_text(json.dumps({**manifest, "preset": "released"}))
     collect_runs([Run(path)], tmp_path / "kept", commit="abc")
     tables = write_results(tmp_path / "kept", tmp_path / "pages")[1].read_text()
-    assert "| energy (logits=raw) |" in tables and "| energy |" in tables
+    assert "| Energy (logits=raw) |" in tables and "| Energy |" in tables
     assert "before its bias correction" in tables
     assert "## Preset `released`: as the authors ran it" in tables and "Learners: as the authors ran it." in tables

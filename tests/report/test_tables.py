@@ -181,7 +181,7 @@ def test_paper_data_is_whole():
 def test_against_the_paper_shows_its_figure_and_the_difference():
     ours = {key: Summary(value.mean + 1.25, 0.5, 3) for key, value in table_1().items()}
     text = to_markdown(next(t for t in build(ours, reported()) if t.name == "cifar10-main"))
-    row = next(line for line in text.splitlines() if line.startswith("| energy"))
+    row = next(line for line in text.splitlines() if line.startswith("| Energy"))
     assert row.split("|")[2].strip() == "67.2 ± 0.5 (65.9, +1.2)"  # 0.6 behind the best, whose deviation is 0.5
     assert "In brackets: the paper's figure, and ours minus it." in text and "MDS lost its minus sign" in text
 
@@ -245,7 +245,7 @@ def test_what_sets_runs_apart_is_shown_and_does_not_hide_the_papers_figure(tmp_p
     assert all(cell.paper == Summary(50.0, 1.0, 3) for cell in dict(main.rows)["energy"][::2])
     out = io.StringIO()
     print_tables([main], Console(file=out, width=120))
-    assert "icarl [cpu]" in out.getvalue() and "icarl [paper]" in out.getvalue()
+    assert "iCaRL [cpu]" in out.getvalue() and "iCaRL [paper]" in out.getvalue()
 
 
 def test_command(runs, tmp_path):

@@ -28,7 +28,7 @@ class _Calibrated(Detector):
     citation = TOOD_PAPER
     variant: Variant
     margin: float
-    units: Reference
+    reference: Reference
 
     columns_: IntArray  # [C], the columns of all tasks, task by task
     sizes_: IntArray  # [N]
@@ -38,7 +38,7 @@ class _Calibrated(Detector):
         self._calibrator([[0]])._check_parameters()
 
     def _calibrator(self, tasks: Any) -> TOOD:
-        return TOOD(tasks, variant=self.variant, margin=self.margin, reference=self.units)
+        return TOOD(tasks, variant=self.variant, margin=self.margin, reference=self.reference)
 
     def _fit(self, data: FitData) -> None:
         if data.partition is None:
@@ -76,16 +76,16 @@ class _Variant(_Calibrated):
     ----------
     margin:
         λ ≥ 0, the weight of the gap between the two largest normalised energies.
-    units:
+    reference:
         Whose statistics set the units of the score: ``"latest"``, ``"oldest"``, ``"widest"`` or ``"mean"``; the
         ranking does not depend on it.
     """
 
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
 
-    def __init__(self, margin: float = 0.5, units: Reference = "latest") -> None:
+    def __init__(self, margin: float = 0.5, reference: Reference = "latest") -> None:
         self.margin = margin
-        self.units = units
+        self.reference = reference
 
 
 @register
@@ -139,7 +139,7 @@ class Temperature(_Calibrated):
     name = "temperature"
     title = "Temperature"
     variant = "temperature"
-    units = "latest"
+    reference = "latest"
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
 
     def __init__(self, margin: float = 0.0) -> None:

@@ -110,7 +110,7 @@ class CORE(Detector):
 
 
 def residual(features: FloatArray, classes: Any, signals: Signals) -> FloatArray:
-    """``[n, D]``: features without their part along the head's weights, or along the weight of a class each."""
+    """``[n, D]``: features without their part along the head's weights, or along the weight of one class per row."""
     if signals.basis is not None:
         aligned = (features @ signals.basis) @ signals.basis.T
     else:
@@ -123,8 +123,8 @@ def residual(features: FloatArray, classes: Any, signals: Signals) -> FloatArray
 def cosines(rows: Rows, signals: Signals) -> FloatArray:
     """``[n]``: cosine between the residual and the mean residual of the predicted class; 0 if either vanishes."""
     predicted = rows.logits.argmax(axis=1)
-    left = residual(rows.features, predicted, signals)
-    product = np.einsum("nd,nd->n", left, signals.directions[predicted])
-    lengths = norms(left)
+    residuals = residual(rows.features, predicted, signals)
+    product = np.einsum("nd,nd->n", residuals, signals.directions[predicted])
+    lengths = norms(residuals)
     lengths[lengths <= RANK * norms(rows.features)] = 0
     return ratio(product, lengths, otherwise=0)

@@ -64,7 +64,7 @@ class MDS(Detector):
     """Minus the squared Mahalanobis distance to the nearest class mean, one covariance for all classes.
 
     The covariance is that of the features about their class means, divided by their number, inverted as a
-    pseudo-inverse. Classes without a fit sample take no part.
+    pseudo-inverse. Classes without a fit sample are ignored.
     """
 
     name = "mds"

@@ -11,6 +11,7 @@ from tood.detectors.base import Detector
 from tood.detectors.logits import LOGITS
 from tood.detectors.outputs import Rows
 from tood.detectors.registry import register
+from tood.detectors.rowwise import own_columns
 
 
 @register
@@ -32,10 +33,9 @@ class Entropy(Detector):
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         winner = rows.logits.argmax(axis=1)
-        each = np.arange(len(winner))
-        gaps = rows.logits - rows.logits[each, winner][:, None]
+        gaps = rows.logits - own_columns(rows.logits, winner)[:, None]
         weights = np.exp(gaps)
-        weights[each, winner] = 0
+        weights[np.arange(len(winner)), winner] = 0
         rest = weights.sum(axis=1)
         # A logit so far below that exp is zero contributes zero, whatever the gap is.
         result: FloatArray = np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest)

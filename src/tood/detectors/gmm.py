@@ -32,7 +32,7 @@ class GMM(Detector):
 
     ``log Σ_k π_k N(z | μ_k, Σ_k)`` with the share ``π_k``, mean and covariance of each class. Each covariance is shrunk
     towards a multiple of the identity, so it is invertible even if a class has fewer samples than dimensions. A class
-    with a single sample takes the mean variance within the other classes. Classes without a fit sample take no part.
+    with a single sample takes the mean variance within the other classes. Classes without a fit sample are ignored.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""TOOD and typicality as one score: logits and features, each standardised, features weighted by what they showed."""
+"""TOOD and typicality as one score: logits and features, each standardised, features weighted by their evidence."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ from tood.partition import Partition
 
 Weight: TypeAlias = "float | Literal['auto']"
 
-MOST = (
-    0.25  # the largest automatic weight; with more, runs whose features mislead lose too much (benchmarks/regimes.py)
-)
+# With a larger weight, runs whose features mislead lose too much (benchmarks/regimes.py).
+LARGEST_WEIGHT = 0.25
 
 
 class Mixture(NamedTuple):
@@ -51,7 +50,7 @@ def normalised_score(energies: FloatArray, statistics: Statistics, variant: Vari
 def weight_of_features(
     energies: Float64Array, squared: Float64Array, tasks: IntArray, variant: Variant, margin: float
 ) -> float:
-    """The weight of typicality, 0 to :data:`MOST`, from pseudo-unknown inputs.
+    """The weight of typicality, 0 to :data:`LARGEST_WEIGHT`, from pseudo-unknown inputs.
 
     Each task in turn is treated as unknown: its columns and class means are masked, and its calibration samples must
     score below those of the other tasks. ``Φ⁻¹(AUROC)`` of typicality over that of the logits, mean over tasks, is how
@@ -79,7 +78,7 @@ def weight_of_features(
         nearest = -squared[:, kept].min(axis=1)
         by_features.append(_mean_auroc(nearest[known], places, nearest[~known]))
     logits, features = (_evidence(float(np.mean(figures))) for figures in (by_logits, by_features))
-    return MOST * min(1.0, features / logits) if logits else MOST * bool(features)
+    return LARGEST_WEIGHT * (min(1.0, features / logits) if logits else bool(features))
 
 
 def _mean_auroc(known: FloatArray, tasks: IntArray, unknown: FloatArray) -> float:
@@ -129,7 +128,7 @@ class TOODJoint(_Directions, _Calibrated):
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "weight": ("auto", 0.25, 1.0)}
     refit = frozenset({"normalize", "shrinkage", "margin", "variant", "weight"})
     passes = 3
-    units: Reference = "latest"
+    reference: Reference = "latest"
 
     mixture_: Float64Array  # [3], as Mixture
     feature_weight_: float

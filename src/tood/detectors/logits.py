@@ -140,9 +140,8 @@ class GEN(Detector):
 class KLM(Detector):
     """Minus the smallest Kullback-Leibler divergence to a class's typical posterior.
 
-    ``d_k`` is the mean softmax of the fit samples that the network assigns to class k; classes that it assigns to
-    nothing take no part. ``KL(p, d_k) = Σ p log p - p · log d_k``, so that one matrix product finds the
-    nearest.
+    ``d_k`` is the mean softmax of the fit samples that the network assigns to class k; classes that are never predicted
+    are ignored. ``KL(p, d_k) = Σ p log p - p · log d_k``, so one matrix product finds the nearest.
     """
 
     name = "klm"

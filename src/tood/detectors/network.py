@@ -14,7 +14,7 @@ from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import ratio
-from tood.detectors.shaping import MOST
+from tood.detectors.shaping import LARGEST_EXPONENT
 from tood.energy import logsumexp
 from tood.errors import MissingDependencyError, ToodError
 
@@ -26,7 +26,7 @@ BATCH = 128  # small enough for the activations of a small network to stay in th
 
 @contextmanager
 def _undisturbed(network: Any) -> Iterator[None]:
-    """Evaluation mode and gradients of inputs while it lasts; every module's mode as before afterwards."""
+    """Context with evaluation mode and gradients of inputs; each module's own mode is restored afterwards."""
     import torch
 
     from tood.models.extract import evaluating
@@ -69,7 +69,7 @@ class ODIN(_Networked):
     epsilon:
         ε ≥ 0, the step in pixel units, 0 to 1.
     std:
-        By what the inputs were divided when they were normalised: one number, or one per channel. 0.5 unless known.
+        The standard deviation that normalisation divided inputs by: one number, or one per channel.
     """
 
     name = "odin"
@@ -216,7 +216,7 @@ class AdaScale(_Networked):
         r = ratio(sums[:, -1], sums[np.arange(len(sums)), kept - 1], otherwise=1)
         logits = features @ self.weight_.T.astype(features.dtype)
         if self.variant == "a":
-            return logsumexp(logits * np.exp(np.minimum(r, MOST))[:, None] + self.bias_)
+            return logsumexp(logits * np.exp(np.minimum(r, LARGEST_EXPONENT))[:, None] + self.bias_)
         return logsumexp((logits + self.bias_) * (r * r)[:, None])
 
     def _run(self, inputs: Any, warn: bool = False) -> tuple[FloatArray, FloatArray]:

@@ -192,7 +192,7 @@ class FitData:
 
     def blocks(self, checked: bool) -> Iterator[Rows]:
         """Yield blocks of rows; unless ``checked``, the caller searches the features for NaN and infinity."""
-        found, again = False, self._read or not checked
+        any_rows, again = False, self._read or not checked
         for chunk in self._source:
             rows = read_rows(chunk, self._needs, labels=True, again=again, optional=self._optional)
             self._check(rows)
@@ -200,9 +200,9 @@ class FitData:
                 finite(rows.logits, "logits")
             step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
             for start in range(0, len(rows.logits), step):
-                found = True
+                any_rows = True
                 yield rows.block(start, start + step)
-        if not found:
+        if not any_rows:
             raise ToodError("outputs: expected at least one sample to fit on, found none")
         self._read = True
 

@@ -33,7 +33,7 @@ def nearest(features: FloatArray, means: Means) -> Float64Array:
 class Prototype(Detector):
     """Minus the Euclidean distance to the nearest class mean.
 
-    Classes without a fit sample take no part.
+    Classes without a fit sample are ignored.
     """
 
     name = "prototype"
@@ -60,7 +60,7 @@ class TOODPrototype(Detector):
 
     ``D_t(x) = -min_{c in task t} ‖z - μ_c‖``; of each task, median and MAD of the fit samples' own-task distances give
     ``u_t = (D_t - median_t) / MAD_t``; the score is ``max_t u_t``, plus the margin times its lead over the second.
-    It is fitted on the fit set, like the distance it normalises. Classes and tasks without a fit sample take no part.
+    It is fitted on the fit set, like the distance it normalises. Classes and tasks without a fit sample are ignored.
 
     Parameters
     ----------
@@ -104,10 +104,10 @@ class TOODPrototype(Detector):
             for t, means in enumerate(np.split(self.means_, self.starts_[1:])):
                 own.append(-nearest(rows.features[place == t], Means.of(means)))
                 places.append(np.full(len(own[-1]), t))
-        found = task_statistics(np.concatenate(own), np.concatenate(places), len(tasks))
-        self.median_, floor = found["median"], least_spread(found["median"])
-        flat = found["mad"] < floor
-        self.mad_ = np.where(flat, floor, found["mad"])
+        statistics = task_statistics(np.concatenate(own), np.concatenate(places), len(tasks))
+        self.median_, floor = statistics["median"], least_spread(statistics["median"])
+        flat = statistics["mad"] < floor
+        self.mad_ = np.where(flat, floor, statistics["mad"])
         if flat.any():
             self._warn(f"the distances of task {', '.join(map(str, tasks[flat]))} have no spread; it is floored")
 

@@ -16,7 +16,7 @@ from tood.detectors.statistics import mean_feature, percentiles
 from tood.energy import logsumexp
 
 FEATURES_AND_HEAD = frozenset({"features", "head"})
-MOST = 50.0  # of an exponent, so that exp stays finite in float32; rectified features reach D / k, 20 on the grids
+LARGEST_EXPONENT = 50.0  # keeps exp finite in float32; rectified features reach D / k, 20 on the grids
 
 
 class Linear(NamedTuple):
@@ -125,15 +125,15 @@ class ReAct(_Shaper):
 class VRA(_Shaper):
     """Energy after limiting features between two percentiles of all fit activations.
 
-    Both thresholds are global, as in OpenOOD (pytorch-ood takes them for each dimension apart).
+    Both thresholds are global, as in OpenOOD (pytorch-ood has one pair per dimension).
 
     Parameters
     ----------
     high, low:
         Percentiles of the fit set's activations, 0 to 100.
     below:
-        What becomes of a feature under the lower threshold: ``"clip"`` raises it to the threshold, as OpenOOD does;
-        ``"zero"`` sets it to zero, as the paper does.
+        What happens to features below the lower threshold: ``"clip"`` raises them to it, as OpenOOD does;
+        ``"zero"`` sets them to zero, as the paper does.
     """
 
     name = "vra"
@@ -170,11 +170,11 @@ class VRA(_Shaper):
 class ASH(_Shaper):
     """Energy of a feature of which only the largest activations are kept.
 
-    ``b``: the kept ones become one constant, their number times which is the sum of all; ``s``: they are multiplied by
-    ``exp(s1 / s2)``, the sums before and after pruning; ``p``: they stay. The method was made for rectified features:
-    sums here run over the positive part, which is the same there, and on signed features keeps the constant from
-    turning negative and ``s1 / s2`` between 1 and D / k. A feature without a positive part has ratio 1, its
-    lower bound. Of equal activations the first is kept first.
+    ``b``: each kept activation becomes the sum of all activations divided by the number kept; ``s``: it is multiplied
+    by ``exp(s1 / s2)``, the sums before and after pruning; ``p``: it stays. The method was made for rectified features,
+    so sums run over the positive part: on signed features, the constant then cannot be negative and ``s1 / s2`` lies
+    between 1 and D / k. A feature without a positive part has ratio 1, the lower bound. Of equal activations the first
+    is kept.
 
     Parameters
     ----------
@@ -212,7 +212,7 @@ class ASH(_Shaper):
         if self.variant == "p":
             return linear.energy(pruned)
         positive = np.maximum(features, 0).sum(axis=1), np.maximum(pruned, 0).sum(axis=1)
-        return linear.energy(pruned, np.exp(np.minimum(ratio(*positive, otherwise=1), MOST)))
+        return linear.energy(pruned, np.exp(np.minimum(ratio(*positive, otherwise=1), LARGEST_EXPONENT)))
 
 
 @register
@@ -245,7 +245,7 @@ class SCALE(_Shaper):
     def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
         linear, kept = prepared
         features = rows.features
-        return linear.energy(features, np.exp(np.minimum(sum_ratio(features, kept), MOST)))
+        return linear.energy(features, np.exp(np.minimum(sum_ratio(features, kept), LARGEST_EXPONENT)))
 
 
 def sum_ratio(features: FloatArray, kept: int) -> FloatArray:

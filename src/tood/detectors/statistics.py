@@ -80,8 +80,8 @@ def correct_class_means(data: FitData, part: str) -> CorrectMeans:
 class Moments:
     """Counts, sums and, if asked for, second moments of features, by class, about a fixed origin.
 
-    The origin is the mean of the first rows: it cancels from every result, and keeps a large common mean from eating
-    the digits of the spread.
+    The origin is the mean of the first rows. It cancels from every result; without it, a large common mean would cost
+    precision in the spread.
     """
 
     def __init__(self, origin: Float64Array, classes: int, scatter: bool) -> None:
@@ -92,7 +92,7 @@ class Moments:
 
     @classmethod
     def of(cls, data: FitData, scatter: bool = True, by_class: bool = True) -> Moments:
-        """Those of all fit features, by label or all together."""
+        """Moments of all fit features, by label or all together."""
         moments: Moments | None = None
         for rows in data:
             if moments is None:

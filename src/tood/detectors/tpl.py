@@ -32,13 +32,14 @@ class Tasks(NamedTuple):
 class TPL(Bank):
     """Largest over tasks of a likelihood-ratio score composed with the task's largest logit.
 
-    Of task t, with ``MD_t`` the squared Mahalanobis distance to the nearest of its class means and ``d_t`` the squared
-    distance to the k-th nearest fit feature of *other* tasks (unit length), ``LR_t = 1 / (β_t MD_t) + d_t``: near to
-    the own task and far from the others. The task's score is ``log(exp(LR_t) + exp(max_{c in t} l_c / γ_t))``, where
-    ``β_t`` and ``γ_t`` scale both terms to mean 1 over the task's own fit samples.
+    For task t, let ``MD_t`` be the squared Mahalanobis distance to the nearest of its class means, and ``d_t`` the
+    squared distance to the k-th nearest fit feature of *other* tasks (unit length). ``LR_t = 1 / (β_t MD_t) + d_t`` is
+    large near the task's own classes and far from those of others. The task's score is
+    ``log(exp(LR_t) + exp(max_{c in t} l_c / γ_t))``, where ``β_t`` and ``γ_t`` scale both terms to mean 1 over the
+    task's own fit samples.
 
     One covariance, that of the features about their class means, serves all tasks: the tasks share one network here.
-    With one task ``d_t`` is 0. Classes and tasks without a fit sample take no part. It needs the partition.
+    With one task ``d_t`` is 0. Classes and tasks without a fit sample are ignored. It needs the partition.
 
     Parameters
     ----------

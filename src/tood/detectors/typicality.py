@@ -54,14 +54,14 @@ class Classes(NamedTuple):
 
     @classmethod
     def of(cls, moments: Moments, order: IntArray) -> Classes:
-        """Those of the classes in ``order``, which are all that have samples."""
+        """From the classes in ``order``, which must be all classes that have samples."""
         degrees = moments.total - len(order)
         return cls(moments.class_means[order], moments.within_covariance() * (moments.total / max(degrees, 1)), degrees)
 
     def shrunk(self, shrinkage: Shrinkage) -> tuple[Float64Array, float]:
         """The whitening matrix ``[D, r]``, and the weight of the scatter itself in the covariance it inverts."""
         mean = float(np.trace(self.covariance)) / len(self.covariance)
-        if mean <= np.finfo(np.float64).eps * float(np.mean(self.means**2)):  # one sample a class: Euclidean distances
+        if mean <= np.finfo(np.float64).eps * float(np.mean(self.means**2)):  # one sample per class: Euclidean
             return np.eye(len(self.covariance)), 0.0
         share = oas_shrinkage(self.covariance, self.degrees) if shrinkage == "oas" else float(shrinkage)
         covariance = (1 - share) * self.covariance
@@ -74,10 +74,10 @@ def held_out(
 ) -> Float64Array:
     """``[n, K]``: squared distances of fit samples to class means, each as if that sample had not been fitted on.
 
-    A sample is part of its class mean and of the scatter, so it lies nearer than a new one would; with ten samples a
-    class and more dimensions than samples, by several times. Without sample i the scatter loses ``k r rᵀ``, where r is
-    the sample minus its class mean, ``k = n / (n - 1)``, and its own mean moves so that r becomes ``k r``. The inverse
-    follows by Sherman and Morrison. How much to shrink, and the divisor of the scatter, are kept from all samples.
+    A sample is part of its class mean and of the scatter, so it lies nearer than a new one would: several times nearer
+    with ten samples per class and more dimensions than samples. Without sample i the scatter loses ``k r rᵀ``, where r
+    is the sample minus its class mean, ``k = n / (n - 1)``, and its own mean moves so that r becomes ``k r``. The
+    inverse follows by Sherman and Morrison. The shrinkage and the divisor of the scatter are those of all samples.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def held_out(
 
 
 class _Directions(Detector):
-    """What the detectors here share: class means and covariance of unit features."""
+    """Base of detectors that use class means and covariance of unit features."""
 
     refit = frozenset({"normalize"})
     normalize: bool
@@ -148,7 +148,7 @@ class Typicality(_Directions):
 
     One covariance for all classes, about their means, shrunk towards a multiple of the identity. It is fitted on the
     calibration set; ``fit`` takes any other labelled samples as well, such as ``[calibration, fit]``. Classes without
-    a sample take no part. With one sample a class the distance is Euclidean.
+    a sample are ignored. With one sample per class the distance is Euclidean.
 
     Parameters
     ----------

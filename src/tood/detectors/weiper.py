@@ -33,10 +33,11 @@ class WeiPer(Detector):
     """Minus the divergence of two activation histograms from their mean over the fit samples, plus the mean confidence.
 
     The head's weights are perturbed ``repeats`` times: ``w̃_c = w_c + distance · ‖w_c‖ · u`` with u random of unit
-    length. Of each sample, two densities with ``bins`` bins between the extremes of the fit samples: of its D features,
-    and of its ``repeats · C`` perturbed logits. Each is smoothed by a running mean, gets a floor and is compared with
-    the mean density of the fit samples by the symmetric Kullback-Leibler divergence. With MSP the mean over repeats of
-    the largest softmax probability, the score is ``-KL(features) - lambda_1 KL(logits) + lambda_2 MSP``.
+    length. Each sample has two densities with ``bins`` bins between the extremes of the fit samples: that of its D
+    features, and that of its ``repeats · C`` perturbed logits. Each is smoothed by a running mean, gets a floor and is
+    compared with the mean density of the fit samples by the symmetric Kullback-Leibler divergence. With MSP the mean
+    over repeats of the largest softmax probability, the score is
+    ``-KL(features) - lambda_1 KL(logits) + lambda_2 MSP``.
 
     A value is shared between the two bins whose centres are nearest, and beyond the extremes belongs to the last bin.
     (In the authors' code a value falls in one bin, so that the last digit of a float can change a score.)

@@ -20,7 +20,7 @@ __all__ = ["AGEM", "GradientLearner", "project"]
 
 @dataclass(frozen=True)
 class GradientSettings(ExemplarSettings):
-    """Of A-GEM and GEM.
+    """Settings of A-GEM and GEM.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class GradientLearner(ExemplarLearner):
         return cross_entropy(logits, batch.columns)
 
     def reference(self, rows: IntArray) -> Tensor:
-        """The gradient of the loss on some of these exemplars, ``[P]``; the network's own gradients are lost."""
+        """The gradient of the loss on some of these exemplars, ``[P]``; it overwrites the network's gradients."""
         batch = self.draw(rows, max(1, self.settings.reference_size // self.fabric.world_size))
         self.network.zero_grad()
         self.fabric.backward(cross_entropy(self.model(batch.inputs), batch.columns))

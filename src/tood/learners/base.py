@@ -116,7 +116,7 @@ class Learner:
         return self.stream.train_rows(task)
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The loss of one batch, ``logits`` being the network's answer in training mode."""
+        """The loss of one batch; ``logits`` are the network's, in training mode."""
         raise NotImplementedError
 
     def after_backward(self, batch: Batch) -> None:
@@ -133,7 +133,7 @@ class Learner:
         return np.empty(0, np.int64)
 
     def predict(self, features: Any, logits: Any) -> IntArray:
-        """The columns the learner answers with, ``[n]``, from features ``[n, D]`` and logits ``[n, C]``."""
+        """Predicted columns ``[n]`` from features ``[n, D]`` and logits ``[n, C]``."""
         columns: IntArray = np.argmax(floats(logits, "logits", 2), axis=1)
         return columns
 

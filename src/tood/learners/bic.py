@@ -32,8 +32,8 @@ class BiCSettings(ExemplarSettings):
     temperature:
         Temperature of the distillation.
     validation:
-        The share of the memory that is held out from training; as much of each new class is held out too, but no
-        larger share of it.
+        The share of the memory that is held out from training. Each new class loses the same number of samples: this
+        share of the smallest new class.
     offset_penalty:
         Weight of ``offset² / 2`` in the second stage.
     batches:
@@ -140,7 +140,7 @@ def fit_correction(
     penalty:
         Of the offset.
     steps:
-        At most so many.
+        The largest number of Newton steps.
     """
     new = logits[:, old:]
     theta = np.array([1.0, 0.0])

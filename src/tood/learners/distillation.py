@@ -1,4 +1,4 @@
-"""Knowledge distillation, as the learners that use it mean it."""
+"""Knowledge distillation."""
 
 from __future__ import annotations
 

@@ -46,10 +46,10 @@ class EWCSettings(Settings):
 
 @register
 class EWC(Learner):
-    """Weights that mattered to old tasks are held by springs.
+    """A quadratic penalty holds weights near their old values, in proportion to their importance to old tasks.
 
     The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one with the sum of the ``F_k`` around
-    the mean of the ``θ_k`` weighted by them; so two numbers a weight are enough for any number of tasks.
+    the mean of the ``θ_k`` weighted by them; so two numbers per weight suffice for any number of tasks.
     """
 
     name = "ewc"
@@ -76,11 +76,8 @@ class EWC(Learner):
         rows = self.stream.train_rows(task)
         count = min(self.settings.fisher_samples or len(rows), len(rows))
         fisher = self.fisher(self.random.choice(rows, count, replace=False))
-        old, anchor, now = (
-            widen(self.importance, self.network),
-            widen(self.anchor, self.network),
-            copy_weights(self.network),
-        )
+        old, anchor = widen(self.importance, self.network), widen(self.anchor, self.network)
+        now = copy_weights(self.network)
         if self.settings.mode == "online":
             self.importance = {name: self.settings.decay * old[name] + fisher[name] for name in now}
             self.anchor = now

@@ -57,7 +57,7 @@ def project(gradient: Tensor, references: Tensor, margin: float) -> Tensor:
     gradient:
         g, ``[P]``.
     references:
-        G, a row a past task, ``[T, P]``.
+        G ``[T, P]``, one row per past task.
     margin:
         The least value of each dual variable: ``g̃ = g + Gᵀv`` with ``v ≥ margin``.
     """

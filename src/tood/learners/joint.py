@@ -20,7 +20,7 @@ __all__ = ["Joint"]
 
 @dataclass(frozen=True)
 class JointSettings(Settings):
-    """Of joint training.
+    """Settings of joint training.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Joint(Learner):
         self.initial = copy.deepcopy(self.network.backbone.state_dict())
 
     def begin_task(self, task: int) -> None:
-        """Forget everything, if so set."""
+        """Start again from the initial weights if ``fresh``."""
         if self.settings.fresh:
             self.network.backbone.load_state_dict(self.initial)
             self.network.head.resize(0)

@@ -90,7 +90,7 @@ class Exemplars:
     total:
         The size of the whole memory, shared equally by all classes seen so far.
     per_class:
-        Or the number of rows of each class, whatever their number. Exactly one of the two.
+        Or the number of rows per class, whatever the number of classes. Give exactly one of the two.
     selection:
         ``"random"`` or ``"herding"``.
     seed:

@@ -80,8 +80,8 @@ SettingsT = TypeVar("SettingsT")
 
 def settings_class(learner: type) -> type[Settings]:
     """The dataclass that a learner annotates its ``settings`` with."""
-    found: type[Settings] = get_type_hints(learner)["settings"]
-    return found
+    annotated: type[Settings] = get_type_hints(learner)["settings"]
+    return annotated
 
 
 def make_settings(kind: type[SettingsT], given: dict[str, Any]) -> SettingsT:
@@ -135,5 +135,5 @@ def _cosine(progress: float) -> float:
 
 
 def as_dict(settings: Any) -> dict[str, Any]:
-    """Plain values, as they survive JSON."""
+    """Plain values that JSON can hold."""
     return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(settings).items()}

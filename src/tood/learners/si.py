@@ -34,7 +34,7 @@ class SISettings(Settings):
 
 @register
 class SI(Learner):
-    """Weights are held by how much their path through the task lowered its loss."""
+    """A quadratic penalty holds each weight in proportion to how much its path through old tasks lowered their loss."""
 
     name = "si"
     title = "SI"

@@ -56,7 +56,7 @@ class WA(ExemplarLearner):
         return (1 - share) * loss + share * kept
 
     def after_step(self, batch: Batch, logits: Tensor) -> None:
-        """Clip the head, if so set."""
+        """Clip the head's weights at 0 if ``nonnegative``."""
         if self.settings.nonnegative:
             self.network.head.weight.data.clamp_(min=0)
 

@@ -1,4 +1,4 @@
-"""Detection metrics, what is computed from them along a stream, and what features and energies did meanwhile."""
+"""Metrics of OOD detection, of trajectories along a stream, of representations and of selective classification."""
 
 from tood.metrics.detection import (
     aupr_in,

@@ -190,7 +190,7 @@ def bootstrap(
     id_scores, ood_scores:
         ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
     metric:
-        Any function of ID and OOD scores; ``auroc`` takes a faster way to the same figures.
+        Any function of ID and OOD scores; ``auroc`` has a faster implementation with the same result.
     resamples:
         How many times to resample.
     level:
@@ -228,8 +228,8 @@ def bootstrap(
 class _Comparison:
     """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
 
-    With ID positive, the threshold at an ID sample takes in everything not below it; with OOD positive, the threshold
-    at an OOD sample takes in everything not above it. ``ood_rank`` may be given if it is known already.
+    With ID positive, the threshold at an ID sample selects everything not below it; with OOD positive, the threshold
+    at an OOD sample selects everything not above it. ``ood_rank`` may be given if it is known already.
     """
 
     def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
@@ -311,13 +311,13 @@ def _ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
 
 
 def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float64]:
-    """The precision of each set of positives and negatives taken in; 1 if the set is empty.
+    """The precision of each selection from its counts of positives and negatives; 1 if nothing is selected.
 
     The step-wise area is the mean over positives of the precision at their threshold. The trapezoid's other end is the
-    threshold before it, which takes in what lies strictly beyond: nothing, at the curve's start, where precision is 1.
+    threshold before it, which selects what lies strictly beyond: at the start of the curve, nothing.
     """
-    taken = positives + negatives
-    precision: npt.NDArray[np.float64] = np.maximum(positives, taken == 0) / np.maximum(taken, 1)
+    selected = positives + negatives
+    precision: npt.NDArray[np.float64] = np.maximum(positives, selected == 0) / np.maximum(selected, 1)
     return precision
 
 
@@ -360,7 +360,7 @@ def _checked_method(method: Method) -> Method:
 
 
 def _task_sizes(tasks: IntArray, num_tasks: int | None) -> IntArray:
-    """The number of samples of each task, once every task is known to have one."""
+    """The number of samples of each task; raises if a task has none."""
     count = int(tasks.max()) + 1 if num_tasks is None else num_tasks
     if tasks.min() < 0 or tasks.max() >= count:
         raise ToodError(f"id_tasks: expected tasks 0 to {count - 1}, found {tasks.min()} to {tasks.max()}")

@@ -1,4 +1,4 @@
-"""What happened to features and energies along a stream: drift (CKA), crowding (distances), the confidence gap."""
+"""Representations along a stream: feature drift (CKA), crowding (nearest distances), the confidence gap."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ __all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "near
 
 Since: TypeAlias = Literal["origin", "adjacent"]
 
-FEATURES = 512  # features a block of CKA's cross products
-BLOCK = 1 << 22  # elements a block of distances: 32 MiB
+FEATURES = 512  # features per block of CKA's cross products
+BLOCK = 1 << 22  # elements per block of distances: 32 MiB
 EPSILON = float(np.finfo(np.float64).eps)
 
 
@@ -173,18 +173,18 @@ def correlation(x: Any, y: Any) -> tuple[float, float]:
         from scipy.special import betainc
     except ImportError as error:
         raise MissingDependencyError("scipy", "report", "the p of a correlation") from error
-    units = []
+    standardised = []
     for name, values in (("x", x), ("y", y)):
         column = floats(values, name, ndim=1).astype(np.float64)
         if len(column) < 3 or not np.isfinite(column).all() or np.ptp(column) == 0:
             raise ToodError(f"{name}: expected 3 or more finite numbers, not all equal, found {column.tolist()}")
         column -= column.mean()
         column /= np.abs(column).max()
-        units.append(column / np.linalg.norm(column))
-    if len(units[0]) != len(units[1]):
-        raise ToodError(f"y: expected the {len(units[0])} entries of x, found {len(units[1])}")
-    r = float(np.clip(units[0] @ units[1], -1.0, 1.0))
-    shape = len(units[0]) / 2 - 1  # under independence (1 - r) / 2 is Beta(n/2 - 1, n/2 - 1)
+        standardised.append(column / np.linalg.norm(column))
+    if len(standardised[0]) != len(standardised[1]):
+        raise ToodError(f"y: expected the {len(standardised[0])} entries of x, found {len(standardised[1])}")
+    r = float(np.clip(standardised[0] @ standardised[1], -1.0, 1.0))
+    shape = len(standardised[0]) / 2 - 1  # under independence (1 - r) / 2 is Beta(n/2 - 1, n/2 - 1)
     return r, float(2 * betainc(shape, shape, (1 - abs(r)) / 2))
 
 
@@ -220,10 +220,10 @@ def _unit(rows: Float64Array) -> Float64Array:
 def _nearest(oods: Float64Array, ids: Float64Array, squares: Float64Array) -> Float64Array:
     """The nearest distance of each row of one block."""
     own = np.einsum("ij,ij->i", oods, oods)
-    around = squares - 2 * (oods @ ids.T)  # squared distances, each less its row's constant
+    relative = squares - 2 * (oods @ ids.T)  # squared distances, each less its row's constant
     # |x|² + |y|² - 2xy cancels: every pair within its rounding error of the least is a candidate.
     slack = 4 * (ids.shape[1] + 2) * EPSILON * (own + squares.max())
-    rows, columns = np.nonzero(around <= (around.min(axis=1) + slack)[:, None])
+    rows, columns = np.nonzero(relative <= (relative.min(axis=1) + slack)[:, None])
     nearest = np.full(len(oods), np.inf)
     step = max(1, BLOCK // ids.shape[1])
     for start in range(0, len(rows), step):

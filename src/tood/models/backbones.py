@@ -1,8 +1,7 @@
 """Feature extractors: residual networks for small and large images, a small convolutional net, a perceptron.
 
-Each takes ``[n, C, H, W]`` (the perceptron also ``[n, D]``), gives features ``[n, dim]`` (non-negative, except
-``resnet…_icarl``) and has ``dim``.
-A convolution and its normalisation are always neighbours in one ``nn.Sequential``, which is how
+Each maps ``[n, C, H, W]`` (the perceptron also ``[n, D]``) to features ``[n, dim]``, which are non-negative except in
+``resnet…_icarl``. A convolution and its normalisation are always neighbours in one ``nn.Sequential``, which is how
 :meth:`~tood.models.Network.fused` finds them.
 """
 
@@ -45,7 +44,7 @@ class ZeroPad(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut; the sum and its ReLU overwrite what nobody reads again.
+    """Two 3×3 convolutions and a shortcut; the sum and its ReLU are computed in place.
 
     With ``signed`` there is no ReLU after the sum.
     """
@@ -76,7 +75,7 @@ class ResNet(nn.Module):
     widths:
         Channels of each stage.
     blocks:
-        Basic blocks a stage.
+        Basic blocks per stage.
     project:
         Whether shortcuts that change shape are 1×1 convolutions (else they pad with zeros).
     signed:
@@ -109,7 +108,7 @@ class ResNet(nn.Module):
 
 
 def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResNet:
-    """The CIFAR variant of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32."""
+    """ResNet for CIFAR, of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32."""
     stem = nn.Sequential(*conv_bn(_channels(shape), 16), nn.ReLU(inplace=True))
     return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False, signed=signed)
 

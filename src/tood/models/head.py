@@ -55,7 +55,7 @@ class Head(nn.Module):
         return self.weight.shape[1]
 
     def grow(self, columns: int) -> None:
-        """Add columns; those there are keep their weights. New weights are uniform with variance 1 / D, biases 0."""
+        """Add columns; existing ones keep their weights. New weights are uniform with variance 1 / D, biases 0."""
         old = self.columns
         self.resize(old + columns)
         bound = math.sqrt(3 / self.dim)
@@ -63,7 +63,7 @@ class Head(nn.Module):
             self.weight[old:] = torch.empty(columns, self.dim).uniform_(-bound, bound)  # drawn on the CPU everywhere
 
     def resize(self, columns: int) -> None:
-        """Cut to so many columns, or add columns of zeros."""
+        """Keep the first ``columns`` columns, or add columns of zeros."""
         kept, added = min(columns, self.columns), max(0, columns - self.columns)
         self.weight = nn.Parameter(functional.pad(self.weight.detach()[:kept], (0, 0, 0, added)))
         self.bias = nn.Parameter(functional.pad(self.bias.detach()[:kept], (0, added)))
@@ -71,7 +71,7 @@ class Head(nn.Module):
         self.offset = functional.pad(self.offset[:kept], (0, added))
 
     def correct(self, columns: slice, scale: float, offset: float) -> None:
-        """Have ``scale · logit + offset`` answered in some columns and nothing changed in the others."""
+        """Correct some columns to ``scale · logit + offset``; all others are left uncorrected."""
         self.scale.fill_(1)
         self.offset.fill_(0)
         self.scale[columns] = scale
@@ -83,7 +83,7 @@ class Head(nn.Module):
         return bool((self.scale != 1).any() or (self.offset != 0).any())
 
     def effective(self) -> tuple[Tensor, Tensor]:
-        """The one linear map the head is: weight ``[C, D]`` and bias ``[C]`` with the correction folded in."""
+        """The head as one linear map: weight ``[C, D]`` and bias ``[C]`` with the correction folded in."""
         return self.weight * self.scale[:, None], self.bias * self.scale + self.offset
 
     def forward(self, features: Tensor) -> Tensor:
@@ -91,6 +91,6 @@ class Head(nn.Module):
         return functional.linear(features, *self.effective())
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Take the width of what is loaded, so that a head of any size can be restored."""
+        """Resize to the stored width first, so that a head of any size can be loaded."""
         self.resize(len(state_dict.get(f"{prefix}bias", self.bias)))
         super()._load_from_state_dict(state_dict, prefix, *rest)

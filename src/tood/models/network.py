@@ -1,4 +1,4 @@
-"""A network: a backbone that gives features and the head that turns them into the learner's answer."""
+"""A network: a backbone that gives features and the head that turns them into logits."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Network(nn.Module):
         module:
             Its last ``nn.Linear`` must be what produces the output.
         example:
-            A batch of inputs; when given, the split is checked to answer as the module does.
+            A batch of inputs; if given, the split network is checked to return the same logits as the module.
         """
         last = next((name for name, m in reversed(list(module.named_modules())) if isinstance(m, nn.Linear)), None)
         if last is None:

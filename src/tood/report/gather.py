@@ -28,7 +28,7 @@ __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
 TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift")  # the paper's primary variant first
-MOST_DRIFT = 1000  # samples a task that CKA compares
+MOST_DRIFT = 1000  # samples per task that CKA compares
 MOST_NEAREST = 2000  # OOD samples whose nearest neighbour is sought
 
 

@@ -1,15 +1,21 @@
-"""Tables as Markdown, CSV, LaTeX or on a terminal."""
+"""Tables as Markdown, CSV, LaTeX or on a terminal.
+
+What people read shows detectors and learners by title, as figures and the page do. CSV keeps the names that commands
+take.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tood.files import file_name, write_text
+from tood.report.appearance import label
 from tood.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
@@ -36,10 +42,11 @@ _FORMULA = ("=", "+", "-", "@")  # what a spreadsheet runs
 
 def to_markdown(table: Table) -> str:
     """A pipe table with its title above and its notes below."""
+    table = _titled(table)
     head = [table.corner, *(f"{c.group} {c.name}".strip() for c in table.columns)]
     lines = [_pipes(head), _pipes(["---", *["---:"] * len(table.columns)])]
-    for label, cells in table.rows:
-        lines.append(_pipes([label, *map(_markdown_cell, cells, table.columns)]))
+    for name, cells in table.rows:
+        lines.append(_pipes([name, *map(_markdown_cell, cells, table.columns)]))
     title = printable(table.title).translate(_MARKDOWN)
     return "\n".join([f"**{title}**", "", *lines, "", *(f"- {_note(note)}" for note in table.notes)]) + "\n"
 
@@ -57,6 +64,7 @@ def to_csv(tables: Iterable[Table]) -> str:
 
 def to_latex(table: Table) -> str:
     """A ``booktabs`` table, as in the paper."""
+    table = _titled(table)
     groups = [(name, len(list(columns))) for name, columns in groupby(table.columns, key=lambda c: c.group)]
     lines = [
         r"\begin{table}[t]",
@@ -69,8 +77,8 @@ def to_latex(table: Table) -> str:
             " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]) + r" \\"
         )
     lines += [" & ".join([_tex(table.corner), *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
-    for label, cells in table.rows:
-        lines.append(" & ".join([_tex(label), *map(_latex_cell, cells, table.columns)]) + r" \\")
+    for name, cells in table.rows:
+        lines.append(" & ".join([_tex(name), *map(_latex_cell, cells, table.columns)]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
@@ -82,7 +90,7 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
     from rich.text import Text
 
     console = console or Console()
-    for table in tables:
+    for table in map(_titled, tables):
         console.print(Text(printable(table.title), style="bold"))
         for part in _parts(table, console.width):
             shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -90,11 +98,11 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
             for column in part:
                 heading = f"{table.columns[column].group}\n{table.columns[column].name}".lstrip("\n")
                 shown.add_column(Text(printable(heading, keep="\n")), justify="right", no_wrap=True)
-            for label, cells in table.rows:
+            for name, cells in table.rows:
                 texts = (_plain_cell(cells[column], table.columns[column]) for column in part)
                 bold = ("bold" if (cell := cells[column]) and cell.best else "" for column in part)
                 shown.add_row(
-                    Text(printable(label)), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True))
+                    Text(printable(name)), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True))
                 )
             console.print(shown)
         for note in table.notes:
@@ -112,9 +120,20 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
     return list(contents)
 
 
+def _titled(table: Table) -> Table:
+    """The table with detectors and learners by title."""
+
+    def title(name: str) -> str:
+        before, plus, last = name.rpartition(" + ")  # "BER + energy"
+        return f"{before}{plus}{label(last)}"
+
+    columns = tuple(replace(column, group=title(column.group)) for column in table.columns)
+    return replace(table, columns=columns, rows=tuple((title(name), cells) for name, cells in table.rows))
+
+
 def _parts(table: Table, width: int) -> list[list[int]]:
     """The columns in runs of whole groups that fit a terminal ``width`` characters wide."""
-    room = width - max((len(label) for label, _ in table.rows), default=8) - 2
+    room = width - max((len(name) for name, _ in table.rows), default=8) - 2
     parts: list[list[int]] = [[]]
     used = 0
     for _, columns in groupby(range(len(table.columns)), key=lambda c: table.columns[c].group):

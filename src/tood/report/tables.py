@@ -91,7 +91,7 @@ class Table:
     corner: str = "detector"
 
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary a figure, for JSON and CSV."""
+        """One dictionary per figure, for JSON and CSV."""
         found = []
         for label, cells in self.rows:
             for column, cell in zip(self.columns, cells, strict=True):
@@ -194,7 +194,7 @@ def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
     if set(seeds.values()) == {1}:
         yield f"{BEST_NOTE} One seed."
     else:
-        yield f"{BOLD_NOTE} Seeds: {', '.join(f'{learner} {count}' for learner, count in seeds.items())}."
+        yield f"{BOLD_NOTE} Seeds: {', '.join(f'{title_of(learner)} {count}' for learner, count in seeds.items())}."
 
 
 def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:

@@ -76,7 +76,7 @@ def augment(
         Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
     black:
         The value of a black pixel, one or one per channel, which is what is added. A prepared batch is normalised, so
-        its black is :attr:`Stream.black <tood.streams.Stream.black>` and not 0; only bytes need not say.
+        its black is :attr:`Stream.black <tood.streams.Stream.black>`, not 0; uint8 batches need no value.
 
     Returns
     -------

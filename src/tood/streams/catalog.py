@@ -171,8 +171,8 @@ def locate(entry: Entry, root: Path) -> dict[str, Path]:
         return {name: root / f"{file}{suffix}" for name, file in names.items()}
     lists = root / LISTS / entry.lists
     own = {} if entry.folders else LIST_NAMES  # for ImageNet its names are ours
-    found = {split: lists / f"{split}_{entry.lists}.txt" for split in ("train", "test")}
-    return found | {name: lists / f"test_{own.get(name, name)}.txt" for name in sets}
+    paths = {split: lists / f"{split}_{entry.lists}.txt" for split in ("train", "test")}
+    return paths | {name: lists / f"test_{own.get(name, name)}.txt" for name in sets}
 
 
 def open_named(

@@ -153,14 +153,14 @@ class _Machine:
 
     def _to_mark(self) -> list[Any]:
         place = len(self.stack) - 1 - self.stack[::-1].index(MARK)
-        found = self.stack[place + 1 :]
+        values = self.stack[place + 1 :]
         del self.stack[place:]
-        return found
+        return values
 
     def _tuple(self, size: int) -> None:
-        found = tuple(self.stack[-size:])
+        values = tuple(self.stack[-size:])
         del self.stack[-size:]
-        self.stack.append(found)
+        self.stack.append(values)
 
     def _extend(self, values: list[Any]) -> None:
         if not isinstance(self.stack[-1], list):

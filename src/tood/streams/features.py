@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from filelock import FileLock
 
 from tood.arrays import FloatArray, IntArray
-from tood.errors import MissingDependencyError, ToodError
+from tood.errors import ToodError
 from tood.streams.catalog import user_cache
 from tood.streams.sources import Source, Subset, batches
 from tood.streams.stream import OODSet, Stream
@@ -86,9 +87,9 @@ def frozen(
     root:
         The folder of the cache; by default ``TOOD_CACHE``, or ``tood`` in the user's cache folder.
     say:
-        Called with a line now and then while features are extracted.
+        Called with a progress line every 20 seconds while features are extracted.
     dry:
-        Extract nothing: features that are not there read as zeros. For planning a run.
+        Extract nothing; missing features read as zeros. For planning a run.
     standardise:
         Give each feature mean 0 and variance 1 over the training samples of the first task, so that nothing of later
         tasks is known beforehand; otherwise features are as the network makes them.
@@ -109,8 +110,8 @@ def frozen(
         scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)  # constant in task 0: only centred
 
     def vectors(source: Source, name: str) -> FeatureSource:
-        found = extractor.features(source, name, say)
-        return FeatureSource(found, source.labels, shift.astype(np.float32), scale.astype(np.float32))
+        features = extractor.features(source, name, say)
+        return FeatureSource(features, source.labels, shift.astype(np.float32), scale.astype(np.float32))
 
     return dataclasses.replace(
         stream,
@@ -168,30 +169,26 @@ class Extractor:
         Processes that want the same features at the same time wait for the one that extracts them.
         """
         path, shape = self.path(source), self._shape(source)
-        found = _open(path, shape)
-        if found is not None:
-            return found
+        features = _open(path, shape)
+        if features is not None:
+            return features
         if self.dry:
             return np.broadcast_to(np.float32(0), shape)
         try:
-            from filelock import FileLock
-        except ImportError as error:
-            raise MissingDependencyError("filelock", "pretrained", "extracting features") from error
-        try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(path.with_suffix(".lock")):
-                found = _open(path, shape)
-                if found is None:
+                features = _open(path, shape)
+                if features is None:
                     self._extract(source, path, name, say or (lambda line: None))
-                    found = _open(path, shape)
+                    features = _open(path, shape)
         except OSError as error:
             raise ToodError(
                 f"{path.parent}: features cannot be written ({error.strerror or error}); "
                 "nothing incomplete is used; set TOOD_CACHE to a folder with room and start again"
             ) from error
-        if found is None:  # pragma: no cover
+        if features is None:  # pragma: no cover
             raise ToodError(f"{path}: features were written but cannot be read")
-        return found
+        return features
 
     def _shape(self, source: Source) -> tuple[int, int]:
         return len(source), self.network.head.dim
@@ -209,10 +206,10 @@ class Extractor:
             done = max(0, (file.tell() - start) // size - 1) * BLOCK
             file.truncate(start + 4 * dim * done)
             _check_room(path.parent, 4 * dim * (rows - done), rows)
-            told = -EVERY
+            last_line = -EVERY
             for first in range(done, rows, BLOCK):
-                if time.monotonic() - told >= EVERY:
-                    told = time.monotonic()
+                if time.monotonic() - last_line >= EVERY:
+                    last_line = time.monotonic()
                     say(f"features of {name}: {first:,} of {rows:,} images")
                 last = min(first + BLOCK, rows)
                 chunks = [np.arange(i, min(i + BATCH, last)) for i in range(first, last, BATCH)]

@@ -92,10 +92,10 @@ class FolderSource(_Files):
         root = Path(root)
         if not root.is_dir():
             raise ToodError(f"{root}: no such folder")
-        found = ["."] if flat else sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
-        self.classes: tuple[str, ...] = tuple(found if classes is None else classes)
-        missing = sorted(set(self.classes) - set(found))
-        if missing or not found:
+        folders = ["."] if flat else sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        self.classes: tuple[str, ...] = tuple(folders if classes is None else classes)
+        missing = sorted(set(self.classes) - set(folders))
+        if missing or not folders:
             raise ToodError(
                 f"{root}: expected one folder per class, found no folder {missing[0] if missing else 'at all'}"
             )
@@ -112,11 +112,11 @@ class FolderSource(_Files):
 
 def _images_below(root: Path, folder: str) -> list[str]:
     """Paths, relative to ``root``, of the images anywhere below one of its folders, sorted."""
-    found = []
+    images = []
     for path, _, names in os.walk(root / folder):
         below = os.path.relpath(path, root)  # once per folder: there may be a million files
-        found += [os.path.join(below, name) for name in names if name.lower().endswith(SUFFIXES)]
-    return sorted(found)
+        images += [os.path.join(below, name) for name in names if name.lower().endswith(SUFFIXES)]
+    return sorted(images)
 
 
 class ImageListSource(_Files):

@@ -54,7 +54,7 @@ def fit(image: Image, size: int, resize: Resize = None) -> Image:
 
 
 def check_size(size: int | None, resize: Resize) -> None:
-    """Raise for a size or a way to resize that cannot be."""
+    """Raise a ToodError for an invalid ``size`` or ``resize``."""
     whole = isinstance(resize, int) and not isinstance(resize, bool)
     if resize not in (None, "squash") and not whole:
         raise ToodError(f"resize: expected 'squash' or pixels of the shorter side, found {resize!r}")

@@ -1,4 +1,4 @@
-"""Where the image sets come from, and their terms as far as known; check with the publisher before you redistribute."""
+"""Publishers and known terms of the image sets; check with the publisher before you redistribute."""
 
 from __future__ import annotations
 

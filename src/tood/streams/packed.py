@@ -101,10 +101,10 @@ class PackedSource:
         expected = checksums(self.path.parent).get(self.path.name)
         if expected is None or key in _verified:
             return
-        found = sha256(self.path)
-        if found != expected:
+        digest = sha256(self.path)
+        if digest != expected:
             raise ToodError(
-                f"{self.path}: damaged: SHA-256 is {found[:12]}…, expected {expected[:12]}… "
+                f"{self.path}: damaged: SHA-256 is {digest[:12]}…, expected {expected[:12]}… "
                 f"as {CHECKSUMS} says; get the file again"
             )
         _verified.add(key)

@@ -1,4 +1,4 @@
-"""Contract tests for detectors and learners of your own; their messages say which rule is broken and how to mend it.
+"""Contract tests for detectors and learners of your own; their messages say which rule is broken and how to fix it.
 
 >>> from tood import detectors
 >>> check_detector(detectors.classes()["energy"])

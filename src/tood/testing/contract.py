@@ -9,10 +9,10 @@ __all__ = ["ContractError", "Rules"]
 
 
 class ContractError(AssertionError):
-    """A rule of a contract is broken: the message has the rule, what was found, and how to mend it."""
+    """A rule of a contract is broken: the message has the rule, what was found, and how to fix it."""
 
     def __init__(self, subject: str, rule: str, found: str, advice: str) -> None:
-        super().__init__(f"{subject} breaks a rule: {rule}\n  found: {found}\n  mend:  {advice}")
+        super().__init__(f"{subject} breaks a rule: {rule}\n  found: {found}\n  fix:   {advice}")
 
 
 class Named(Protocol):
