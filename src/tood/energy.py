@@ -198,17 +198,18 @@ def with_lead(values: FloatArray, margin: float) -> FloatArray:
 def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) -> tuple[FloatArray, FloatArray]:
     """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead, and its index if asked for.
 
-    ``argmax`` is slow along short axes, so the winner comes from a product with the mask of the maximum; only columns
-    in which several channels tie are searched. Overwrites ``values``. With one channel the lead is 0.
+    Overwrites ``values``. With one channel the lead is 0.
     """
     top: FloatArray = values.max(axis=0)
+    places = np.zeros_like(top)
     if len(values) == 1 or not (margin or winners):
-        return top, np.zeros_like(top)
+        return top, places
     at_top = values == top
-    sums = np.stack([np.ones(len(values)), np.arange(len(values))]).astype(values.dtype) @ at_top.astype(values.dtype)
-    tied = np.flatnonzero(sums[0] > 1)
-    places = sums[1]
-    places[tied] = at_top[:, tied].argmax(axis=0)
+    ties = np.count_nonzero(at_top) > len(top)
+    tied = np.flatnonzero(at_top.sum(axis=0) > 1) if ties else slice(0)
+    if winners:  # a product: along a short axis argmax takes several times as long (benchmarks/score_stream.py)
+        places = np.arange(len(values), dtype=values.dtype) @ at_top.astype(values.dtype)
+        places[tied] = at_top[:, tied].argmax(axis=0)
     if margin:
         np.putmask(values, at_top, -np.inf)
         second = values.max(axis=0)

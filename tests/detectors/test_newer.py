@@ -283,7 +283,7 @@ def test_tpl(composition):
 
 
 def test_tpl_needs_the_partition_and_takes_one_task():
-    with pytest.raises(ToodError, match="partition: tpl compares tasks"):
+    with pytest.raises(ToodError, match="partition: tpl needs the logit columns"):
         detectors.create("tpl").fit(FIT)
     one = detectors.create("tpl").fit(FIT, partition=[list(range(C))])
     assert np.isfinite(one.score(TEST)).all()

@@ -14,7 +14,6 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
 from tood.diagnostics import ChannelDiagnostics, diagnose
-from tood.errors import ToodError
 from tood.partition import Partition
 
 STATISTICS = (*OWN, *REST)
@@ -41,16 +40,12 @@ class _Calibrated(Detector):
         return TOOD(tasks, variant=self.variant, margin=self.margin, reference=self.reference)
 
     def _fit(self, data: FitData) -> None:
-        if data.partition is None:
-            raise ToodError(
-                f"partition: {self.name} needs the logit columns of each task; pass fit(..., partition=...)"
-            )
-        blocks = list(data)
-        calibrator = self._calibrator(data.partition)
+        partition, blocks = data.tasks(self.name), list(data)
+        calibrator = self._calibrator(partition)
         calibrator._fit(np.concatenate([b.logits for b in blocks]), np.concatenate([b.classes for b in blocks]))
         self.statistics_ = np.stack([calibrator.statistics_[name] for name in STATISTICS])
-        self.columns_ = np.concatenate([np.asarray(task, dtype=np.int64) for task in data.partition])
-        self.sizes_ = np.array([len(task) for task in data.partition], dtype=np.int64)
+        self.columns_ = np.concatenate([np.asarray(task, dtype=np.int64) for task in partition])
+        self.sizes_ = np.array([len(task) for task in partition], dtype=np.int64)
 
     def _prepare(self, dtype: np.dtype[Any]) -> TOOD:
         partition = Partition(np.split(self.columns_, np.cumsum(self.sizes_)[:-1]))

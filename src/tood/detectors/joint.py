@@ -157,23 +157,24 @@ class TOODJoint(_Directions, _Calibrated):
 
     def _fit(self, data: FitData) -> None:
         _Calibrated._fit(self, data)
+        partition = data.tasks(self.name)
         moments = self._moments(data)
-        if moments is None or data.partition is None:
+        if moments is None:
             self._warn("there are no features; this is TOOD, from logits alone")
             return
         order = np.flatnonzero(moments.seen)
         classes = Classes.of(moments, order)
         whitening, share = classes.shrunk(self.shrinkage)
         points = (classes.means - moments.origin) @ whitening
-        task_of, squared, energies, tasks = data.partition.column_tasks, [], [], []
+        task_of, squared, energies, tasks = partition.column_tasks, [], [], []
         for rows in data:
             place = np.searchsorted(order, rows.classes)
             y = (self._directions(rows) - moments.origin) @ whitening
             squared.append(held_out(y, points, place, moments.counts[order], share))
-            energies.append(task_energies(rows.logits, data.partition).astype(np.float64))
+            energies.append(task_energies(rows.logits, partition).astype(np.float64))
             tasks.append(task_of[rows.classes])
         self.means_, self.covariance_, self.degrees_ = classes
-        by_task = _nearest_by_task(np.concatenate(squared), task_of[order], len(data.partition))
+        by_task = _nearest_by_task(np.concatenate(squared), task_of[order], len(partition))
         self._mix(np.concatenate(energies), by_task, np.concatenate(tasks))
 
     def _mix(self, energies: Float64Array, squared: Float64Array, tasks: IntArray) -> None:

@@ -206,6 +206,12 @@ class FitData:
             raise ToodError("outputs: expected at least one sample to fit on, found none")
         self._read = True
 
+    def tasks(self, detector: str) -> Partition:
+        """The partition; raises if a detector that needs it was not given one."""
+        if self.partition is None:
+            raise ToodError(f"partition: {detector} needs the logit columns of each task; pass fit(..., partition=...)")
+        return self.partition
+
     @property
     def columns(self) -> int:
         """C, known after the first block."""

@@ -14,7 +14,6 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.statistics import Moments
 from tood.energy import with_lead
-from tood.errors import ToodError
 
 TOOD_PAPER = (
     "ElAraby, Nashed and Paull, TOOD: Task-Aware Out-of-Distribution Score Calibration for Continual Learners, "
@@ -87,12 +86,8 @@ class TOODPrototype(Detector):
         self._number("margin", 0, 1e6)
 
     def _fit(self, data: FitData) -> None:
-        if data.partition is None:
-            raise ToodError(
-                "partition: tood_prototype needs the logit columns of each task; pass fit(..., partition=...)"
-            )
+        task_of = data.tasks(self.name).column_tasks
         moments = Moments.of(data, scatter=False)
-        task_of = data.partition.column_tasks
         order = np.argsort(task_of, kind="stable")
         order = order[moments.seen[order]]
         tasks, self.starts_ = np.unique(task_of[order], return_index=True)

@@ -40,6 +40,10 @@ class _Shaper(Detector):
     def _linear(self, dtype: np.dtype[Any]) -> Linear:
         return Linear(self.weight_.T.astype(dtype, order="C"), self.bias_.astype(dtype))
 
+    def _check(self) -> None:
+        if "percentile" in self.parameters:
+            self._number("percentile", 0, 100)
+
     def _prepare(self, dtype: np.dtype[Any]) -> Any:
         return self._linear(dtype)
 
@@ -75,9 +79,6 @@ class DICE(_Shaper):
     def __init__(self, percentile: float = 90) -> None:
         self.percentile = percentile
 
-    def _check(self) -> None:
-        self._number("percentile", 0, 100)
-
     def _fit(self, data: FitData) -> None:
         self.mean_ = mean_feature(data)
 
@@ -110,9 +111,6 @@ class ReAct(_Shaper):
 
     def __init__(self, percentile: float = 90) -> None:
         self.percentile = percentile
-
-    def _check(self) -> None:
-        self._number("percentile", 0, 100)
 
     def _fit(self, data: FitData) -> None:
         (self.high_,) = percentiles((rows.features for rows in data), [self.percentile])
@@ -195,8 +193,8 @@ class ASH(_Shaper):
         self.percentile = percentile
 
     def _check(self) -> None:
+        super()._check()
         self._one_of("variant", ("b", "s", "p"))
-        self._number("percentile", 0, 100)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
         return self._linear(dtype), self._kept(self.percentile)
@@ -235,9 +233,6 @@ class SCALE(_Shaper):
 
     def __init__(self, percentile: float = 85) -> None:
         self.percentile = percentile
-
-    def _check(self) -> None:
-        self._number("percentile", 0, 100)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
         return self._linear(dtype), self._kept(self.percentile)

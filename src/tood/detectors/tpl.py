@@ -14,7 +14,6 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import unit
 from tood.detectors.statistics import Moments
-from tood.errors import ToodError
 
 SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number of dimensions counts as that
 
@@ -81,11 +80,9 @@ class TPL(Bank):
         self._one_of("composition", self.grid["composition"])
 
     def _fit(self, data: FitData) -> None:
-        if data.partition is None:
-            raise ToodError("partition: tpl compares tasks; pass fit(..., partition=[[columns of task 0], ...])")
-        moments = Moments.of(data)
-        task_of = np.array(data.partition.column_tasks)
-        self.tasks_ = [list(task) for task in data.partition.tasks]
+        partition, moments = data.tasks(self.name), Moments.of(data)
+        task_of = np.array(partition.column_tasks)
+        self.tasks_ = [list(task) for task in partition]
         seen = np.flatnonzero(moments.seen)
         self.means_, self.class_tasks_ = moments.class_means[seen], task_of[seen]
         self.whitening_ = whiten(moments.within_covariance(), float(np.trace(moments.second_moment(moments.mean))))
@@ -93,7 +90,7 @@ class TPL(Bank):
             self.whitening_ = np.eye(data.dimensions)
         super()._fit(data)
         self.bank_tasks_ = task_of[self.bank_classes]
-        tasks = self._tasks(data.dtype)
+        tasks = self._prepare(data.dtype)
         sums = np.zeros((3, len(self.tasks_)))  # of 1 / MD, of the largest logit's size, of samples
         for rows in data:
             own = task_of[rows.classes]
@@ -103,13 +100,10 @@ class TPL(Bank):
         means = sums[:2] / np.maximum(sums[2], 1)
         self.scales_ = np.where(means > 0, means, 1.0)
 
-    def _tasks(self, dtype: np.dtype[Any]) -> Tasks:
+    def _prepare(self, dtype: np.dtype[Any]) -> Tasks:
         seen = np.unique(self.class_tasks_)
         banks = [self.bank_[self.bank_tasks_ == t].astype(dtype, copy=False) for t in seen]
         return Tasks(Means.of(self.means_, self.whitening_), self.class_tasks_, banks, seen)
-
-    def _prepare(self, dtype: np.dtype[Any]) -> Tasks:
-        return self._tasks(dtype)
 
     def _near(self, rows: Rows, tasks: Tasks) -> Float64Array:
         """``[n, T]``: inverse squared Mahalanobis distance to the nearest class of each task; 0 if it has none."""

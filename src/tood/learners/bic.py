@@ -8,15 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.arrays import FloatArray, IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch
-from tood.learners.distillation import distillation
 from tood.learners.memory import Exemplars
 from tood.learners.registry import register
-from tood.learners.replay import ExemplarLearner
+from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import ExemplarSettings
 from tood.sampling import draw_by_class
 
@@ -99,12 +97,7 @@ class BiC(ExemplarLearner):
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """Stage 1: ``λ KD + (1 - λ) CE`` with ``λ = n_old / n`` (Eqs. 1 to 3)."""
-        loss = cross_entropy(logits, batch.columns)
-        if not self.old:
-            return loss
-        share = self.old / logits.shape[1]
-        kept = distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
-        return share * kept + (1 - share) * loss
+        return weighted_distillation(self, batch, logits, self.settings.temperature)
 
     def end_task(self, task: int) -> None:
         """Correct the new columns, then keep exemplars of what was trained on."""

@@ -72,8 +72,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
 def keep_freed_memory() -> None:
     """Let the C library keep the memory that a step frees, because the next step needs it again.
 
-    By default glibc returns hundreds of megabytes to the system after every step and gets them back page by page, which
-    takes about 5 % of the time of a ResNet-32. Does nothing on other systems than Linux.
+    By default glibc returns hundreds of megabytes to the system after every step and gets them back page by page. This
+    is part of the training speed that ``benchmarks/training.py`` holds. Does nothing on other systems than Linux.
     """
     if not sys.platform.startswith("linux"):
         return

@@ -1,4 +1,4 @@
-"""What replaying learners share: a memory of exemplars, or a reservoir."""
+"""Base classes of learners with replay: a memory of exemplars, or a reservoir."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
+from tood.learners.distillation import distillation
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
 
-__all__ = ["ExemplarLearner", "ReservoirLearner"]
+__all__ = ["ExemplarLearner", "ReservoirLearner", "weighted_distillation"]
 
 
 class ExemplarLearner(Learner):
@@ -51,6 +54,16 @@ class ExemplarLearner(Learner):
     def memory_rows(self) -> IntArray:
         """The exemplars."""
         return self.memory.rows
+
+
+def weighted_distillation(learner: Learner, batch: Batch, logits: Tensor, temperature: float) -> Tensor:
+    """``λ KD + (1 - λ) CE`` with ``λ = n_old / n``: the loss of BiC and WA."""
+    loss = cross_entropy(logits, batch.columns)
+    if not learner.old:
+        return loss
+    share = learner.old / logits.shape[1]
+    kept = distillation(logits[:, : learner.old], learner.teach(batch.inputs), temperature)
+    return share * kept + (1 - share) * loss
 
 
 class ReservoirLearner(Learner):

@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch
-from tood.learners.distillation import distillation
 from tood.learners.registry import register
-from tood.learners.replay import ExemplarLearner
+from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import ExemplarSettings
 from tood.models import Head
 
@@ -48,12 +46,7 @@ class WA(ExemplarLearner):
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``(1 - λ) CE + λ KD`` with ``λ = n_old / n``."""
-        loss = cross_entropy(logits, batch.columns)
-        if not self.old:
-            return loss
-        share = self.old / logits.shape[1]
-        kept = distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
-        return (1 - share) * loss + share * kept
+        return weighted_distillation(self, batch, logits, self.settings.temperature)
 
     def after_step(self, batch: Batch, logits: Tensor) -> None:
         """Clip the head's weights at 0 if ``nonnegative``."""
