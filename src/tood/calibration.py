@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tood.arrays import ArrayT, Float64Array, FloatArray, IntArray, as_array, back, indices, label_columns
 from tood.checks import check_calibration, check_scale, logit_range
-from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, rest_auroc, trust
+from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, rank_auroc, trust
 from tood.energy import (
     check_columns,
     energy_blocks,
@@ -348,7 +348,7 @@ def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
 
 def all_energies(logits: Any, partition: Partition) -> npt.NDArray[np.float64]:
     """``[B, N]``: each sample's energy in every channel, on the CPU and in float64 wherever the logits are."""
-    energies = np.empty((len(logits), len(partition)), dtype=np.float64)
+    energies = np.empty((len(logits), len(partition)), order="F")  # channels are read one at a time
     for rows, values in energy_blocks(logits, partition):
         energies[rows] = values.T
     return energies
@@ -376,7 +376,7 @@ def _rest(energies: npt.NDArray[np.float64], tasks: IntArray, own: Statistics) -
     return {
         "rest_mean": np.array([r.mean() for r in rest]),
         "rest_std": np.array([r.std() for r in rest]),
-        "rest_auroc": rest_auroc(energies, tasks),
+        "rest_auroc": np.array([rank_auroc(energies[tasks == t, t], r) for t, r in enumerate(rest)]),
     }
 
 

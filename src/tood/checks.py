@@ -61,12 +61,12 @@ def near_chance(logits: Any, labels: IntArray, partition: Partition) -> bool:
     True
     """
     values = floats(logits, "logits", ndim=2)
+    if not _at_chance(values.argmax(axis=1) == labels, np.full(len(labels), 1 / partition.columns)):
+        return False
     tasks = partition.column_tasks[labels]
     sizes = np.array([len(task) for task in partition])[tasks]
     own = np.where(partition.column_tasks == tasks[:, None], values, -np.inf)
-    return _at_chance(values.argmax(axis=1) == labels, np.full(len(labels), 1 / partition.columns)) and (
-        _at_chance((own.argmax(axis=1) == labels)[sizes > 1], 1 / sizes[sizes > 1]) or bool((sizes == 1).all())
-    )
+    return _at_chance((own.argmax(axis=1) == labels)[sizes > 1], 1 / sizes[sizes > 1]) or bool((sizes == 1).all())
 
 
 def _at_chance(correct: np.ndarray[Any, Any], chance: Float64Array) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array, IntArray
+from tood.arrays import Float64Array
 
 __all__ = ["ChannelDiagnostics", "DeadChannelWarning", "diagnose", "separation", "trust"]
 
@@ -79,15 +79,10 @@ def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     return result
 
 
-def rest_auroc(energies: Float64Array, tasks: IntArray) -> Float64Array:
-    """``[N]``: AUROC of own against rest by ranks, ties counted half; 0.5 with one task, which has no rest."""
-    count = energies.shape[1]
-    result = np.full(count, 0.5)
-    for t in range(count if count > 1 else 0):
-        own, rest = energies[tasks == t, t], np.sort(energies[tasks != t, t])
-        below = np.searchsorted(rest, own, "left") + np.searchsorted(rest, own, "right")
-        result[t] = below.sum() / (2 * len(own) * len(rest))
-    return result
+def rank_auroc(own: Float64Array, rest: Float64Array) -> float:
+    """AUROC of own energies against those of the rest, which are sorted; by ranks, ties counted half."""
+    below = np.searchsorted(rest, own, "left") + np.searchsorted(rest, own, "right")
+    return float(below.sum() / (2 * len(own) * len(rest)))
 
 
 def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -> tuple[Float64Array, Float64Array]:

@@ -168,10 +168,10 @@ class Partition:
         order = np.concatenate([np.asarray(self.tasks[t], dtype=np.int64) for t in ranked])
         groups = []
         start = 0
-        for size in np.unique(sizes):
+        for size in sorted(set(sizes.tolist())):
             members = ranked[sizes[ranked] == size]
-            groups.append((start, int(size), members))
-            start += int(size) * len(members)
+            groups.append((start, size, members))
+            start += size * len(members)
         return Layout(order, bool((order == np.arange(len(order))).all()), tuple(groups))
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from tests.detectors.test_typicality import PARTITION, directions, make, pooled
 
 from tood import TOOD, detectors
 from tood.detectors import Detector, Outputs
-from tood.detectors.joint import MOST
+from tood.detectors.joint import LARGEST_WEIGHT
 from tood.errors import ToodError
 
 
@@ -66,10 +66,10 @@ def informed(feature_noise, logit_noise, seed=0, dimensions=10):
 def test_features_count_only_if_they_tell_pseudo_unknowns_apart():
     fit, test, unknown = informed(feature_noise=60.0, logit_noise=1.0)  # features are noise
     detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    assert detector.feature_weight_ < 0.1 * MOST
+    assert detector.feature_weight_ < 0.1 * LARGEST_WEIGHT
     fit, test, unknown = informed(feature_noise=1.0, logit_noise=4.0)  # logits are poor
     detector = detectors.create("tood_joint").fit(fit, partition=PARTITION)
-    assert detector.feature_weight_ == MOST
+    assert detector.feature_weight_ == LARGEST_WEIGHT
     cal = TOOD(PARTITION).fit(fit.logits, fit.labels)
     truth = np.repeat([1, 0], [len(test.labels), len(unknown.labels)])
     found = [
