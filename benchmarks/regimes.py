@@ -1,6 +1,6 @@
 """Claim: the default score loses little in any regime, and the score that also reads features loses nothing.
 
-    python benchmarks/regimes.py --cache CACHE [--toy SEEDS] [--every K] RUN_OR_PARENT ...
+    python benchmarks/regimes.py --cache CACHE [--toy SEEDS] [--every K] [--page FILE] RUN_OR_PARENT ...
 
 Regret is Avg AUROC (percent; mean of near and far sets, over tasks, then steps) minus the best of energy, mean shift
 and robust anchor, picked per run with hindsight. A regime is a stream with a kind of network: the toy's three, digits,
@@ -8,7 +8,7 @@ a stream from scratch, a stream on frozen pretrained features. Rules and constan
 one and judged on the one left out, for each in turn. Runs are read once into CACHE: task energies, squared distances to
 class means, at most 5,000 test and 2,000 OOD samples per set, and the figures; delete it after changing a rule. An
 unfinished run counts with the steps it has. With --every K only every K-th step of streams longer than 20 tasks is
-read.
+read. With --page the tables also replace those in a Markdown file, between ``<!-- NAME -->`` and ``<!-- end -->``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ from tood.partition import Partition
 from tood.runs import find_runs
 
 EARLIER = 262  # rules tried by hand before these: see docs/results/regimes.md
-GOALS = "goals: mean >= -0.3, 90 % of runs >= -0.5, worst >= -1.5, never more than 1 below energy"
+GOALS = "mean >= -0.3, 90 % of runs >= -0.5, worst >= -1.5, never more than 1 below energy"
 PAPER = ("energy", "mean shift", "robust anchor")
 
 Rule = Callable[[Sets], Any]
@@ -146,16 +146,19 @@ def regime(run: Any) -> str:
     """The stream and the kind of network."""
     if run.stream == "toy":
         return f"toy, {run.learner}"
-    kind = "frozen" if run.manifest.get("preset") == "frozen" else "from scratch"
+    options = run.manifest.get("options") or {}
+    kind = (
+        "frozen" if run.manifest.get("preset") == "frozen" else "fine-tuned" if "network" in options else "from scratch"
+    )
     return run.stream if run.stream == "digits" else f"{run.stream}, {kind}"
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print a Markdown table; numbers get one decimal and differences a sign."""
-    print("| " + " | ".join(head) + " |\n| --- " + "| ---: " * (len(list(head)) - 1) + "|")
+def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
+    """A Markdown table; numbers get one decimal."""
+    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(list(head)) - 1) + "|"]
     for row in rows:
-        print("| " + " | ".join(f"{c:.1f}" if isinstance(c, float) else str(c) for c in row) + " |")
-    print()
+        lines.append("| " + " | ".join(f"{c:.1f}" if isinstance(c, float) else str(c) for c in row) + " |")
+    return [*lines, ""]
 
 
 def summary(regret: Any, below_energy: Any) -> list[str]:
@@ -173,25 +176,26 @@ def summary(regret: Any, below_energy: Any) -> list[str]:
 SUMMARY = ["mean", "10th percentile", "worst", "at least −0.5", "worst − energy"]
 
 
-def print_rules(results: Results, rules: Iterable[str]) -> None:
-    """Regret of each rule over all runs; then its mean and worst per regime; near and far apart."""
-    for column, title in enumerate(("Avg AUROC", "near", "far")):
-        print(f"Regret over {len(results.regimes)} runs, {title}:\n")
-        rows = []
-        for rule in rules:
-            figures = results.figures[rule][:, column] - results.figures["energy"][:, column]
-            rows.append([rule, *summary(results.regret(rule, column), figures)])
-        table(["rule", *SUMMARY], rows)
-    print("Regret per regime, Avg AUROC, mean (worst):\n")
+def over_runs(results: Results, rules: Iterable[str], column: int = 0) -> list[str]:
+    """Regret of each rule over all runs; column 0 is Avg AUROC, 1 near, 2 far."""
+    rows = []
+    for rule in rules:
+        above_energy = results.figures[rule][:, column] - results.figures["energy"][:, column]
+        rows.append([rule, *summary(results.regret(rule, column), above_energy)])
+    return table([f"rule ({len(results.regimes)} runs)", *SUMMARY], rows)
+
+
+def per_regime(results: Results, rules: Sequence[str]) -> list[str]:
+    """Mean and worst regret in each regime."""
     rows = []
     for name in results.names():
         of = results.regimes == name
         cells = [f"{results.regret(r)[of].mean():+.1f} ({results.regret(r)[of].min():+.1f})" for r in rules]
         rows.append([name, int(of.sum()), *cells])
-    table(["regime", "runs", *rules], rows)
+    return table(["regime", "runs", *rules], rows)
 
 
-def print_left_out(results: Results, rules: list[str]) -> None:
+def left_out(results: Results, rules: Sequence[str]) -> list[str]:
     """For each regime: the rule that is best on all others, and its regret on this one."""
     rows, regrets, below = [], [], []
     for name in results.names():
@@ -207,7 +211,43 @@ def print_left_out(results: Results, rules: list[str]) -> None:
         regrets.append(results.regret(chosen)[of])
         below.append(energy)
     rows.append(["all", len(results.regimes), "", *summary(np.concatenate(regrets), np.concatenate(below))])
-    table(["left out", "runs", "rule chosen on the others", *SUMMARY], rows)
+    return table(["left out", "runs", "rule chosen on the others", *SUMMARY], rows)
+
+
+def averages(results: Results, rules: Sequence[str]) -> list[str]:
+    """Avg AUROC per regime."""
+    rows = []
+    for name in results.names():
+        of = results.regimes == name
+        rows.append([name, int(of.sum()), *(float(results.figures[r][of, 0].mean()) for r in rules)])
+    return table(["regime", "runs", *rules], rows)
+
+
+def all_tables(results: Results) -> dict[str, list[str]]:
+    """Every table by its name in the page."""
+    features = ["shrinkage", *FEATURES]
+    tables = {"averages": averages(results, [*LOGITS, "typicality", "tood_joint"])}
+    for kind, rules, candidates in (
+        ("logits", list(LOGITS), [*LOGITS, *FAMILY]),
+        ("features", features, [*LOGITS, *FEATURES]),
+    ):
+        tables[kind] = over_runs(results, rules)
+        tables[f"{kind} per regime"] = per_regime(results, rules)
+        tables[f"{kind} near"], tables[f"{kind} far"] = (over_runs(results, rules, column) for column in (1, 2))
+        tables[f"{kind} left out"] = left_out(results, candidates)
+    tables["family"] = over_runs(results, list(FAMILY))
+    return tables
+
+
+def fill(page: Path, tables: dict[str, list[str]]) -> None:
+    """Replace what stands between ``<!-- NAME -->`` and ``<!-- end -->`` in a page."""
+    text = page.read_text(encoding="utf-8")
+    for name, lines in tables.items():
+        start = f"<!-- {name} -->"
+        if start in text:
+            before, _, rest = text.partition(start)
+            text = "\n".join([before + start, "", *lines]) + rest[rest.index("<!-- end -->") :]
+    page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -215,6 +255,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="*", metavar="RUN_OR_PARENT")
     parser.add_argument("--cache", type=Path, required=True, help="folder for the compact arrays")
     parser.add_argument("--toy", type=int, default=0, metavar="SEEDS", help="add the toy on this many seeds")
+    parser.add_argument("--page", type=Path, help="a Markdown file whose tables are replaced")
     parser.add_argument("--every", type=int, default=1, metavar="K", help="of long streams, read every K-th step")
     options = parser.parse_args()
     rules = {**LOGITS, **FAMILY, **FEATURES}
@@ -236,25 +277,15 @@ def main() -> None:
             for name in rules:
                 figures[name].append(of_run[name])
     results = Results({name: np.array(values) for name, values in figures.items()}, np.array(regimes))
-    print_averages(results)
-    print(f"Logits. Rules here: {len(LOGITS) + len(FAMILY)}; tried before: {EARLIER}. {GOALS}.\n")
-    print_rules(results, list(LOGITS))
-    print("Rule and constants chosen on all regimes but one, judged on that one:\n")
-    print_left_out(results, [*LOGITS, *FAMILY])
-    print(f"Features and logits. Rules here: {len(FEATURES)}.\n")
-    print_rules(results, ["shrinkage", *FEATURES])
-    print_left_out(results, [*LOGITS, *FEATURES])
-
-
-def print_averages(results: Results) -> None:
-    """Avg AUROC per regime."""
-    shown = [*LOGITS, "typicality", "tood_joint"]
-    rows = []
-    for name in results.names():
-        of = results.regimes == name
-        rows.append([name, int(of.sum()), *(float(results.figures[r][of, 0].mean()) for r in shown)])
-    print("Avg AUROC, mean over runs:\n")
-    table(["regime", "runs", *shown], rows)
+    tables = all_tables(results)
+    print(
+        f"Rules here: {len(LOGITS) + len(FAMILY)} for logits, {len(FEATURES)} with features; tried before: {EARLIER}."
+    )
+    print(f"Goals: {GOALS}.\n")
+    for name, lines in tables.items():
+        print("\n".join([f"## {name}", "", *lines]))
+    if options.page:
+        fill(options.page, tables)
 
 
 if __name__ == "__main__":
