@@ -1,8 +1,8 @@
 """Results on frozen pretrained features: collected into two small CSV files, then written as a page.
 
 ``python -m results_pages.pretrained collect RUNS... docs/results/metrics`` reads finished runs of ``tood reproduce
-pretrained``; ``python -m results_pages.pretrained page docs/results/metrics docs/results`` writes ``pretrained.md``
-and its figures from the CSV files alone.
+pretrained``; ``python -m results_pages.pretrained page docs/results/metrics docs/results README.md`` writes
+``pretrained.md``, its figures and README's table from the CSV files alone.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def opening(table: Table) -> Iterator[str]:
         "its raw logits.\n"
     )
     yield (
-        "Made by `tood reproduce pretrained --out RUNS`, then `python -m results_pages.pretrained collect RUNS "
-        "docs/results/metrics` and `python -m results_pages.pretrained page docs/results/metrics docs/results` in "
-        "`docs/results`.\n"
+        "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
+        "results_pages.pretrained collect RUNS docs/results/metrics` and `python -m results_pages.pretrained page "
+        "docs/results/metrics docs/results README.md`.\n"
     )
 
 
@@ -312,6 +312,27 @@ def figure(table: Table, folder: Path) -> Iterator[str]:
     yield "![One point per stream and learner.](metrics/figures/pretrained-gap.png)\n"
 
 
+def short_table(table: Table, streams: Sequence[str] = ("cifar10", "cifar100")) -> Iterator[str]:
+    """README's table: both CIFAR streams, the paper's learners, fine-tuning and ER."""
+    default = main_columns()[3]
+    yield "| stream | learner | accuracy | energy | mean shift (paper) | TOOD | OOD forgetting: energy → TOOD |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    for stream in streams:
+        for learner in (name for name in table.learners(stream) if name in (*PAPER, "er", "finetune")):
+            accuracy = spread([float(run["accuracy"]) for run in table.runs[stream, learner]])
+            cells = [spread(table.values(stream, learner, name)) for name in ("energy", VARIANTS[0], default)]
+            forgotten = [table.mean(stream, learner, name, "d_avg") for name in ("energy", default)]
+            end = f"{forgotten[0]:.1f} → {forgotten[1]:.1f}"
+            yield f"| {' | '.join([stream, label(learner), accuracy, *cells, end])} |"
+
+
+def fill_readme(folder: Path, readme: Path) -> None:
+    """Replace the table between ``<!-- pretrained -->`` and ``<!-- end -->``."""
+    before, start, rest = readme.read_text(encoding="utf-8").partition("<!-- pretrained -->")
+    lines = "\n".join(short_table(Table(folder)))
+    write_text(readme, f"{before}{start}\n\n{lines}\n\n{rest[rest.index('<!-- end -->') :]}")
+
+
 def main() -> int:
     """Collect runs, or write the page."""
     command, *rest = sys.argv[1:]
@@ -319,6 +340,7 @@ def main() -> int:
         collect(rest[:-1], Path(rest[-1]))
     else:
         page(Path(rest[0]), Path(rest[1]))
+        fill_readme(Path(rest[0]), Path(rest[2]))
     return 0
 
 
