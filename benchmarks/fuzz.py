@@ -1,22 +1,28 @@
-"""Every reader against damaged files: `python benchmarks/fuzz.py [--cases N] [--seed S]`.
+"""Every reader against damaged files: `python benchmarks/fuzz.py [--flips N] [--cases N] [--seed S]`.
 
-For each kind of file a valid one is made, mutated and read again. Two mutations: a single flipped bit, and heavier
-damage (truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types). A reader must
-either raise a ToodError that names the file or give a result. After a single flipped bit the result must be the one of
-the valid file. Reported per kind: cases, errors, same results, changed results after heavy damage (allowed for files
-without a digest, such as YAML), silent changes after one bit (must be 0), bare exceptions (must be 0).
+For each kind of file a valid one is made, damaged and read again. A reader must raise a ToodError that names the file,
+or give a result; any other exception is "bare". Two ways of damage:
+
+- flips: one bit, in files that hold a checksum or a digest. A result must be that of the valid file, else it is
+  "silent". Scores that a run keeps are derived, so that a damaged file is no error: they are computed again.
+- cases: truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types. A result may have
+  "changed", since nothing marks a changed YAML file as damaged.
+
+One line per kind and a total. Exit code 1 if anything was silent or bare.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
+import collections
+import contextlib
+import functools
 import sys
 import tempfile
 import time
+import unittest.mock
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,10 +33,12 @@ from tood.decision import Conformal
 from tood.deploy.live import LiveTOOD
 from tood.deploy.score_file import score_file
 from tood.detectors import Detector, Head, Outputs
-from tood.runs import Run, RunConfig, Step, load_metrics, measure, write_manifest, write_step
+from tood.runs import Run, RunConfig, Scorer, Step, load_metrics, measure, scores, write_manifest, write_step
 from tood.runs.sweep import read_sweep
 from tood.runs.yaml_files import read_yaml
+from tood.streams import Stream
 
+COLUMNS = ("flips", "cases", "refused", "same", "changed", "silent", "bare")
 TASKS = [[0, 1], [2, 3], [4, 5]]
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(size=(60, 6)).astype(np.float32) + 4 * np.eye(6, dtype=np.float32)[np.arange(60) % 6]
@@ -45,6 +53,7 @@ class Kind(NamedTuple):
     read: Callable[[Path], Any]
     digest: bool  # is one flipped bit always noticed, or without effect?
     text: bool = False
+    derived: bool = False  # is it made again if it is damaged?
 
 
 def calibrator(folder: Path) -> Path:
@@ -86,6 +95,36 @@ def read_network(path: Path) -> Any:
     return {name: tensor.numpy() for name, tensor in Network.load(path).state_dict().items()}
 
 
+@functools.cache
+def learner() -> Any:
+    from tood import learners
+
+    rng, labels = np.random.default_rng(1), np.arange(60) % 6
+    samples = (3 * np.eye(6)[labels] + rng.normal(size=(60, 6))).astype(np.float32)
+    stream = Stream.from_arrays(samples, labels, samples, labels, tasks=3, name="blobs")
+    short = {"epochs": 2, "batch_size": 32, "lr": 0.05, "schedule": "none", "memory": 12}
+    return learners.create("icarl", stream, network="mlp", **short)
+
+
+def checkpoint(folder: Path) -> Path:
+    """The checkpoint of a run that stopped after the first of two epochs of its second task."""
+    learner().learn(0)
+    stop = unittest.mock.patch.object(type(learner()), "end_task", side_effect=InterruptedError)
+    with stop, contextlib.suppress(InterruptedError):
+        learner().learn(1, folder)
+    return folder / "task-01.safetensors"
+
+
+def read_checkpoint(path: Path) -> Any:
+    """Everything that a resumed run starts from."""
+    from tood.learners.checkpoint import resume
+
+    place, momentum = resume(learner(), path)
+    one = learner()
+    state = [one.network.state_dict(), one.teacher.state_dict(), one.memory.state_dict(), momentum]
+    return [place, [{name: np.asarray(leaf) for name, leaf in part.items()} for part in state]]
+
+
 def run_folder(folder: Path) -> Path:
     run = folder / "run"
     write_manifest(run, TASKS[:2], near=["n"], far=["f"], learner="er", stream="s", seed=0)
@@ -110,6 +149,16 @@ def read_step(path: Path) -> Any:
     step = Step(Run(root), 1)
     head = step.head
     return [step.test, step.predictions, step.ood, step.fit, step.calibration(), head and (head.weight, head.bias)]
+
+
+def kept(folder: Path) -> Path:
+    step = Step(Run(run_folder(folder)), 1)
+    return step.folder / "scores" / "react.npz"
+
+
+def read_scores(path: Path) -> Any:
+    scored = scores(Step(Run(path.parents[3]), 1), Scorer("react"), keep=False)
+    return [scored.test, scored.ood, scored.notes]
 
 
 def read_manifest(path: Path) -> Any:
@@ -177,7 +226,12 @@ KINDS: dict[str, Kind] = {
     ),
     "network": Kind(network, read_network, digest=True),
     "metrics.parquet": Kind(inside("metrics.parquet"), lambda p: load_metrics(p).to_pydict(), digest=True),
+    "checkpoint": Kind(checkpoint, read_checkpoint, digest=True),
+    "kept scores": Kind(kept, read_scores, digest=True, derived=True),
     "test.npz": Kind(inside("steps/01/outputs/test.npz"), read_step, digest=True),
+    "calibration.npz": Kind(inside("steps/01/outputs/calibration.npz"), read_step, digest=True),
+    "fit.npz": Kind(inside("steps/01/outputs/fit.npz"), read_step, digest=True),
+    "ood/n.npz": Kind(inside("steps/01/outputs/ood/n.npz"), read_step, digest=True),
     "head.npz": Kind(inside("steps/01/head.npz"), read_step, digest=True),
     "manifest.json": Kind(inside("manifest.json"), read_manifest, digest=False, text=True),
     "logits.npz": Kind(npz, read_scored, digest=True),
@@ -235,28 +289,22 @@ def same(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def cases(kind: Kind, data: bytes, count: int, seed: int) -> Iterator[tuple[bool, bytes]]:
-    rng = np.random.default_rng(seed)
-    for i in range(count):
-        one_bit = i % 2 == 0
-        yield one_bit, flip(data, rng) if one_bit else damage(data, rng, kind.text)
-
-
-def fuzz(name: str, kind: Kind, count: int, seed: int) -> tuple[dict[str, int], list[str]]:
+def fuzz(name: str, kind: Kind, flips: int, cases: int, seed: int) -> tuple[dict[str, int], list[str]]:
     """The tally of one kind, and what went wrong."""
-    tally = dict.fromkeys(("cases", "errors", "same", "changed", "silent", "bare"), 0)
+    tally = dict.fromkeys(COLUMNS, 0)
     wrong: list[str] = []
+    rng = np.random.default_rng(seed)
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         path = kind.make(Path(folder))
         expected, data = kind.read(path), path.read_bytes()
-        for one_bit, changed in cases(kind, data, count, seed):
-            path.write_bytes(changed)
-            tally["cases"] += 1
+        for one_bit in [True] * (flips if kind.digest else 0) + [False] * cases:
+            path.write_bytes(flip(data, rng) if one_bit else damage(data, rng, kind.text))
+            tally["flips" if one_bit else "cases"] += 1
             try:
                 found = kind.read(path)
             except ToodError as error:
-                tally["errors"] += 1
+                tally["refused"] += 1
                 if str(path.parent) not in str(error) and path.name not in str(error):
                     tally["bare"] += 1
                     wrong.append(f"{name}: the error does not name the file: {error}")
@@ -267,9 +315,9 @@ def fuzz(name: str, kind: Kind, count: int, seed: int) -> tuple[dict[str, int], 
                 continue
             if same(expected, found):
                 tally["same"] += 1
-            elif one_bit and kind.digest:
+            elif one_bit or kind.derived:
                 tally["silent"] += 1
-                wrong.append(f"{name}: one flipped bit changed the result")
+                wrong.append(f"{name}: {'one flipped bit' if one_bit else 'damage'} changed the result")
             else:
                 tally["changed"] += 1
     return tally, wrong
@@ -277,29 +325,33 @@ def fuzz(name: str, kind: Kind, count: int, seed: int) -> tuple[dict[str, int], 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--flips", type=int, default=20_000, help="over all kinds with a checksum or a digest")
     parser.add_argument("--cases", type=int, default=100_000, help="over all kinds")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kinds", nargs="*", default=list(KINDS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS, metavar="KIND")
     arguments = parser.parse_args()
-    total, everything = dict[str, int](), {}
-    for name in arguments.kinds:
+    kinds = {name: KINDS[name] for name in arguments.kinds}
+    flips = -(-arguments.flips // max(1, sum(kind.digest for kind in kinds.values())))
+    cases = -(-arguments.cases // len(kinds))
+    print(" ".join(["kind".ljust(16), *(column.rjust(8) for column in (*COLUMNS, "seconds"))]))
+    total = dict.fromkeys(COLUMNS, 0)
+    for name, kind in kinds.items():
         started = time.perf_counter()
-        tally, wrong = fuzz(name, KINDS[name], arguments.cases // len(arguments.kinds), arguments.seed)
-        everything[name] = tally
-        total = {key: total.get(key, 0) + value for key, value in tally.items()}
-        counts = "  ".join(f"{key} {value}" for key, value in tally.items())
-        print(f"{name:16} {counts}  ({time.perf_counter() - started:.0f} s)", flush=True)
-        for line in sorted(set(wrong), key=wrong.count, reverse=True)[:5]:
-            print(f"    {wrong.count(line)} × {line}")
-    print("total            " + "  ".join(f"{key} {value}" for key, value in total.items()))
-    if arguments.json:
-        arguments.json.write_text(json.dumps(everything, indent=1) + "\n")
+        tally, wrong = fuzz(name, kind, flips, cases, arguments.seed)
+        total = {column: total[column] + tally[column] for column in COLUMNS}
+        _line(name, [*tally.values(), round(time.perf_counter() - started)])
+        for line, count in collections.Counter(wrong).most_common(5):
+            print(f"    {count} × {line}", flush=True)
+    _line("total", list(total.values()))
     return int(total["silent"] > 0 or total["bare"] > 0)
 
 
+def _line(name: str, numbers: list[int]) -> None:
+    print(" ".join([name.ljust(16), *(f"{number:8,}" for number in numbers)]), flush=True)
+
+
 if __name__ == "__main__":
-    if shutil.which("ulimit") is None and sys.platform == "linux":
+    if sys.platform == "linux":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))  # a bomb is a MemoryError here, not a dead machine

@@ -1,3 +1,5 @@
+import importlib
+import signal
 import subprocess
 import sys
 
@@ -5,6 +7,7 @@ import click
 import pytest
 
 from tood import __version__
+from tood.cli import Terminated, main
 
 
 def tood(*arguments):
@@ -60,17 +63,36 @@ def test_a_missing_package_names_the_extra(monkeypatch, capsys):
     assert capsys.readouterr().err == 'tood: this command needs torch: pip install "tood[train]"\n'
 
 
-def test_an_interrupted_command_exits_with_130(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_command_says_one_line(tmp_path, number, code):
     process = subprocess.Popen(
         [sys.executable, "-m", "tood.cli", "toy", "--no-figure", "--out", str(tmp_path)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )
     process.stderr.readline()  # the first run is done
-    process.terminate()
-    assert process.wait(timeout=60) == 130
-    assert "tood: interrupted" in process.stderr.read()
+    process.send_signal(number)
+    assert process.wait(timeout=60) == code
+    assert process.stderr.read().splitlines()[-1:] == ["tood: interrupted"]
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+@pytest.mark.parametrize(("command", "resumes"), [("audit", True), ("report", False)])
+def test_what_can_be_resumed_is_said(monkeypatch, capsys, stop, code, command, resumes):
+    def stopped(*_, **__):
+        raise stop
+
+    monkeypatch.setattr(
+        importlib.import_module(f"tood.commands.{command}"), "command", click.Command(command, callback=stopped)
+    )
+    monkeypatch.setattr(sys, "argv", ["tood", command])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert capsys.readouterr().err == f"tood: interrupted{'; run the same command to resume' * resumes}\n"
 
 
 def test_wrong_usage_exits_with_2_and_suggests():

@@ -14,15 +14,28 @@ import click
 import tood.commands
 from tood import __version__
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.files import printable
 
 __all__ = ["main"]
 
-FAILED, INTERRUPTED = 1, 130  # 0 is success, 2 is click's code for wrong usage
+FAILED, INTERRUPTED, TERMINATED = 1, 130, 143  # 0 is success, 2 is click's code for wrong usage
+LINES = "\n\t"  # what an error message may have besides what can be printed
 RESUMABLE = {"ablate", "audit", "monitor", "reproduce", "run", "score", "sweep"}  # these keep what they had done
 EXTRAS = {  # packages that commands import, and the extra that installs them
     **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
     **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
 }
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, treated as Ctrl-C is: locks are released and child processes are stopped."""
+
+
+class Stopped(Exception):
+    """A command was stopped by Ctrl-C or SIGTERM; has the exit code."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
 
 
 class Commands(click.Group):
@@ -46,6 +59,13 @@ class Commands(click.Group):
             raise click.UsageError(str(UnknownNameError("command", args[0], self.list_commands(ctx))), ctx)
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; but click prints an empty line when it is interrupted."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            raise Stopped(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED) from stop
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tood", message="%(prog)s %(version)s")
@@ -57,24 +77,23 @@ def cli(debug: bool) -> None:
     """
 
 
-def _interrupt(number: int, frame: object) -> None:
-    """Treat SIGTERM as Ctrl-C, so that locks are released and child processes are stopped."""
-    raise KeyboardInterrupt
+def _terminate(number: int, frame: object) -> None:
+    raise Terminated
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         code = cli.main(prog_name="tood", standalone_mode=False)  # click returns the code of ctx.exit(n)
         sys.exit(code if isinstance(code, int) else 0)
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
-    except (click.Abort, KeyboardInterrupt):
+    except (Stopped, click.Abort) as stop:
         resumes = RESUMABLE & {*sys.argv[1:]}
         click.echo(f"tood: interrupted{'; run the same command to resume' if resumes else ''}", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
         sys.exit(FAILED)
@@ -84,7 +103,7 @@ def main() -> None:
         if "--debug" in sys.argv:
             traceback.print_exc()
         elif isinstance(error, (ToodError, OSError)):
-            click.echo(f"tood: {error}", err=True)
+            click.echo(f"tood: {printable(str(error), keep=LINES)}", err=True)
         else:
             click.echo(f"tood: {type(error).__name__}: {error} (a bug: `tood --debug …` shows where)", err=True)
         sys.exit(FAILED)

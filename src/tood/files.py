@@ -29,7 +29,9 @@ __all__ = [
     "file_name",
     "kind_of",
     "npy_header",
+    "npz_names",
     "plain",
+    "printable",
     "read_npz",
     "read_tensors",
     "sha256",
@@ -43,6 +45,7 @@ __all__ = [
 FORMAT = 2  # of every safetensors file written here; since 2 a file holds a digest of its content
 LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array may not be packed more tightly than TIGHTEST
 TIGHTEST = 100
+ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
 # What NumPy, zipfile and Pillow raise on a damaged file.
 DAMAGE = (
     ArithmeticError,
@@ -74,7 +77,8 @@ def file_name(text: str) -> str:
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
     """Write a file so that a crash, a full disk or an exception leaves the previous version unchanged.
 
-    ``write`` fills a temporary file in the same folder, which is then renamed to ``path``.
+    ``write`` fills a temporary file in the same folder, which is then renamed to ``path``. An OSError becomes a
+    ToodError that names the file.
 
     Parameters
     ----------
@@ -87,21 +91,28 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     if not target.parent.is_dir():
         raise ToodError(f"{target.parent}: no such folder; make it first, or write {target.name} elsewhere")
     _remove_leftovers(target)
+    temporary = None
     prefix = f".{target.name[:100]}.{_machine()}-{os.getpid()}."
-    handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
     try:
+        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)
+        os.close(handle)
+        temporary = Path(name)
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
+    except BaseException as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise _not_written(target, error) from error
         raise
     _sync_folder(target.parent)
+
+
+def _not_written(path: Path, error: OSError) -> ToodError:
+    return ToodError(f"{path}: cannot be written ({error.strerror or error}); the previous version is unchanged")
 
 
 def _machine() -> str:
@@ -150,14 +161,12 @@ def _sync_folder(folder: Path) -> None:
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
-    """Like :func:`write_atomically`; creates the folder, and an OSError becomes a ToodError that names the file."""
+    """Like :func:`write_atomically`, and creates the folder."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, write)
     except OSError as error:
-        raise ToodError(
-            f"{path}: cannot be written ({error.strerror or error}); the previous version is unchanged"
-        ) from error
+        raise _not_written(path, error) from error
+    write_atomically(path, write)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -165,14 +174,33 @@ def write_text(path: Path, text: str) -> None:
     write_file(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
-def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV: one column per name that occurs in any row, empty if a row does not have it."""
+def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
+    """Rows as CSV: one column per name, by default each that occurs in any row; empty if a row does not have it.
+
+    A text that a spreadsheet would run as a formula gets a quote in front.
+    """
     text = io.StringIO()
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = names or list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _csv_cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""Text without control characters: an escape sequence in a name must not reach a terminal or break a table.
+
+    >>> print(printable("two\nlines \x1b[2J"))
+    two\x0alines \x1b[2J
+    """
+    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
 
 
 def plain(value: Any) -> Any:
@@ -278,16 +306,39 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
     except OSError as error:
         raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
     try:
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        with io.BytesIO(data) as file, zipfile.ZipFile(file) as archive:
+            members = _members(archive, file)
             chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
             for info in chosen.values():
                 _check_size(archive, info)
-        with np.load(io.BytesIO(data), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in chosen}
+        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
+            arrays = {name: stored[name] for name in chosen}
     except DAMAGE as error:
         raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
     return arrays, hashlib.sha256(data).hexdigest()
+
+
+def npz_names(path: Path) -> list[str]:
+    """The names of the arrays of an ``.npz`` file. Reads no data."""
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            return list(_members(archive, file))
+    except FileNotFoundError as error:
+        raise ToodError(f"{path}: no such file") from error
+    except DAMAGE as error:
+        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
+
+
+def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
+    """The members of an archive by array name. One that damage renamed or took out of the directory is noticed."""
+    infos = archive.infolist()
+    for info in infos:
+        archive.open(info).close()  # raises unless the member has this name too
+    file.seek(-ZIP_END - len(archive.comment), os.SEEK_END)
+    count = int.from_bytes(file.read(ZIP_END)[10:12], "little")
+    if count not in (len(infos), 0xFFFF):  # the latter if there are more than 16 bits can count
+        raise zipfile.BadZipFile(f"the directory lists {len(infos)} of {count} members")
+    return {info.filename.removesuffix(".npy"): info for info in infos}
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:

@@ -10,6 +10,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from tood import TOOD, ToodError, detectors
 from tood.errors import MissingDependencyError
+from tood.files import read_npz, write_npz
 from tood.metrics import average_incremental_accuracy
 from tood.runs import (
     Run,
@@ -20,6 +21,7 @@ from tood.runs import (
     figures,
     load_metrics,
     measure,
+    scores,
     trajectory,
     write_manifest,
     write_step,
@@ -154,6 +156,17 @@ def test_a_stale_score_is_never_used(gap_run, name):
     shutil.rmtree(gap_run / "steps/03/scores")
     assert after.equals(measure(run, few(["tood_robust_anchor"])).table)
     assert not after.equals(before)
+
+
+def test_scores_of_another_head_are_never_used(gap_run):
+    """ReAct reads the head; energy does not."""
+    before = {name: measure(Run(gap_run), few([name])).table for name in ("react", "energy")}
+    file = gap_run / "steps/03/head.npz"
+    head = dict(np.load(file))
+    head["bias"] += np.linspace(-5, 5, len(head["bias"]))
+    np.savez(file, **head)
+    assert not measure(Run(gap_run), few(["react"])).table.equals(before["react"])
+    assert measure(Run(gap_run), few(["energy"])).table.equals(before["energy"])
 
 
 def test_one_logit_is_enough(gap_run):
@@ -314,3 +327,25 @@ def test_task_without_calibration_sample_is_named_with_step_and_detector(tmp_pat
     write_step(run.path, 1, test=test, calibration=calibration, ood={"noise": logits})
     with pytest.raises(ToodError, match=r"steps/01: tood_mean_shift: .*no calibration sample for task 1"):
         figures(run, few(["tood_mean_shift"]))
+
+
+@pytest.mark.parametrize("wrong", ["nan", "short", "missing", "text", "another set"])
+def test_kept_scores_that_cannot_be_right_are_made_again(gap_run, wrong):
+    step = Step(Run(gap_run), 1)
+    expected = scores(step, Scorer("energy"))
+    file = step.folder / "scores" / "energy.npz"
+    stored, _ = read_npz(file)
+    changes = {
+        "nan": {"test": np.full_like(stored["test"], np.nan)},
+        "short": {"ood/far_a": stored["ood/far_a"][1:]},
+        "text": {"ood/near_a": stored["ood/near_a"].astype(str)},
+        "another set": {"key": np.array("0" * 64), "test": stored["test"] + 1},
+    }
+    changed = stored | changes.get(wrong, {})
+    write_npz(file, changed if wrong != "missing" else {n: a for n, a in stored.items() if n != "ood/far_b"})
+    again = scores(Step(Run(gap_run), 1), Scorer("energy"))
+    np.testing.assert_array_equal(again.test, expected.test)
+    assert again.ood.keys() == expected.ood.keys()
+    for name, values in expected.ood.items():
+        np.testing.assert_array_equal(again.ood[name], values)
+    assert np.array_equal(read_npz(file)[0]["test"], expected.test)

@@ -13,6 +13,7 @@ from tood import ToodError
 from tood.audit import audit
 from tood.runs import Run, Scorer, load_metrics, measure
 from tood.runs.config import RunConfig
+from tood.runs.directory import is_locked, lock
 from tood.runs.sweep import Cell, read_sweep, run_cells
 
 NAMES = (("energy",), ("energy", "maxlogit"))
@@ -81,6 +82,40 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     assert {r["detector"] for r in load_metrics(good.path).to_pylist()} == {None, "energy", "tood_mean_shift"}
     shown = subprocess.run([*command, "--status", "--json"], capture_output=True, text=True, timeout=60)
     assert json.loads(shown.stdout) == {c.config.name: c.status() for c in (good, bad)}
+
+
+def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE + "grid: {seed: [0, 1, 2]}")
+    command = [sys.executable, "-m", "tood.cli", "sweep", str(file), "--out", str(tmp_path / "runs"), "--workers", "1"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert [error for _, error in said] == ["", ""]
+    assert all(output.endswith(f"3 runs in {tmp_path / 'runs'}\n") for output, _ in said)
+    steps = [line for output, _ in said for line in output.splitlines() if "step 1/" in line]
+    assert len(steps) == 3  # nothing was done twice
+    assert {cell.status() for cell in read_sweep(file, tmp_path / "runs")} == {"done"}
+
+
+def test_a_cell_of_another_process_is_waited_for_and_then_resumed(tmp_path, monkeypatch):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE + "grid: {seed: [0]}")
+    (cell,) = read_sweep(file, tmp_path)
+    cell.path.mkdir()
+    monkeypatch.setattr(
+        "tood.runs.sweep._run_in_process", lambda cell, *_: "" if not is_locked(cell.path) else "locked"
+    )
+    held, lines = lock(cell.path), []
+
+    def say(line):
+        lines.append(line)
+        if "another process" in line:
+            held.__exit__(None, None, None)  # the other one is killed
+
+    held.__enter__()
+    assert run_cells([cell], say=say) == {}
+    assert lines == [f"{cell.config.name}: another process is running it", f"[1/1] {cell.config.name}: done"]
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@ import pytest
 from PIL import Image
 
 from tood.errors import MissingDependencyError, ToodError
-from tood.streams import Stream, from_huggingface
+from tood.streams import Stream, from_huggingface, load
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,26 @@ def test_it_makes_a_stream(saved):
     stream = Stream.from_sources(train, test, tasks=2, classes=train.classes)
     assert stream.classes == ("ant", "bee", "cat", "dog")
     assert len(stream.train_rows(0)) == 10
+
+
+def test_a_revision_is_asked_for_on_the_hub_and_not_in_a_folder(saved, datasets, monkeypatch):
+    asked = []
+
+    def load_dataset(name, **options):
+        asked.append((name, options))
+        return datasets.load_from_disk(saved)[options["split"]]
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    ood = {"far": {"b": {"huggingface": "me/far", "revision": "v2"}}}
+    stream = load({"huggingface": "me/data", "revision": "abc", "tasks": 2, "ood": ood})
+    assert [s.name for s in stream.ood] == ["b"]
+    assert asked == [
+        ("me/data", {"split": "train", "revision": "abc"}),
+        ("me/data", {"split": "test", "revision": "abc"}),
+        ("me/far", {"split": "test", "revision": "v2"}),
+    ]
+    with pytest.raises(ToodError, match="revision: expected none for the folder .*, found 'abc'"):
+        from_huggingface(saved, revision="abc")
 
 
 def test_mistakes_are_named(saved, datasets):

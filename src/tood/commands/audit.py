@@ -90,18 +90,19 @@ def _print(groups: list[tuple[list[Audit], Verdict]], tables: list[Table], full:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from tood.report.render import print_tables, printable
+    from tood.files import printable
+    from tood.report.render import print_tables
 
     console = Console(highlight=False)
     for group, verdict in groups:
         if len(groups) > 1:
-            console.print(Text(", ".join(str(one.run.path) for one in group), style="bold"))
+            console.print(Text(printable(", ".join(str(one.run.path) for one in group)), style="bold"))
         card = Grid.grid(padding=(0, 2))
         for name, text in verdict.card().items():
             card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
         console.print(card)
         if full:
-            console.print(Padding(Text(printable("\n".join(verdict.sentences()))), (1, 0, 0, 0)))
+            console.print(Padding(Text("\n".join(map(printable, verdict.sentences()))), (1, 0, 0, 0)))
         for finding in verdict.findings:
             console.print(Text("Check: ", style="bold"), Text(printable(str(finding))), sep="")
         if full:
@@ -122,7 +123,7 @@ def _mapping(groups: list[tuple[list[Audit], Verdict]], tables: list[Table]) -> 
 
 def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], tables: list[Table], out: Path) -> None:
     from tood.files import write_text
-    from tood.report.render import write_tables
+    from tood.report.render import markdown_line, write_tables
     from tood.runs.metrics_file import save_metrics
 
     write_tables(tables, out)
@@ -142,7 +143,7 @@ def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], table
             *(f"Note: {n}." for n in verdict.notes),
             "",
         ]
-    write_text(out / "verdict.md", "\n".join(lines))
+    write_text(out / "verdict.md", "\n".join(map(markdown_line, lines)))
 
 
 class _Progress:

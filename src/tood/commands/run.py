@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,24 +104,20 @@ def command(
         lines = "\n".join(f"{name:<12} {value}" for name, value in planned.items())
         click.echo(json.dumps(planned, indent=2) if as_json else lines)
         return
-    try:
-        with (
-            training_progress(quiet=quiet or as_json) as (progress, say),
-            _tracking(track, config, folder) as tracked,
-        ):
-            events = (progress, tracked.progress) if tracked else (progress,)
-            result = run(
-                config,
-                folder,
-                say=say,
-                progress=lambda event: [tell(event) for tell in events],
-                on_step=tracked.step if tracked else None,
-            )
-            if tracked:
-                tracked.artifact(_report(result))
-    except KeyboardInterrupt:
-        click.echo("tood: interrupted; run the same command to resume", err=True)
-        sys.exit(130)
+    with (
+        training_progress(quiet=quiet or as_json) as (progress, say),
+        _tracking(track, config, folder) as tracked,
+    ):
+        events = (progress, tracked.progress) if tracked else (progress,)
+        result = run(
+            config,
+            folder,
+            say=say,
+            progress=lambda event: [tell(event) for tell in events],
+            on_step=tracked.step if tracked else None,
+        )
+        if tracked:
+            tracked.artifact(_report(result))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:

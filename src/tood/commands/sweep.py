@@ -44,6 +44,7 @@ def command(
       tood sweep sweep.yaml --out runs
       tood sweep sweep.yaml --out runs --status
     """
+    from tood.files import printable
     from tood.runs.sweep import read_sweep, run_cells
 
     cells = read_sweep(file, out)
@@ -53,7 +54,7 @@ def command(
             click.echo(json.dumps(states, indent=2))
         else:
             for name, state in states.items():
-                click.echo(f"{name:<50} {state}")
+                click.echo(f"{name:<50} {printable(state)}")
         return
     if track:
         if engine != "local":
@@ -65,11 +66,7 @@ def command(
             if name not in TRACKERS:
                 raise UnknownNameError("tracker", name, TRACKERS)
         os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, which each cell is a process of
-    try:
-        failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
-    except KeyboardInterrupt:
-        click.echo("tood: interrupted; run the same command to resume", err=True)
-        sys.exit(130)
+    failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
     for name, error in failed.items():
         click.echo(f"tood: {name}: {error}", err=True)
     if failed:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tood.files import write_text
+from tood.files import file_name, write_text
 from tood.report.gather import Measured
 from tood.runs.directory import Run, find_runs
 from tood.runs.metrics_file import load_metrics, save_metrics
@@ -77,7 +77,7 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
     for run in runs:
         if not run.metrics_path.exists():
             continue
-        target = Path(folder) / run.stream / run.path.name
+        target = Path(folder) / file_name(run.stream) / run.path.name
         table, measured = _slim(load_metrics(run.path)), Measured(run)
         point = {name: _plain(value) for name, value in measured.point().items()}
         kept = {"point": point, "along": measured.along()}

@@ -6,22 +6,20 @@ take.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tood.files import file_name, write_text
+from tood.files import csv_text, file_name, printable, write_text
 from tood.report.appearance import label
 from tood.report.tables import Cell, Column, Table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["EXTENSIONS", "print_tables", "printable", "to_csv", "to_latex", "to_markdown", "write_tables"]
+__all__ = ["EXTENSIONS", "markdown_line", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
 
 EXTENSIONS = {"md": "md", "csv": "csv", "latex": "tex"}
 _LATEX = str.maketrans(
@@ -37,7 +35,6 @@ _LATEX = str.maketrans(
     }
 )
 _MARKDOWN = str.maketrans({"|": "&#124;", "<": "&lt;", ">": "&gt;", "[": r"\[", "]": r"\]"})
-_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet runs
 
 
 def to_markdown(table: Table) -> str:
@@ -48,18 +45,13 @@ def to_markdown(table: Table) -> str:
     for name, cells in table.rows:
         lines.append(_pipes([name, *map(_markdown_cell, cells, table.columns)]))
     title = printable(table.title).translate(_MARKDOWN)
-    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {_note(note)}" for note in table.notes)]) + "\n"
+    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {markdown_line(note)}" for note in table.notes)]) + "\n"
 
 
 def to_csv(tables: Iterable[Table]) -> str:
     """One row per figure: table, row, group, column, mean, std, seeds, best, and the paper's figure if there is one."""
     names = ["table", "row", "group", "column", "mean", "std", "seeds", "best", "paper", "difference"]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, restval="", lineterminator="\n")
-    writer.writeheader()
-    for table in tables:
-        writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in table.records())
-    return out.getvalue()
+    return csv_text([record for table in tables for record in table.records()], names)
 
 
 def to_latex(table: Table) -> str:
@@ -180,24 +172,12 @@ def _latex_cell(cell: Cell | None, column: Column) -> str:
     return _figure(cell, column, strong, lambda std: rf"\,{{\scriptsize$\pm${std}}}")
 
 
-def printable(text: str, keep: str = "") -> str:
-    """Text without control characters: an escape sequence in a name must not reach a terminal or break a table."""
-    return "".join(c if c.isprintable() or c in keep else f"\\x{ord(c):02x}" for c in text)
-
-
-def _csv_cell(value: object) -> object:
-    """A text that a spreadsheet would run as a formula gets a quote in front."""
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
-
-
 def _pipes(entries: Iterable[str]) -> str:
     return f"| {' | '.join(printable(entry).translate(_MARKDOWN) for entry in entries)} |"
 
 
-def _note(text: str) -> str:
+def markdown_line(text: str) -> str:
+    """A sentence as one line of Markdown without HTML."""
     return printable(text).replace("<", "&lt;")
 
 

@@ -207,7 +207,8 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
-        (folder / OWNER).write_text(f"pid {os.getpid()}")
+        with contextlib.suppress(OSError):  # a full disk: whoever waits does not learn for whom
+            (folder / OWNER).write_text(f"pid {os.getpid()}")
         yield
     finally:
         held.release()

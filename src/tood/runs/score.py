@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood import detectors
+from tood.arrays import finite, floats
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
 from tood.files import file_name, read_npz, write_npz
@@ -139,14 +140,18 @@ def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
     file = _file(step, scorer)
     if not file.exists():
         return None
+    names = {"test": "test", **{name: f"ood/{name}" for name in step.run.ood}}
     try:
-        stored, _ = read_npz(file)
-    except ToodError:  # damaged: scores are derived, so they are made again
+        stored, _ = read_npz(file, ["key", "notes", *names.values()])
+        if str(stored["key"]) != _key(step, scorer):
+            return None
+        kept = {name: finite(floats(stored[entry], entry, ndim=1), entry) for name, entry in names.items()}
+        notes = tuple(map(str, stored["notes"]))
+    except (ToodError, KeyError, TypeError):  # damaged: scores are derived, so they are made again
         return None
-    if str(stored.get("key", "")) != _key(step, scorer):
+    if any(len(kept[name]) != len(outputs.logits) for name, outputs in {"test": step.test, **step.ood}.items()):
         return None
-    ood = {name: stored[f"ood/{name}"] for name in step.run.ood}
-    return Scored(stored["test"], ood, tuple(map(str, stored["notes"])))
+    return Scored(kept.pop("test"), kept, notes)
 
 
 def keep_scores(step: Step, scorer: Scorer, scored: Scored) -> None:

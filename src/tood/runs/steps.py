@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import zipfile
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,10 +13,13 @@ import numpy as np
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
 from tood.errors import ToodError
-from tood.files import read_npz, write_npz
+from tood.files import npz_names, read_npz, write_npz
 from tood.runs.directory import Arrays, PathLike, Run
 
 __all__ = ["Step", "write_step"]
+
+HEAD = {"weight": 2, "bias": 1, "raw_weight": 2, "raw_bias": 1}  # the arrays of head.npz and their dimensions
+OUTPUTS = ("logits", "raw_logits", "features", "labels", "predictions")  # those of the other files
 
 
 class Step:
@@ -56,7 +58,7 @@ class Step:
         name = "outputs/test.npz"
         if name in self._files:
             return "raw_logits" in self._files[name][0]
-        return "raw_logits.npy" in _members(self.folder / name)
+        return "raw_logits" in npz_names(self.folder / name)
 
     def using(self, logits: Literal["corrected", "raw"]) -> Step:
         """This step with one kind of logits; what was read already is shared."""
@@ -142,8 +144,8 @@ class Step:
         """True if every set of this step has ``array`` ("features"). Reads no data."""
         files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood)]
         files += ["fit"] * (self.folder / "outputs/fit.npz").exists()
-        members = [_members(self.folder / "outputs" / f"{file}.npz") for file in files]
-        return all(f"{array}.npy" in names for names in members)
+        stored = [npz_names(self.folder / "outputs" / f"{file}.npz") for file in files]
+        return all(array in names for names in stored)
 
     def unseen_columns(self) -> int:
         """Number of stored logit columns of tasks not seen yet, which are ignored."""
@@ -159,7 +161,7 @@ class Step:
 
     def _read(self, name: str) -> tuple[Arrays, str]:
         if name not in self._files:
-            self._files[name] = read_npz(self.folder / name)
+            self._files[name] = read_npz(self.folder / name, HEAD if name == "head.npz" else OUTPUTS)
         return self._files[name]
 
     def _outputs(self, name: str, labels: bool = True) -> Outputs:
@@ -247,8 +249,7 @@ def write_step(
     if predictions is not None:
         files["outputs/test.npz"]["predictions"] = indices(predictions, "predictions")
     if head is not None:
-        names = {"weight": 2, "bias": 1, "raw_weight": 2, "raw_bias": 1}
-        kept = {n: d for n, d in names.items() if not n.startswith("raw_") or _get(head, n) is not None}
+        kept = {n: d for n, d in HEAD.items() if not n.startswith("raw_") or _get(head, n) is not None}
         files["head.npz"] = {n: floats(_get(head, n), f"head {n}", d) for n, d in kept.items()}
     _check(run, step, files)
     with run.lock():
@@ -323,13 +324,3 @@ def _finite(array: Any, name: str, file: Path) -> FloatArray:
         return finite(floats(array, name, ndim=2), name)
     except ToodError as error:
         raise ToodError(f"{file}: {error}") from error
-
-
-def _members(file: Path) -> list[str]:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return archive.namelist()
-    except FileNotFoundError as error:
-        raise ToodError(f"{file}: no such file") from error
-    except (zipfile.BadZipFile, OSError) as error:
-        raise ToodError(f"{file}: truncated, or not an .npz file of plain arrays ({error})") from error

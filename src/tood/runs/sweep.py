@@ -10,11 +10,14 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
+
+from filelock import FileLock, Timeout
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.ray_tasks import ray_tasks
@@ -27,6 +30,7 @@ from tood.runs.yaml_files import read_yaml, write_yaml
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
 Engine: TypeAlias = Literal["local", "ray"]
+POLL = 0.5  # seconds between two looks at a cell that another process is running
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -130,45 +134,83 @@ def run_cells(
 
 
 def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> Iterator[tuple[Cell, str]]:
-    """One process per cell, so that a failure of one leaves the others alone."""
+    """One process per cell, so that a failure of one leaves the others alone.
+
+    A cell that another sweep or ``tood run`` is working on is left for the end; then it is done, or resumed here.
+    """
     running: set[subprocess.Popen[str]] = set()
+    stop = threading.Event()
     with ThreadPoolExecutor(max(1, workers)) as pool:
-        jobs = {pool.submit(_run_in_process, cell, running, say): cell for cell in cells}
         try:
+            jobs = {pool.submit(_run_if_free, cell, running, say, stop, wait=False): cell for cell in cells}
+            busy = []
             for job in as_completed(jobs):
-                yield jobs[job], job.result()
+                if (error := job.result()) is None:
+                    busy.append(jobs[job])
+                    say(f"{jobs[job].config.name}: another process is running it")
+                else:
+                    yield jobs[job], error
+            jobs = {pool.submit(_run_if_free, cell, running, say, stop, wait=True): cell for cell in busy}
+            for job in as_completed(jobs):
+                yield jobs[job], job.result() or ""
         except BaseException:  # Ctrl-C: stop the children too; their checkpoints stay
+            stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
                 process.terminate()
             raise
 
 
-def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object]) -> str:
+def _run_if_free(
+    cell: Cell,
+    running: set[subprocess.Popen[str]],
+    say: Callable[[str], object],
+    stop: threading.Event,
+    wait: bool,
+) -> str | None:
+    """Run a cell and return the error, empty if there was none; None if another process is working on it."""
     cell.log.parent.mkdir(parents=True, exist_ok=True)
+    mine = FileLock(cell.log.with_suffix(".lock"))
+    while not stop.is_set():
+        try:
+            with mine.acquire(timeout=0):
+                if not is_locked(cell.path):
+                    return "" if cell.status() == "done" else _run_in_process(cell, running, say)
+        except Timeout:
+            pass
+        if not wait:
+            return None
+        stop.wait(POLL)
+    return "interrupted"
+
+
+def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object]) -> str:
     config = cell.log.with_suffix(".yaml")
     write_yaml(config, importable(cell.config).to_mapping())
     arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
-    last = ""
-    with (
-        cell.log.open("w") as log,
-        subprocess.Popen(
-            arguments, env={**os.environ, **ONE_THREAD}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        ) as process,
-    ):
-        running.add(process)
-        for line in process.stdout or ():
-            log.write(line)
-            log.flush()
-            last = line.rstrip() or last
-            if line.startswith("step "):
-                say(f"{cell.config.name}: {line.rstrip()}")
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    lines: list[str] = []
+    try:
+        with (
+            cell.log.open("w") as log,
+            subprocess.Popen(arguments, env={**os.environ, **ONE_THREAD}, **options) as process,
+        ):
+            running.add(process)
+            for line in process.stdout or ():
+                lines.append(line.rstrip())
+                log.write(line)
+                log.flush()
+                if line.startswith("step "):
+                    say(f"{cell.config.name}: {line.rstrip()}")
+    except OSError as error:
+        return f"{cell.log}: cannot be written ({error.strerror})"
     running.discard(process)
     if process.returncode == 0:
         return ""
     if process.returncode < 0:
         return f"stopped by signal {-process.returncode}"
-    return last.removeprefix("tood: ") or f"exit code {process.returncode}"
+    last = next((line for line in reversed(lines) if line), f"exit code {process.returncode}")
+    return last.removeprefix("tood: ")
 
 
 def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:

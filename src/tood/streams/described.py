@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
-from tood.files import read_npz
+from tood.files import npz_names, read_npz
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
 from tood.streams.download import from_huggingface
@@ -80,13 +80,14 @@ def open_npz(
     Images are uint8 ``[N, H, W, C]``, vectors are real ``[N, D]``; ``classes`` (optional) has the class names.
     """
     path = Path(npz)
-    arrays, _ = read_npz(path)
+    names = npz_names(path)
     for name in ARRAYS:
-        if name not in arrays:
-            raise ToodError(f"{path}: expected the arrays {', '.join(ARRAYS)}, found {', '.join(arrays) or 'none'}")
-    stray = [name for name in arrays if name not in (*ARRAYS, "classes") and not name.startswith(OOD)]
+        if name not in names:
+            raise ToodError(f"{path}: expected the arrays {', '.join(ARRAYS)}, found {', '.join(names) or 'none'}")
+    stray = [name for name in names if name not in (*ARRAYS, "classes") and not name.startswith(OOD)]
     if stray:
         raise UnknownNameError(f"array of {path}", stray[0], [*ARRAYS, "classes", *(f"{prefix}NAME" for prefix in OOD)])
+    arrays, _ = read_npz(path)
     sets: dict[str, dict[str, Any]] = {"near": {}, "far": {}}
     for name, array in arrays.items():
         if name.startswith(OOD):
@@ -114,11 +115,12 @@ def open_huggingface(
     test: str = "test",
     image: str = "image",
     label: str = "label",
+    revision: str | None = None,
     ood: OODSets | None = None,
 ) -> Stream:
-    """A stream of a Hugging Face data set: names of its splits and columns, and OOD sets."""
-    source = from_huggingface(huggingface, train, image, label, size=size, resize=resize)
-    tested = from_huggingface(huggingface, test, image, label, size=size, resize=resize)
+    """A stream of a Hugging Face data set: names of its splits and columns, its revision, and OOD sets."""
+    source = from_huggingface(huggingface, train, image, label, size=size, resize=resize, revision=revision)
+    tested = from_huggingface(huggingface, test, image, label, size=size, resize=resize, revision=revision)
     options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation, "classes": source.classes}
     return _with_more(Stream.from_sources(source, tested, **options), ood, source.shape[0], resize)
 
@@ -141,14 +143,14 @@ def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Re
 def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Source:
     """An image folder, an ``.npz`` file with ``images``, a packed set by name, or ``{huggingface: NAME, split: …}``."""
     if isinstance(place, Mapping):
-        options = {"split": "test", "image": "image", **place}
+        options = {"split": "test", "image": "image", "revision": None, **place}
         for key in options:
-            if key not in ("huggingface", "split", "image"):
-                raise UnknownNameError(f"option of {name}", key, ("huggingface", "split", "image"))
+            if key not in ("huggingface", "split", "image", "revision"):
+                raise UnknownNameError(f"option of {name}", key, ("huggingface", "split", "image", "revision"))
         if "huggingface" not in options:
             raise ToodError(f"{name}: expected a path or {{huggingface: NAME}}, found {dict(place)}")
         named = (options["huggingface"], options["split"], options["image"])
-        return from_huggingface(*named, None, size=size, resize=resize)
+        return from_huggingface(*named, None, size=size, resize=resize, revision=options["revision"])
     path = Path(str(place))
     if path.is_dir():
         if size is None:
@@ -156,8 +158,8 @@ def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Sour
         return FolderSource(path, size=size, resize=resize, flat=True)
     if not path.exists() and (data_root() / f"{place}.npz").is_file():
         return PackedSource(data_root() / f"{place}.npz", size, resize)
-    arrays, _ = read_npz(path)
-    samples = next((arrays[key] for key in ("images", "samples") if key in arrays), None)
-    if samples is None:
-        raise ToodError(f"{path}: expected an array images or samples, found {', '.join(arrays) or 'none'}")
-    return ArraySource(samples)
+    names = npz_names(path)
+    found = next((name for name in ("images", "samples") if name in names), None)
+    if found is None:
+        raise ToodError(f"{path}: expected an array images or samples, found {', '.join(names) or 'none'}")
+    return ArraySource(read_npz(path, [found])[0][found])

@@ -65,6 +65,7 @@ def from_huggingface(
     *,
     size: int | None = None,
     resize: Resize = None,
+    revision: str | None = None,
 ) -> HuggingFaceSource:
     """A source from a Hugging Face dataset.
 
@@ -79,10 +80,12 @@ def from_huggingface(
         Names of the columns; None for no labels, as for an OOD set.
     size, resize:
         Pixels per side, needed if images differ in size, and how they are resized (see :class:`FolderSource`).
+    revision:
+        The commit, tag or branch of a data set on the Hub; by default its newest. A commit always gives the same data.
 
     Examples
     --------
-    ``train = from_huggingface("uoft-cs/cifar10", "train", "img")``
+    ``train = from_huggingface("uoft-cs/cifar10", "train", "img", revision="COMMIT")``
     """
     try:
         import datasets
@@ -90,8 +93,14 @@ def from_huggingface(
         raise MissingDependencyError("datasets", "huggingface", "Hugging Face datasets") from error
     if isinstance(dataset, (str, Path)):
         try:
-            local = Path(dataset).is_dir()
-            dataset = datasets.load_from_disk(dataset) if local else datasets.load_dataset(str(dataset), split=split)
+            if Path(dataset).is_dir():
+                if revision is not None:
+                    raise ToodError(f"revision: expected none for the folder {dataset}, found {revision!r}")
+                dataset = datasets.load_from_disk(dataset)
+            else:
+                dataset = datasets.load_dataset(str(dataset), split=split, revision=revision)
+        except ToodError:
+            raise
         except (OSError, ValueError) as error:
             raise ToodError(f"dataset: {dataset} cannot be loaded ({error})") from error
     if isinstance(dataset, datasets.DatasetDict):
