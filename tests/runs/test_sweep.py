@@ -86,15 +86,15 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
 
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     file = tmp_path / "sweep.yaml"
-    file.write_text(BASE + "grid: {seed: [0, 1, 2]}")
+    file.write_text(BASE + "grid: {seed: [0, 1]}")
     command = [sys.executable, "-m", "tood.cli", "sweep", str(file), "--out", str(tmp_path / "runs"), "--workers", "1"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=300) for process in both]
+    said = [process.communicate(timeout=900) for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     assert [error for _, error in said] == ["", ""]
-    assert all(output.endswith(f"3 runs in {tmp_path / 'runs'}\n") for output, _ in said)
+    assert all(output.endswith(f"2 runs in {tmp_path / 'runs'}\n") for output, _ in said)
     steps = [line for output, _ in said for line in output.splitlines() if "step 1/" in line]
-    assert len(steps) == 3  # nothing was done twice
+    assert len(steps) == 2  # nothing was done twice
     assert {cell.status() for cell in read_sweep(file, tmp_path / "runs")} == {"done"}
 
 

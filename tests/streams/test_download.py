@@ -59,7 +59,7 @@ def test_a_revision_is_asked_for_on_the_hub_and_not_in_a_folder(saved, datasets,
         ("me/data", {"split": "test", "revision": "abc"}),
         ("me/far", {"split": "test", "revision": "v2"}),
     ]
-    with pytest.raises(ToodError, match="revision: expected none for the folder .*, found 'abc'"):
+    with pytest.raises(ToodError, match=r"revision: expected none for the folder .*, found 'abc'"):
         from_huggingface(saved, revision="abc")
 
 
