@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from tood.calibration import energy_statistics
 from tood.detectors import Outputs
 from tood.detectors.joint import _nearest_by_task
 from tood.detectors.rowwise import unit
@@ -21,6 +20,7 @@ from tood.partition import Partition
 from tood.runs import Step
 from tood.runs.directory import Run, write_manifest
 from tood.runs.steps import write_step
+from tood.statistics import energy_statistics
 
 MOST_TEST, MOST_OOD = 5000, 2000
 

@@ -11,7 +11,7 @@ SOURCE = Path(tood.__file__).parent
 LAYERS = [
     {"errors"},
     {"arrays", "files", "ranks", "ray_tasks", "registry", "sampling"},
-    {"partition", "checks", "energy", "diagnostics", "calibration"},
+    {"partition", "checks", "energy", "diagnostics", "statistics", "calibration"},
     {"metrics"},
     {"detectors", "models"},  # ODIN and AdaScale run the network; extract returns Outputs
     {"decision"},

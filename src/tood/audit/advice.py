@@ -12,8 +12,8 @@ from tood import TOOD, detectors
 from tood.arrays import Float64Array
 from tood.audit.bootstrap import RESAMPLES, Estimate, estimate
 from tood.audit.evidence import Evidence
-from tood.calibration import own_energies
 from tood.runs.steps import Step
+from tood.statistics import own_energies
 
 __all__ = ["Advice", "advise", "advise_without_ood", "default_score"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tood.calibration import own_energies
 from tood.metrics import confidence_gap
 from tood.runs.steps import Step
+from tood.statistics import own_energies
 
 __all__ = ["Gap", "energy_gap"]
 

@@ -20,12 +20,13 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
 from tood.calibration import KIND as CALIBRATOR
-from tood.calibration import TOOD, task_of_labels
+from tood.calibration import TOOD
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import kind_of, plain, read_tensors, write_tensors
 from tood.partition import Partition
+from tood.statistics import task_of_labels
 
 __all__ = ["Conformal", "Decision", "score_and_assign"]
 

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from tood.arrays import Float64Array, IntArray, as_array, label_columns
-from tood.calibration import TOOD, Reference, Variant, all_energies
+from tood.calibration import TOOD, Reference, Variant
 from tood.checks import check_calibration, logit_range
 from tood.deploy.sketch import Sketch
 from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
 from tood.partition import Partition
+from tood.statistics import all_energies
 
 __all__ = ["LiveTOOD"]
 

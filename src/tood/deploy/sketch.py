@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tood.calibration import NORMAL_CONSISTENCY
 from tood.errors import ToodError
+from tood.statistics import NORMAL_CONSISTENCY
 
 __all__ = ["Sketch"]
 

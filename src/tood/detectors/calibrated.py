@@ -8,13 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.calibration import OWN, REST, TOOD, Reference, Variant
+from tood.calibration import TOOD, Reference, Variant
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
 from tood.diagnostics import ChannelDiagnostics, diagnose
 from tood.partition import Partition
+from tood.statistics import OWN, REST
 
 STATISTICS = (*OWN, *REST)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.calibration import TOOD, Reference, Statistics, Variant, energy_statistics
+from tood.calibration import TOOD, Reference, Variant
 from tood.detectors.base import Grid
 from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import Means
@@ -18,6 +18,7 @@ from tood.detectors.registry import register
 from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
 from tood.energy import task_energies, with_lead
 from tood.partition import Partition
+from tood.statistics import Statistics, energy_statistics
 
 Weight: TypeAlias = "float | Literal['auto']"
 

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.calibration import least_spread, task_statistics
 from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.statistics import Moments
 from tood.energy import with_lead
+from tood.statistics import least_spread, task_statistics
 
 TOOD_PAPER = (
     "ElAraby, Nashed and Paull, TOOD: Task-Aware Out-of-Distribution Score Calibration for Continual Learners, "

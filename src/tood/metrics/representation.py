@@ -8,10 +8,10 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tood.arrays import Array, ArrayT, Float64Array, back, finite, floats
-from tood.calibration import own_energies, task_of_labels
 from tood.energy import check_columns
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.partition import Partition
+from tood.statistics import own_energies, task_of_labels
 
 __all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "nearest_distance"]
 

@@ -1,0 +1,85 @@
+"""Statistics of calibration samples per channel: what TOOD keeps of them."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import Float64Array, FloatArray, IntArray, label_columns
+from tood.diagnostics import rank_auroc
+from tood.energy import energy_blocks
+from tood.errors import ToodError
+from tood.partition import Partition
+
+__all__ = ["all_energies", "energy_statistics", "own_energies", "task_of_labels", "task_statistics"]
+
+Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
+
+NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimates σ of a Gaussian
+OWN = ("count", "mean", "median", "mad", "std")  # of each task's samples in their own channel
+REST = ("rest_mean", "rest_std", "rest_auroc")  # of all other samples in that channel; the AUROC is own against rest
+
+
+def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
+    """The task of each label, once every label is a column and every task has a sample."""
+    if rows == 0:
+        raise ToodError("logits: expected at least one calibration sample per task, found none")
+    tasks = partition.column_tasks[label_columns(labels, partition.columns, rows)]
+    empty = np.flatnonzero(np.bincount(tasks, minlength=len(partition)) == 0)
+    if len(empty):
+        raise ToodError(f"labels: no calibration sample for task {', '.join(map(str, empty))}")
+    return tasks
+
+
+def all_energies(logits: Any, partition: Partition) -> Float64Array:
+    """``[B, N]``: each sample's energy in every channel, on the CPU and in float64 wherever the logits are."""
+    energies = np.empty((len(logits), len(partition)), order="F")  # channels are read one at a time
+    for rows, values in energy_blocks(logits, partition):
+        energies[rows] = values.T
+    return energies
+
+
+def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> Float64Array:
+    """``[B]``: each sample's energy in the channel of its own task."""
+    return all_energies(logits, partition)[np.arange(len(tasks)), tasks]
+
+
+def energy_statistics(energies: Float64Array, tasks: IntArray) -> Statistics:
+    """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``."""
+    own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, energies.shape[1])
+    return own | _rest(energies, tasks, own)
+
+
+def _rest(energies: Float64Array, tasks: IntArray, own: Statistics) -> Statistics:
+    """Mean and std of each channel over the samples of all other tasks; its own task's where there is no other."""
+    if energies.shape[1] == 1:
+        return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy(), "rest_auroc": np.array([0.5])}
+    rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see task_statistics
+    return {
+        "rest_mean": np.array([r.mean() for r in rest]),
+        "rest_std": np.array([r.std() for r in rest]),
+        "rest_auroc": np.array([rank_auroc(energies[tasks == t, t], r) for t, r in enumerate(rest)]),
+    }
+
+
+def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:
+    """Count, mean, median, MAD and deviation, ``[count]`` each, of every task's values."""
+    # Sorted within each task, so that the sums do not depend on the order of the samples to the last bit.
+    groups = np.split(own[np.lexsort((own, tasks))], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
+    median = np.array([np.median(group) for group in groups])
+    return {
+        "count": np.array([float(len(group)) for group in groups]),
+        "mean": np.array([group.mean() for group in groups]),
+        "median": median,
+        "mad": NORMAL_CONSISTENCY
+        * np.array([np.median(np.abs(group - m)) for group, m in zip(groups, median, strict=True)]),
+        "std": np.array([group.std() for group in groups]),
+    }
+
+
+def least_spread(median: FloatArray) -> FloatArray:
+    """The floor of a MAD or deviation, so that nothing is divided by zero."""
+    floor: FloatArray = 1e-6 * np.maximum(1.0, np.abs(median))
+    return floor
