@@ -5,12 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import logsumexp
+from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from tood import detectors
 from tood.detectors import Outputs
 from tood.detectors.bank import quotas, top_products
+from tood.detectors.lists import Lists, group
+from tood.errors import ToodError
 
 
 def data(rows, seed, columns=4, dims=10):
@@ -102,3 +105,44 @@ def test_nnguides_bank_has_a_share_of_each_class_and_at_least_k():
     logits, features, labels = data(4000, 0)
     assert len(detectors.create("nnguide", k=10).fit(Outputs(logits, features, labels)).bank_) == 40
     assert len(detectors.create("nnguide", k=100).fit(Outputs(logits, features, labels)).bank_) == 100
+
+
+def clustered(rows, seed, classes=20, dims=32, noise=0.5):
+    """Class structure and a low-dimensional spread, as features have."""
+    rng = np.random.default_rng(0)
+    centres, mixing = rng.normal(size=(classes, dims)), rng.normal(size=(6, dims))
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(classes, size=rows)
+    features = centres[labels] + noise * rng.normal(size=(rows, 6)) @ mixing + 0.1 * rng.normal(size=(rows, dims))
+    return Outputs(features[:, :classes], features, labels)
+
+
+@pytest.mark.parametrize("settings", [("knn", {"k": 20}), ("nnguide", {"k": 20, "alpha": 1.0})])
+def test_a_probed_bank_ranks_as_the_whole_one(settings, tmp_path):
+    name, settings = settings
+    fit, test = clustered(6000, 1), clustered(500, 2, noise=0.8)
+    exact = detectors.create(name, **settings).fit(fit).score(test)
+    probed = detectors.create(name, probe=0.2, **settings).fit(fit)
+    found = probed.score(test)
+    if name == "knn":
+        assert (found <= exact + 1e-9).all()  # a neighbour can be missed, none can be invented
+    assert spearmanr(found, exact)[0] > 0.995  # at full size: benchmarks/detectors.py
+    order = np.random.default_rng(3).permutation(len(fit))
+    again = detectors.create(name, probe=0.2, **settings).fit([fit[order[:7]], fit[order[7:]]])
+    np.testing.assert_allclose(again.score(test), found, rtol=1e-9)
+    probed.save(tmp_path / "d.safetensors")
+    np.testing.assert_array_equal(detectors.Detector.load(tmp_path / "d.safetensors").score(test), found)
+    with pytest.raises(ToodError, match="probe: changed since fit"):
+        probed.set_params(probe=1.0).score(test)
+
+
+def test_all_lists_together_are_the_bank():
+    fit, queries = clustered(3000, 1).features, clustered(40, 2).features
+    fit[500:1200] = fit[500]  # equal rows cannot be told apart by k-means
+    order, ends = group(fit)
+    np.testing.assert_array_equal(np.sort(order), np.arange(3000))
+    assert ends[-1] == 3000 and (np.diff(ends, prepend=0) > 0).all() and np.diff(ends).max() <= 192
+    lists = Lists.of(fit[order], ends)
+    for k, share in ((1, 1.0), (50, 1.0), (3000, 0.1)):  # to find 3,000 rows, all lists are searched
+        expected = np.sort(top_products(queries, fit, k), axis=1)
+        np.testing.assert_allclose(np.sort(lists.top_products(queries, k, share), axis=1), expected, rtol=1e-10)

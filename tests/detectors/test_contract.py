@@ -76,7 +76,7 @@ def test_easy_ood_scores_lower(name, problem):
 def test_blocks_do_not_show(name, problem, monkeypatch):
     detector = fitted(name, problem)
     whole = detector.score(problem.test)
-    monkeypatch.setattr("tood.detectors.base.SCORE_BLOCK", 1)
+    monkeypatch.setattr(type(detector), "block", 1)
     many = Outputs(*(np.concatenate([np.asarray(p)] * 5) for p in (problem.test.logits, problem.test.features)))
     many = Outputs(many.logits, many.features, inputs=np.concatenate([problem.test.inputs] * 5))
     assert_same(detector.score(many), np.tile(whole, 5))

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
 from tood.detectors.base import Detector, Grid
+from tood.detectors.lists import Lists, group
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import unit
@@ -164,21 +165,36 @@ class Bank(Detector):
 class _Neighbours(Bank):
     """A bank that is searched for the k rows with the largest inner products."""
 
+    block = 1 << 21
     k: int
+    probe: float
     fewest_: int = 1 << 62  # samples of the smallest class among the fit samples
+    ends_: IntArray  # [L], of the lists, where the bank is in lists
 
     def _check(self) -> None:
         super()._check()
         self._number("k", 1, 1 << 31, whole=True)
+        self._number("probe", 1e-6, 1)
 
     def _fit(self, data: FitData) -> None:
         super()._fit(data)
         self.fewest_ = int(self.class_counts[self.class_counts > 0].min())
+        if self.probe < 1:
+            bank = self.bank_[np.argsort(_draw_lots(self.bank_, self.seed), kind="stable")]
+            order, self.ends_ = group(bank)
+            self.bank_ = bank[order]
 
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, int]:
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray | Lists, int]:
         if self.k > len(self.bank_):
             self._warn(f"the bank has {len(self.bank_)} samples, fewer than k = {self.k}; all of them are used")
-        return self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_))
+        bank = self.bank_.astype(dtype, copy=False)
+        return Lists.of(bank, self.ends_) if self.probe < 1 else bank, min(self.k, len(self.bank_))
+
+    def _top(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+        """``[n, k]``: the largest inner products of the features' directions with the bank."""
+        bank, k = prepared
+        queries = unit(rows.features)
+        return bank.top_products(queries, k, self.probe) if isinstance(bank, Lists) else top_products(queries, bank, k)
 
 
 @register
@@ -198,6 +214,10 @@ class KNN(_Neighbours):
         predictions); none keeps all.
     seed:
         Of that sample.
+    probe:
+        Share of the bank that each sample is compared with. 1 is exact. Below 1 the bank is grouped into lists of
+        similar features and the most promising lists are searched: faster in a large bank, but a neighbour can be
+        missed.
     """
 
     name = "knn"
@@ -205,14 +225,15 @@ class KNN(_Neighbours):
     needs = frozenset({"features"})
     citation = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
     grid: ClassVar[Grid] = {"k": (50, 100, 200, 500, 1000)}
-    refit = frozenset({"size", "seed"})
+    refit = frozenset({"size", "seed", "probe"})
 
-    def __init__(self, k: int = 50, size: int | None = None, seed: int = 0) -> None:
+    def __init__(self, k: int = 50, size: int | None = None, seed: int = 0, probe: float = 1.0) -> None:
         self.k = k
         self.size = size
         self.seed = seed
+        self.probe = probe
 
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, int]:
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray | Lists, int]:
         if self.fewest_ < self.k <= len(self.bank_):
             self._warn(
                 f"k = {self.k} exceeds the {self.fewest_} samples of the smallest class, whose k-th neighbour is then "
@@ -220,8 +241,8 @@ class KNN(_Neighbours):
             )
         return super()._prepare(dtype)
 
-    def _score(self, rows: Rows, prepared: tuple[FloatArray, int]) -> FloatArray:
-        cosine: FloatArray = top_products(unit(rows.features), *prepared).min(axis=1)
+    def _score(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+        cosine: FloatArray = self._top(rows, prepared).min(axis=1)
         return 2 * cosine - 2
 
 
@@ -240,6 +261,8 @@ class NNGuide(_Neighbours):
         The share of the fit set that makes the bank, which has at least ``k`` samples if there are as many.
     seed:
         Of that sample.
+    probe:
+        Share of the bank that each sample is compared with, as for :class:`KNN`.
     """
 
     name = "nnguide"
@@ -247,13 +270,14 @@ class NNGuide(_Neighbours):
     needs = frozenset({"logits", "features"})
     citation = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
     grid: ClassVar[Grid] = {"k": (100,), "alpha": (0.01,)}
-    refit = frozenset({"k", "alpha", "seed"})
+    refit = frozenset({"k", "alpha", "seed", "probe"})
     size = None
 
-    def __init__(self, k: int = 100, alpha: float = 0.01, seed: int = 0) -> None:
+    def __init__(self, k: int = 100, alpha: float = 0.01, seed: int = 0, probe: float = 1.0) -> None:
         self.k = k
         self.alpha = alpha
         self.seed = seed
+        self.probe = probe
 
     def _check(self) -> None:
         super()._check()
@@ -265,7 +289,7 @@ class NNGuide(_Neighbours):
     def _entries(self, rows: Rows) -> FloatArray:
         return unit(rows.features) * logsumexp(rows.logits)[:, None]
 
-    def _score(self, rows: Rows, prepared: tuple[FloatArray, int]) -> FloatArray:
-        guidance = top_products(unit(rows.features), *prepared).mean(axis=1)
+    def _score(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+        guidance = self._top(rows, prepared).mean(axis=1)
         result: FloatArray = guidance * logsumexp(rows.logits)
         return result

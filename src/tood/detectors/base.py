@@ -21,7 +21,6 @@ from tood.partition import Partition
 
 __all__ = ["Detector", "Parameter"]
 
-SCORE_BLOCK = 1 << 18  # elements per block: temporaries of 1 MiB in float32 stay in the second-level cache
 KIND = "tood-detector"
 
 Grid: TypeAlias = Mapping[str, tuple[Any, ...]]
@@ -71,6 +70,8 @@ class Detector:
     grid: ClassVar[Grid] = {}
     #: Hyper-parameters that ``fit`` reads: a change needs a new ``fit``. All others act at once.
     refit: ClassVar[frozenset[str]] = frozenset()
+    #: Elements per block that ``_score`` gets: temporaries of 1 MiB in float32 stay in the second-level cache.
+    block: ClassVar[int] = 1 << 18
     #: How often ``_fit`` iterates over the data.
     passes: ClassVar[int] = 1
     #: Default and grid of each hyper-parameter, made from the signature of ``__init__``.
@@ -165,7 +166,7 @@ class Detector:
         self._check_shape(rows)
         logits = rows.logits
         count, dtype = len(logits), logits.dtype
-        step = max(256, SCORE_BLOCK // max(logits.shape[1], rows.features.shape[1]))
+        step = max(256, self.block // max(logits.shape[1], rows.features.shape[1]))
         prepared = self._ready(dtype)
         if 0 < count <= step:
             result = self._score(rows, prepared).astype(dtype, copy=False)
