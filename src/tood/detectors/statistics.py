@@ -12,16 +12,22 @@ from tood.arrays import Float64Array, FloatArray, IntArray, finite
 from tood.detectors.outputs import FitData
 
 FEW = 256  # rows summed in their own precision
+MOMENT_BLOCK = 1 << 20  # centred elements at once: 8 MiB of float64, which the allocator reuses
 
 
 def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Array:
     """``[count, D]``: the sum of the rows ``[n, D]`` of each class."""
     sums = np.zeros((count, values.shape[1]))
-    ordered = values if count == 1 else values[np.argsort(classes, kind="stable")]
-    ends = np.cumsum(np.bincount(classes, minlength=count))
-    for c in np.unique(classes):  # several times faster than np.add.reduceat along the first axis
-        np.add.reduce(ordered[ends[c - 1] if c else 0 : ends[c]], axis=0, dtype=np.float64, out=sums[c])
+    order = np.argsort(classes, kind="stable")
+    _add_runs(values if count == 1 else values[order], classes[order], sums)
     return sums
+
+
+def _add_runs(values: FloatArray, classes: IntArray, sums: Float64Array) -> None:
+    """Add rows ``[n, D]``, ordered by class, to the sums of their classes ``[count, D]``."""
+    starts = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
+    for start, end in zip(starts, [*starts[1:], len(classes)], strict=True):  # faster than np.add.reduceat
+        sums[classes[start]] += np.add.reduce(values[start:end], axis=0, dtype=np.float64)
 
 
 def mean_feature(data: FitData) -> Float64Array:
@@ -82,33 +88,55 @@ class Moments:
 
     The origin is the mean of the first rows. It cancels from every result; without it, a large common mean would cost
     precision in the spread.
+
+    Parameters
+    ----------
+    origin:
+        ``[D]``, anywhere near the features.
+    classes:
+        How many; 1 does not read labels.
+    scatter:
+        Whether second moments are wanted.
+    dtype:
+        Precision of products; sums of products over blocks are float64. With float32 the smallest eigenvalues of a
+        second moment are lost, so its inverse is not to be used.
     """
 
-    def __init__(self, origin: Float64Array, classes: int, scatter: bool) -> None:
-        self.origin = origin
+    def __init__(self, origin: FloatArray, classes: int, scatter: bool, dtype: npt.DTypeLike = np.float64) -> None:
+        self.dtype = np.dtype(dtype)
+        self._shift = origin.astype(self.dtype)
+        self.origin: Float64Array = self._shift.astype(np.float64)
         self.counts = np.zeros(classes)
         self._sums = np.zeros((classes, len(origin)))
         self._scatter = np.zeros((len(origin), len(origin)) if scatter else (0, 0))
 
     @classmethod
-    def of(cls, data: FitData, scatter: bool = True, by_class: bool = True) -> Moments:
-        """Moments of all fit features, by label or all together."""
+    def of(cls, data: FitData, scatter: bool = True, by_class: bool = True, exact: bool = True) -> Moments:
+        """Moments of all fit features, by label or all together; ``exact`` means products in float64."""
         moments: Moments | None = None
         for rows in data:
             if moments is None:
                 origin = rows.features.mean(axis=0, dtype=np.float64)
-                moments = cls(origin, data.columns if by_class else 1, scatter)
+                dtype = np.float64 if exact else rows.features.dtype
+                moments = cls(origin, data.columns if by_class else 1, scatter, dtype)
             moments.add(rows.features, rows.classes if by_class else np.zeros(len(rows.features), dtype=np.int64))
         assert moments is not None  # no rows are an error of their own
         return moments
 
     def add(self, features: FloatArray, labels: IntArray) -> None:
         """Add rows ``[n, D]`` and their classes ``[n]``."""
-        centred = features - self.origin
         self.counts += np.bincount(labels, minlength=len(self.counts))
-        self._sums += class_sums(centred, labels, len(self.counts))
-        if self._scatter.size:
-            self._scatter += centred.T @ centred
+        order = np.argsort(labels, kind="stable") if len(self.counts) > 1 else None
+        step = max(256, MOMENT_BLOCK // max(1, features.shape[1]))
+        for start in range(0, len(features), step):
+            rows = slice(start, start + step) if order is None else order[start : start + step]
+            centred = np.subtract(features[rows], self._shift, dtype=self.dtype)
+            if order is None:
+                self._sums += column_sums(centred)
+            else:
+                _add_runs(centred, labels[rows], self._sums)
+            if self._scatter.size:
+                self._scatter += centred.T @ centred
 
     @property
     def total(self) -> float:
