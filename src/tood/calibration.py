@@ -30,6 +30,7 @@ from tood.energy import (
 )
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import plain, read_tensors, write_tensors
+from tood.hub import HubMixin
 from tood.partition import Partition
 from tood.statistics import OWN, REST, Statistics, all_energies, energy_statistics, least_spread, task_of_labels
 
@@ -49,7 +50,7 @@ class Channels(NamedTuple):
     offset: float
 
 
-class TOOD:
+class TOOD(HubMixin):
     """Task-aware OOD score calibration (paper, Algorithm 1): training-free, from logits alone.
 
     Parameters

@@ -1,4 +1,4 @@
-"""What commands share on a terminal: warnings as lines, durations, a progress bar, completion of names."""
+"""What commands share on a terminal: warnings as lines, a progress bar, completion of names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-__all__ = ["complete_names", "duration", "progress_bar", "warnings_as_lines"]
+__all__ = ["complete_names", "progress_bar", "warnings_as_lines"]
 
 
 @contextlib.contextmanager
@@ -20,18 +20,6 @@ def warnings_as_lines(quiet: bool = False) -> Iterator[None]:
         warnings.simplefilter("ignore" if quiet else "once", UserWarning)
         warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
         yield
-
-
-def duration(seconds: float) -> str:
-    """Seconds below a minute, minutes and seconds below an hour, then hours and minutes.
-
-    >>> duration(3.21), duration(75), duration(3600 * 2 + 65)
-    ('3.2 s', '1 min 15 s', '2:01 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
 
 
 @contextlib.contextmanager

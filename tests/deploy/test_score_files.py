@@ -161,6 +161,12 @@ def test_the_command_takes_many(files):
     }
     assert "out: 387 rows scored in" in (text := run("--in", "in", "--in", "more", "--out", "out").stdout)
     assert "4 of the files in an earlier run" in text
+    scores = np.concatenate([pq.read_table(path)["score"].to_numpy() for path in (files / "out").glob("*.parquet")])
+    for share, value in shown["quantiles"].items():  # of all files together
+        low, high = ((scores < value).mean(), (scores <= value).mean())
+        assert (
+            low - shown["rank_error"] - 2 / len(scores) <= float(share) <= high + shown["rank_error"] + 2 / len(scores)
+        )
     single = json.loads(run("--in", "in/a.npy", "--out", "s.parquet", "--json").stdout)
     assert single["rows"] == 300 and list(single["quantiles"]) == [
         "0.01",

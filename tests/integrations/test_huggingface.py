@@ -58,6 +58,19 @@ def test_push_then_load_through_the_hubs_interface(calibrator, tmp_path, monkeyp
     assert huggingface.push_to_hub(calibrator, "me/cal") == "https://huggingface.co/me/cal"
     assert sorted(file.name for file in (remote / "me" / "cal").iterdir()) == ["README.md", "calibrator.safetensors"]
     assert np.array_equal(huggingface.from_pretrained("me/cal").score(LOGITS), calibrator.score(LOGITS))
+    assert calibrator.push_to_hub("me/again", branch="main") == "https://huggingface.co/me/again"
+    loaded = TOOD.from_pretrained("me/again", revision="main")
+    assert np.array_equal(loaded.score(LOGITS), calibrator.score(LOGITS))
+
+
+def test_calibrators_and_networks_have_the_hubs_methods(calibrator, tmp_path):
+    network = models.create("mlp", shape=(16,), columns=4)
+    folders = [item.save_pretrained(tmp_path / name) for name, item in (("cal", calibrator), ("net", network))]
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    assert np.array_equal(TOOD.from_pretrained(folders[0]).score(LOGITS), calibrator.score(LOGITS))
+    assert torch.equal(models.Network.from_pretrained(folders[1])(x), network(x))
+    with pytest.raises(ToodError, match="expected a TOOD, found a Network"):
+        TOOD.from_pretrained(folders[1])
 
 
 def test_clear_errors(tmp_path):

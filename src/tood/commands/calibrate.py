@@ -74,21 +74,44 @@ def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     model.save(out)
     cal: Any = getattr(model, "cal", model)
     rows = [
-        {"task": t, **{name: float(values[t]) for name, values in cal.statistics_.items()}}
-        for t in range(len(cal.partition_))
+        {**{name: float(values[t]) for name, values in cal.statistics_.items()}, **diagnostics._asdict()}
+        for t, diagnostics in enumerate(cal.diagnostics_)
     ]
     if as_json:
         figures = {"out": str(out), "kind": type(model).__name__, "left_out": left_out, "tasks": rows}
-        click.echo(json.dumps(figures, indent=2))
+        click.echo(json.dumps(_without_nan(figures), indent=2))
     elif not quiet:
-        click.echo(f"{'task':>5}{'samples':>9}{'median':>10}{'MAD':>9}{'mean':>10}{'std':>9}")
-        for row in rows:
-            click.echo(
-                f"{row['task']:>5}{row['count']:>9.0f}{row['median']:>10.3f}{row['mad']:>9.3f}{row['mean']:>10.3f}"
-                f"{row['std']:>9.3f}"
-            )
+        _show(rows)
         invalid = f"; {left_out} invalid rows left out" if left_out else ""
         click.echo(f"{out}: {'calibrator and calibration scores' if model is not cal else 'calibrator'}{invalid}")
+
+
+def _show(rows: list[dict[str, Any]]) -> None:
+    """Statistics and diagnostics per task."""
+    titles = {"task": 5, "samples": 9, "median": 10, "MAD": 9, "AUROC": 7, "95 % interval": 15, "gap": 9}
+    click.echo("".join(f"{title:>{width}}" for title, width in titles.items()) + "  channel   trust")
+    for row in rows:
+        known = row["auroc"] == row["auroc"]
+        auroc, between = (f"{row['auroc']:.3f}", f"{row['low']:.3f}–{row['high']:.3f}") if known else ("–", "–")
+        trust = f"{row['trust']:.2f}" if known else "–"
+        click.echo(
+            f"{row['task']:>5}{row['samples']:>9}{row['median']:>10.3f}{row['mad']:>9.3f}{auroc:>7}{between:>15}"
+            f"{row['gap']:>9.3f}  {'alive' if row['alive'] else 'dead':<7}{trust:>8}"
+        )
+    click.echo(
+        "AUROC: calibration samples of the task against those of the other tasks, by the task's energy. gap: mean "
+        "energy of\nthe latest task minus this task's. A dead channel does not separate its task; trust: how far the "
+        "default variant moves it."
+    )
+
+
+def _without_nan(figures: Any) -> Any:
+    """The same with null in place of NaN, which JSON does not have."""
+    if isinstance(figures, dict):
+        return {name: _without_nan(value) for name, value in figures.items()}
+    if isinstance(figures, list):
+        return [_without_nan(value) for value in figures]
+    return None if figures != figures else figures
 
 
 def _fit(

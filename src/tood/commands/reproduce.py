@@ -156,8 +156,8 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
 def _total(waiting: list[Cell]) -> str:
     """Time and disk of the runs that are not done, from a few batches of one seed each."""
     from tood.errors import ToodError
-    from tood.learners.progress import duration
     from tood.runs.plan import Estimate, estimate
+    from tood.times import duration
 
     costs: dict[str, Estimate] = {}
     seconds, disk = 0.0, 0.0

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import duration, progress_bar, warnings_as_lines
+from tood.console import progress_bar, warnings_as_lines
+from tood.times import duration
 
 if TYPE_CHECKING:
     from tood.deploy.score_file import Scored
@@ -69,7 +70,7 @@ def command(
 
     Many files: tood score --calibrator cal.safetensors --in 'logits/*.npy' --out scores --engine ray
     """
-    from tood.deploy.score_file import score_file
+    from tood.deploy.score_file import Scored, score_file
     from tood.deploy.score_files import find_files, score_files
 
     if settings["alpha"] and settings["risk"]:
@@ -89,32 +90,13 @@ def command(
         else:
             results = {out: score_file(calibrator, sources[0], out, progress=update, **settings)}
     seconds = time.perf_counter() - begin
-    summary = _total(list(results.values()))
+    summary = Scored.total(list(results.values())).to_dict()
     if as_json:
         figures = {"out": str(out), "seconds": round(seconds, 3), **summary}
         files = {str(target): scored.to_dict() for target, scored in results.items()}
         click.echo(json.dumps({**figures, "files": files} if several else figures))
     elif not quiet:
         _show(out, summary, seconds)
-
-
-def _total(results: list[Scored]) -> dict[str, Any]:
-    """The summary of one file, or the sums over several, whose quantiles stay those of each file."""
-    if len(results) == 1:
-        return results[0].to_dict()
-    decided = all(scored.rejected is not None for scored in results)
-    return {
-        "rows": sum(scored.rows for scored in results),
-        "invalid": sum(scored.invalid for scored in results),
-        "rejected": sum(scored.rejected or 0 for scored in results) if decided else None,
-        "tasks": _sums([scored.tasks for scored in results]),
-        "rejected_tasks": _sums([scored.rejected_tasks or [] for scored in results]) if decided else None,
-        "earlier": sum(scored.earlier for scored in results),
-    }
-
-
-def _sums(counts: list[list[int]]) -> list[int]:
-    return [sum(column) for column in zip(*counts, strict=True)]
 
 
 def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
@@ -130,6 +112,7 @@ def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
         lost = summary["rejected_tasks"]
         share = f", {lost[task]:,} rejected ({lost[task] / max(1, count):.1%})" if lost is not None else ""
         click.echo(f"task {task}: {count:,} rows{share}")
-    if summary.get("quantiles"):
+    if summary["quantiles"]:
         quantiles = ", ".join(f"{float(q):.0%} {value:.3f}" for q, value in summary["quantiles"].items())
-        click.echo(f"score quantiles: {quantiles}")
+        known = f" (ranks within {summary['rank_error']:.2%} of the rows)" if summary["rank_error"] else ""
+        click.echo(f"score quantiles: {quantiles}{known}")

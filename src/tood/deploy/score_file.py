@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,9 @@ __all__ = ["Invalid", "Scored", "load_scorer", "score_file"]
 
 OTHER_FORMATS = (".csv", ".json", ".npy", ".npz", ".safetensors", ".txt")
 PART = 1 << 17  # rows of a row group of the output
-SKETCH, SAMPLE = 1000, 1 << 14  # score quantiles come from so many random rows of a part, in a sketch of bounded memory
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+SKETCH = 1000  # capacity of the sketch of the scores
+POINTS = 200  # equal parts of the distribution of scores that a summary keeps
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # multiples of 1 / POINTS
 Columns: TypeAlias = dict[str, Any]
 Invalid: TypeAlias = Literal["error", "reject"]
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -37,10 +38,12 @@ PathLike: TypeAlias = "str | os.PathLike[str]"
 
 @dataclass
 class Scored:
-    """Summary of a scored file.
+    """Summary of a scored file, or of several.
 
     ``tasks`` and ``rejected_tasks`` count rows per winning task. ``rejected`` counts every row that is not accepted,
-    invalid rows included, and is ``None`` when nothing was decided. ``earlier``: scored by an earlier call.
+    invalid rows included, and is ``None`` when nothing was decided. ``points`` are the quantiles of the scores at
+    0, 1/200, …, 1; the rank of each is off by at most ``rank_error`` of the rows. ``earlier``: how many of the files
+    an earlier call scored.
     """
 
     rows: int
@@ -48,12 +51,56 @@ class Scored:
     rejected: int | None
     tasks: list[int]
     rejected_tasks: list[int] | None
-    quantiles: dict[str, float]
-    earlier: bool = False
+    points: list[float]
+    rank_error: float
+    earlier: int = 0
+
+    @property
+    def quantiles(self) -> dict[str, float]:
+        """Score quantiles by share; empty without a valid row."""
+        return {f"{q:g}": self.points[round(q * POINTS)] for q in QUANTILES} if self.points else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
-        return dict(vars(self))
+        """What a reader wants to know, ready for JSON."""
+        shown = {name: value for name, value in vars(self).items() if name != "points"}
+        return {**shown, "quantiles": self.quantiles}
+
+    @classmethod
+    def total(cls, parts: Sequence[Scored]) -> Scored:
+        """Summary of several files together."""
+        if len(parts) == 1:
+            return parts[0]
+        decided = all(part.rejected is not None for part in parts)
+        held = [part for part in parts if part.points]
+        return cls(
+            sum(part.rows for part in parts),
+            sum(part.invalid for part in parts),
+            sum(part.rejected or 0 for part in parts) if decided else None,
+            _sums([part.tasks for part in parts]),
+            _sums([part.rejected_tasks or [] for part in parts]) if decided else None,
+            _mixed([part.points for part in held], [part.rows - part.invalid for part in held]),
+            max((part.rank_error for part in held), default=0.0) + 1 / (2 * POINTS),
+            sum(part.earlier for part in parts),
+        )
+
+
+def _sums(counts: list[list[int]]) -> list[int]:
+    return [sum(column) for column in zip(*counts, strict=True)]
+
+
+def _mixed(points: list[list[float]], counts: list[int]) -> list[float]:
+    """Quantiles of all rows together from those of each file, a point standing for the rows halfway to the next."""
+    if not points:
+        return []
+    share = np.full(POINTS + 1, 1 / POINTS)
+    share[[0, -1]] /= 2
+    values, weights = np.concatenate(points), np.outer(counts, share).ravel()
+    order = np.argsort(values, kind="stable")
+    middles = np.cumsum(weights[order]) - weights[order] / 2
+    result: list[float] = np.interp(
+        np.linspace(0, middles[-1] + weights[order[-1]] / 2, POINTS + 1), middles, values[order]
+    ).tolist()
+    return result
 
 
 def score_file(
@@ -169,15 +216,17 @@ class _Job:
             for part in parts:
                 done += waiting.result()
                 waiting = thread.submit(put, part)
-                progress(done, total)
-            progress(done + waiting.result(), total)
+                progress(done, None if total is None else max(done, total))
+            done += waiting.result()
+            progress(done, done)
 
     def summary(self) -> Scored:
         """Counts and score quantiles of all rows."""
-        quantiles = {f"{q:g}": self.scores.quantile(q) for q in QUANTILES} if self.scores.count else {}
+        points = self.scores.quantiles(np.arange(POINTS + 1) / POINTS).tolist() if self.scores.count else []
         lost = [int(count) for count in self.lost] if self.decides else None
         rejected = sum(lost) + self.invalid_rows if lost is not None else None
-        return Scored(self.rows, self.invalid_rows, rejected, [int(count) for count in self.won], lost, quantiles)
+        won = [int(count) for count in self.won]
+        return Scored(self.rows, self.invalid_rows, rejected, won, lost, points, self.scores.rank_error)
 
     def _parts(self) -> Iterator[Any]:
         """Yield record batches of ``PART`` rows or a little more; one without rows for an empty file."""
@@ -204,7 +253,7 @@ class _Job:
         self.won += np.bincount(tasks, minlength=len(self.won))
         if self.decides:
             self.lost += np.bincount(tasks[~columns["accept"][valid]], minlength=len(self.lost))
-        self._sample(columns["score"][valid])
+        self.scores.add(columns["score"][valid].astype(np.float64))
         self.invalid_rows += len(valid) - len(tasks)
         nulls = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         arrays = [*kept.values()]
@@ -214,12 +263,6 @@ class _Job:
             for name, array in zip([*kept, *columns], arrays, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
-
-    def _sample(self, scores: FloatArray) -> None:
-        """Add scores to the sketch of the quantiles, at most ``SAMPLE`` of them: all would take a fifth of the time."""
-        if len(scores) > SAMPLE:
-            scores = scores[np.random.default_rng(self.rows).integers(0, len(scores), SAMPLE)]
-        self.scores.add(scores.astype(np.float64))
 
     def _score(self, block: Block) -> Columns:
         """The output columns of one block, and which of its rows are valid."""

@@ -72,7 +72,7 @@ def score_files(
 
     Returns
     -------
-    The summary of each output; one that an earlier call made is marked ``earlier``.
+    The summary of each output; one that an earlier call made has ``earlier`` 1.
     """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
@@ -165,13 +165,13 @@ class _Record:
         if made_from != self._made_from(target, source):
             return None
         try:
-            return Scored(**{**entry["scored"], "earlier": True})
+            return Scored(**{**entry["scored"], "earlier": 1})
         except (KeyError, TypeError):
             return None
 
     def add(self, target: Path, source: Path, scored: Scored) -> None:
         """Note that ``target`` is whole."""
-        self.entries[target.name] = {**self._made_from(target, source), "scored": scored.to_dict()}
+        self.entries[target.name] = {**self._made_from(target, source), "scored": vars(scored)}
         write_text(self.path, json.dumps(self.entries, indent=1))
 
     def _made_from(self, target: Path, source: Path) -> dict[str, Any]:

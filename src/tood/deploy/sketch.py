@@ -92,12 +92,13 @@ class Sketch:
         """A value whose rank is within :attr:`rank_error` of the middle."""
         return _median(*self._weighted())
 
-    def quantile(self, share: float) -> float:
-        """A value whose rank is within :attr:`rank_error` of ``share`` times the count."""
+    def quantiles(self, shares: Floats) -> Floats:
+        """Values whose ranks are within :attr:`rank_error` of the shares times the count."""
         values, weights = self._weighted()
         order = np.argsort(values, kind="stable")
         ends = np.cumsum(weights[order])
-        return float(values[order[min(np.searchsorted(ends, share * ends[-1]), len(order) - 1)]])
+        result: Floats = values[order[np.minimum(np.searchsorted(ends, shares * ends[-1]), len(order) - 1)]]
+        return result
 
     def mad(self) -> float:
         """The median distance from the median, within twice :attr:`rank_error`."""

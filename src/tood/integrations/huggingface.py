@@ -59,7 +59,14 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: str) -> 
 
 
 def push_to_hub(
-    item: Item, repo_id: str, *, private: bool = True, revision: str | None = None, token: Any = None, **card: str
+    item: Item,
+    repo_id: str,
+    *,
+    commit_message: str | None = None,
+    private: bool = True,
+    branch: str | None = None,
+    token: Any = None,
+    **card: str,
 ) -> str:
     """Upload a calibrator or a network with its card; return the address of the commit.
 
@@ -69,10 +76,12 @@ def push_to_hub(
         As for :func:`save_pretrained`.
     repo_id:
         ``"owner/name"``; created if it does not exist.
+    commit_message:
+        ``"Upload calibrator with tood"`` or so unless given.
     private:
         Of a repository that is created.
-    revision:
-        The branch; the main one unless given.
+    branch:
+        The main one unless given.
     token:
         Passed to ``huggingface_hub``, which otherwise uses the one that you have logged in with.
     card:
@@ -85,24 +94,26 @@ def push_to_hub(
         save_pretrained(item, folder, **card)
         api.create_repo(repo_id, private=private, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=repo_id, folder_path=folder, revision=revision, commit_message=f"Upload {_kind(item)} with tood"
+            repo_id=repo_id,
+            folder_path=folder,
+            revision=branch,
+            commit_message=commit_message or f"Upload {_kind(item)} with tood",
         )
     return str(getattr(commit, "commit_url", commit))
 
 
-def from_pretrained(
-    source: str | os.PathLike[str], *, revision: str | None = None, token: Any = None, backbone: Any = None
-) -> Item:
+def from_pretrained(source: str | os.PathLike[str], *, backbone: Any = None, **download: Any) -> Item:
     """Load a calibrator or a network from a local folder or from the Hub.
 
     Parameters
     ----------
     source:
         A folder that :func:`save_pretrained` wrote, or ``"owner/name"`` on the Hub, which is downloaded.
-    revision, token:
-        For the Hub: branch, tag or commit; and the token if it is not the one that you have logged in with.
     backbone:
         For a network of your own design: the module that its weights go into.
+    download:
+        For the Hub, passed to ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
+        ``local_files_only`` and the like.
     """
     folder = Path(source)
     if not folder.is_dir():
@@ -111,7 +122,7 @@ def from_pretrained(
         with peer("huggingface_hub", '"tood[hub]"', "from_pretrained"):
             from huggingface_hub import snapshot_download
         wanted = [*FILES.values(), "README.md"]
-        folder = Path(snapshot_download(str(source), revision=revision, token=token, allow_patterns=wanted))
+        folder = Path(snapshot_download(str(source), allow_patterns=wanted, **download))
     if (folder / FILES["calibrator"]).exists():
         return TOOD.load(folder / FILES["calibrator"])
     if (folder / FILES["network"]).exists():

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tood.errors import ToodError
 
-__all__ = ["Meter", "Progress", "Report", "duration"]
+__all__ = ["Meter", "Progress", "Report"]
 
 INTERVAL = 0.5  # seconds between two reports
 
@@ -33,18 +33,6 @@ class Progress(NamedTuple):
 
 
 Report = Callable[[Progress], object]
-
-
-def duration(seconds: float) -> str:
-    """A length of time in words: seconds, then minutes, then hours and minutes.
-
-    >>> [duration(seconds) for seconds in (42.4, 200, 7503)]
-    ['42 s', '3 min', '2 h 05 min']
-    """
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
 class Meter:

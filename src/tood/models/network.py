@@ -14,6 +14,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
+from tood.hub import HubMixin
 from tood.models.extract import evaluating, logits_of
 from tood.models.head import Head
 
@@ -22,7 +23,7 @@ __all__ = ["Network"]
 KIND = "tood-network"
 
 
-class Network(nn.Module):
+class Network(HubMixin, nn.Module):
     """Backbone and linear head; ``network(x)`` returns logits, with every correction inside :attr:`head`.
 
     Parameters

@@ -49,7 +49,7 @@ def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress]
 
 def describe(p: Progress) -> str:
     """One line of loss, accuracy, speed and time left."""
-    from tood.learners.progress import duration
+    from tood.times import duration
 
     return (
         f"task {p.task + 1}  epoch {p.epoch + 1}/{p.epochs}  loss {p.loss:.3f}  accuracy {100 * p.accuracy:.1f}  "

@@ -10,12 +10,12 @@ import torch
 
 from tood import learners, streams
 from tood.learners import Learner
-from tood.learners.progress import duration
 from tood.runs.config import RunConfig
 from tood.runs.extract import BATCH, forward
 from tood.runs.frozen import extraction_left
 from tood.runs.stages import build, torch_threads
 from tood.streams import Stream
+from tood.times import duration
 
 __all__ = ["Estimate", "estimate", "plan"]
 

@@ -22,7 +22,7 @@ import torch
 import tood
 from tood import learners, streams
 from tood.errors import ToodError
-from tood.learners.progress import Report, duration
+from tood.learners.progress import Report
 from tood.learners.registry import LEARNERS
 from tood.metrics import near_far_mean
 from tood.models import Network
@@ -37,6 +37,7 @@ from tood.runs.score import Scorer
 from tood.runs.steps import Step
 from tood.runs.yaml_files import read_yaml, write_yaml
 from tood.streams import Stream
+from tood.times import duration
 
 __all__ = ["build", "run"]
 

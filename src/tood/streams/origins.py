@@ -14,16 +14,22 @@ class Origin(NamedTuple):
     licence: str
 
 
-IMAGENET = "non-commercial research and education only (ImageNet terms of access)"
+IMAGENET = "ImageNet terms of access: see https://www.image-net.org/download"
 ORIGINS = {
-    "cifar10": Origin("https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; cite Krizhevsky 2009"),
-    "cifar100": Origin("https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; cite Krizhevsky 2009"),
+    "cifar10": Origin(
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "none stated; cite Krizhevsky 2009",
+    ),
+    "cifar100": Origin(
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
+        "none stated; cite Krizhevsky 2009",
+    ),
     "tinyimagenet": Origin("http://cs231n.stanford.edu/tiny-imagenet-200.zip", IMAGENET),
     "imagenet64": Origin("https://www.image-net.org", IMAGENET),
     "svhn": Origin("http://ufldl.stanford.edu/housenumbers/", "non-commercial use only"),
-    "mnist": Origin("http://yann.lecun.com/exdb/mnist/", "none stated by the publisher"),
-    "places": Origin("http://places2.csail.mit.edu", "images: non-commercial research and education only"),
-    "dtd": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "research use only"),
+    "mnist": Origin("http://yann.lecun.com/exdb/mnist/", "CC BY-SA 3.0 (LeCun and Cortes)"),
+    "places": Origin("http://places2.csail.mit.edu", "see source"),
+    "dtd": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes"),
 }
 
 
@@ -31,7 +37,7 @@ def origin(name: str) -> Origin:
     """The origin of a set by its file name.
 
     >>> origin("dtd64-test.npz").licence
-    'research use only'
+    'for research purposes'
     >>> origin("mine-train.npz")
     Origin(source='not known to tood', licence='not known to tood; ask its publisher')
     """
