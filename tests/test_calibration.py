@@ -350,7 +350,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(ToodError, match="No space left on device"):
         cal.set_params(margin=0.9).save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["cal.safetensors"]

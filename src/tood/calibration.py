@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
-from tood.arrays import ArrayT, FloatArray, as_array, back, indices
+from tood.arrays import ArrayT, FloatArray, as_array, back, indices, is_finite
 from tood.checks import check_calibration, check_scale, logit_range
 from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, trust
 from tood.energy import (
@@ -184,7 +184,7 @@ class TOOD(HubMixin):
             scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
             if assign:
                 tasks[rows] = winners
-        if not np.isfinite(scores).all():
+        if not is_finite(scores):
             raise ToodError(f"logits: the score of row {int(np.isfinite(scores).argmin())} overflows {scores.dtype}")
         return back(scores, like=logits), back(tasks, like=logits)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
-from tood.arrays import ArrayT, FloatArray, as_array, back, floats, is_tensor
+from tood.arrays import ArrayT, FloatArray, as_array, back, floats, is_finite, is_tensor
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -89,7 +89,7 @@ def finite_blocks(logits: Any) -> Iterator[tuple[slice, FloatArray]]:
     for start in range(0, len(logits), step):
         rows = slice(start, start + step)
         block = floats(logits[rows], "logits", ndim=2)
-        if not (np.isfinite(block.min()) and np.isfinite(block.max())):
+        if not is_finite(block):
             raise _not_finite(block, start)
         yield rows, block
 

@@ -36,7 +36,7 @@ __all__ = ["SUFFIXES", "Block", "LogitsFile", "read_labelled"]
 ARRAYS, IPC = (".npy", ".npz"), (".arrow", ".feather", ".ipc")
 SUFFIXES = (*ARRAYS, ".parquet", *IPC, ".csv")
 LABELS = ("labels", "label")
-BLOCK_BYTES = 1 << 21
+BLOCK_BYTES = 1 << 20  # stays in the second-level cache: larger and smaller blocks are slower
 BATCH_ROWS = 1 << 14
 
 

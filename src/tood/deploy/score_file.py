@@ -249,13 +249,15 @@ class _Job:
         kept = {name: _joined([block.pop(name) for block in blocks]) for name in self.file.keep}
         columns: Columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         valid = columns.pop("valid")
-        tasks = columns["task"][valid]
+        all_valid = bool(valid.all())
+        counted: Any = slice(None) if all_valid else valid
+        tasks = columns["task"][counted]
         self.won += np.bincount(tasks, minlength=len(self.won))
         if self.decides:
-            self.lost += np.bincount(tasks[~columns["accept"][valid]], minlength=len(self.lost))
-        self.scores.add(columns["score"][valid].astype(np.float64))
+            self.lost += np.bincount(tasks[~columns["accept"][counted]], minlength=len(self.lost))
+        self.scores.add(columns["score"][counted].astype(np.float64))
         self.invalid_rows += len(valid) - len(tasks)
-        nulls = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+        nulls = None if all_valid else pa.py_buffer(np.packbits(valid, bitorder="little"))
         arrays = [*kept.values()]
         arrays += [_arrow(values, None if name == "accept" else nulls) for name, values in columns.items()]
         fields = [

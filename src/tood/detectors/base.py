@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +12,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from tood.arrays import FloatArray, back
+from tood.arrays import FloatArray, back, is_finite
 from tood.detectors.outputs import FitData, Head, Outputs, Rows, head_arrays, read_rows
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import plain, read_tensors, write_tensors
@@ -174,9 +173,7 @@ class Detector:
             result = np.empty(count, dtype=dtype)
             for start in range(0, count, step):
                 result[start : start + step] = self._score(rows.block(start, start + step), prepared)
-        with np.errstate(over="ignore"):
-            surely_finite = math.isfinite(np.dot(result, result))
-        if not (surely_finite or np.isfinite(result).all()):
+        if not is_finite(result):
             raise ToodError(f"{self.name}: the score of row {int(np.isfinite(result).argmin())} overflows {dtype}")
         return back(result, like=outputs.logits)
 
