@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,10 +168,13 @@ def grid() -> dict[str, list[World]]:
     }
 
 
-def drawn(seed: int, mixed: bool = False) -> World:
+STRONG = {"gap": (0.2, 1.5), "crowding": (0.3, 0.9), "fading": (0.15, 0.6), "dead": (0.8, 1.0)}
+WEAK = {"gap": (0.1, 0.6), "crowding": (0.15, 0.5), "fading": (0.05, 0.25), "dead": (0.4, 0.8)}
+
+
+def drawn(seed: int, mixed: bool = False, ranges: Mapping[str, tuple[float, float]] = STRONG) -> World:
     """A run of random sizes and strengths, with one mechanism or gap and crowding; ``mixed``: with any two or more."""
     rng = np.random.default_rng((99, seed))
-    ranges = {"gap": (0.2, 1.5), "crowding": (0.3, 0.9), "fading": (0.15, 0.6), "dead": (0.8, 1.0)}
     single = [("gap",), ("crowding",), ("gap", "crowding"), ("fading",), ("dead",), ()][int(rng.integers(6))]
     several = [name for name in ranges if rng.random() < 0.5]
     while len(several) < 2:
@@ -216,6 +220,7 @@ def simulate(seeds: int, folder: Path) -> list[tuple[str, float, str, str]]:
     found = []
     kinds = grid() | {"drawn at random": [drawn(FIRST + seed) for seed in range(12 * seeds)]}
     kinds |= {"any mixture, at random": [drawn(FIRST + seed, mixed=True) for seed in range(12 * seeds)]}
+    kinds |= {"weak mixture, at random": [drawn(FIRST + seed, mixed=True, ranges=WEAK) for seed in range(12 * seeds)]}
     for kind, worlds in kinds.items():
         for world in worlds:
             truth = world.truth()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -254,6 +255,9 @@ def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
 ) -> None:
     tab = visit(page, viewport={"width": width, "height": 800})
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    right = tab.evaluate("document.querySelector('main').getBoundingClientRect().right")
+    ends = tab.eval_on_selector_all(".chart svg text", "all => all.map((one) => one.getBoundingClientRect().right)")
+    assert ends and max(ends) <= right + 1  # labels at the ends of lines too
     nameless = tab.eval_on_selector_all(
         "select, input, button",
         "all => all.filter((one) => !(one.labels?.length || one.textContent.trim())).map((one) => one.id)",
@@ -272,3 +276,28 @@ def test_a_long_stream_is_drawn(visit: Callable[..., Any], long: Path, tmp_path:
     tab.focus("#step")
     tab.keyboard.press("End")
     assert tab.text_content("#step-value") == "21"
+
+
+@pytest.mark.slow
+def test_a_hundred_runs_and_a_hundred_tasks_stay_usable(
+    visit: Callable[..., Any], browser: Any, build: Callable[..., Path], tmp_path: Path
+) -> None:
+    few = ("energy", "msp", "maxlogit", "knn", "tood_shrinkage", "tood_robust_anchor")
+    one = build(tmp_path / "one", tasks=10, per_class=10, detectors=few)
+    manifest = json.loads((one / "manifest.json").read_text())
+    for place in range(100):
+        copy = shutil.copytree(one, tmp_path / f"sweep/{place}")
+        own = manifest | {"learner": ["icarl", "bic", "der", "wa", "lwf"][place % 5], "seed": place // 5}
+        (copy / "manifest.json").write_text(json.dumps(own))
+    build(tmp_path / "tasks", tasks=100, size=1, per_class=4, detectors=("energy", "msp", "tood_shrinkage"))
+    for name in ("sweep", "tasks"):
+        path = write_page(find_runs([tmp_path / name]), tmp_path / f"{name}.html")
+        assert path.stat().st_size < 5e6
+        tab = browser.new_page()
+        session = tab.context.new_cdp_session(tab)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time: free of the machine's load
+        tab.goto(path.as_uri())
+        spent = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+        assert spent["TaskDuration"] < 2  # parsing, scripts, layout and paint
+        assert tab.evaluate("performance.getEntriesByName('first-contentful-paint').length") == 1
+        tab.close()

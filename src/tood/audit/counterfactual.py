@@ -139,5 +139,6 @@ def slopes(
     above, below = (np.searchsorted(ordered, best + side) / len(ordered) for side in (width, -width))
     counted = np.where((win == tasks) & (not own), 0.0, share * (above - below))
     size = len(weights)
-    found: Float64Array = np.bincount(ood_win, (high - low) / len(ordered), size) - np.bincount(win, counted, size)
-    return found / (2 * width)
+    gained, lost = np.bincount(ood_win, (high - low) / len(ordered), size), np.bincount(win, counted, size)
+    found: Float64Array = (gained - lost) / (2.0 * width)
+    return found

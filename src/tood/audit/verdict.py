@@ -13,7 +13,7 @@ import numpy as np
 from tood import detectors
 from tood.audit.advice import GAIN, Advice
 from tood.audit.bootstrap import Estimate
-from tood.audit.causes import LOSS, SHARE, Judgement, named
+from tood.audit.causes import LOSS, NEARER, SHARE, Judgement, named
 from tood.audit.checks import Finding
 from tood.audit.distances import Distances
 from tood.audit.gap import Gap
@@ -200,37 +200,49 @@ PARTS = {"confidence gap": "gap", "crowding": "crowding", "lost features": "feat
 
 def _explained(one: Judgement) -> str:
     """The causes of one judgement with their shares, what cannot be told apart, and what is left."""
-
-    def points(cause: str) -> str:
-        return f"{100 * one.shares[PARTS[cause]].value * one.loss.value:.1f} points"
-
-    told = [f"{cause}, {points(cause)}, {_percent(one.shares[PARTS[cause]])}" for cause in one.causes]
+    rule = f"the rule is {100 * SHARE:.0f} %"
+    told = [f"{cause}, {_part_points(one, cause)} points, {_percent(one.shares[PARTS[cause]])}" for cause in one.causes]
     said = [" and ".join(told) + " of the loss"] if told else []
-    for kinds in one.undecided:
-        if len(kinds) == 1:
-            share = _percent(one.shares[PARTS[kinds[0]]])
-            said.append(f"cannot be decided: {kinds[0]}, {share} of the loss, where the rule is {100 * SHARE:.0f} %")
-        else:
-            said.append(
-                f"cannot be told apart: {' or '.join(kinds)}, together {_percent(one.shares['own'])} of the loss"
-            )
+    single = [kinds[0] for kinds in one.undecided if len(kinds) == 1]
+    if single:
+        parts = [f"{cause}, {_percent(one.shares[PARTS[cause]])}{_how_near(one, cause)}" for cause in single]
+        said.append(f"cannot be decided: {' and '.join(parts)} of the loss, where {rule}")
+    alike = len(single) < len(one.undecided)
+    if alike:
+        said.append(f"cannot be told apart: lost features or dead channels, together {_percent(one.shares['own'])}")
+    spoken = {*one.causes, *single, *(("lost features", "dead channels", WEAKER) if alike else ())}
+    minor = {name: share for name, share in _shares(one).items() if name not in spoken and share.value >= MINOR}
     if not said:
-        shares = ", ".join(f"{name} {_percent(share)}" for name, share in _shown_shares(one).items())
-        return f"Unexplained: no cause accounts for {100 * SHARE:.0f} % of the loss ({shares})."
-    spoken = {PARTS[cause] for cause in one.causes} | {PARTS[cause] for kinds in one.undecided for cause in kinds}
-    spoken |= {"own"} if {"features", "channels"} & spoken else set()
-    minor = {name: share.value for name, share in _shown_shares(one).items() if PARTS.get(name, "own") not in spoken}
-    rest = [f"{name} {100 * share:.0f} %" for name, share in minor.items() if share >= MINOR]
-    rest += [f"unexplained {100 * one.shares['left'].value:.0f} %"] * (one.shares["left"].value >= MINOR)
+        shares = ", ".join(f"{name} {_percent(share)}" for name, share in minor.items())
+        return f"No cause is shown{f': {shares}' if shares else ''}; {rule} of the loss."
+    rest = [f"{name} {100 * share.value:.0f} %" for name, share in minor.items()]
     text = "; ".join([*said, *([f"the rest: {', '.join(rest)}"] if rest else [])])
-    alike = one.features is None and "dead channels" in text
-    return text[0].upper() + text[1:] + "." + " Features would tell the two apart." * alike
+    return text[0].upper() + text[1:] + "." + " Features would tell the two apart." * (alike and one.features is None)
 
 
-def _shown_shares(one: Judgement) -> dict[str, Estimate]:
-    """The share of every cause; without features the last two are one."""
+WEAKER = "old tasks' weaker response"
+LATER = "later tasks worse from the start, though OOD is not nearer,"
+
+
+def _shares(one: Judgement) -> dict[str, Estimate]:
+    """What the loss is made of, in words: without features the last two causes are one."""
     found = {cause: one.shares[part] for cause, part in PARTS.items() if part in one.shares}
-    return found if one.features is not None else found | {"old tasks' weaker response": one.shares["own"]}
+    if one.features is None:
+        found[WEAKER] = one.shares["own"]
+    if one.nearer is not None and one.nearer.value < NEARER and ("crowding",) not in one.undecided:
+        found = {LATER if name == "crowding" else name: share for name, share in found.items()}
+    return found | {"unexplained": one.shares["left"]}
+
+
+def _part_points(one: Judgement, cause: str) -> str:
+    return f"{100 * one.shares[PARTS[cause]].value * one.loss.value:.1f}"
+
+
+def _how_near(one: Judgement, cause: str) -> str:
+    """How much nearer OOD has come, if that is what leaves crowding open."""
+    if cause != "crowding" or one.nearer is None or one.nearer.low >= NEARER:
+        return ""
+    return f" (OOD has come {_percent(one.nearer)} nearer; {100 * NEARER:.0f} % counts)"
 
 
 def _unlost(one: Judgement) -> str:

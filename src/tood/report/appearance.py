@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 
 from tood import detectors
@@ -23,7 +21,26 @@ COLOURS = {
 }
 
 GROUPS = {"id": "ID", "near": "near-OOD", "far": "far-OOD", "accuracy": "accuracy"}
-_learner_titles: dict[str, str] = {}  # what manifests say, so that nothing of a run has to be imported
+# Titles of learners, and what manifests say of others: importing the learners would import torch.
+_learner_titles = {
+    "agem": "A-GEM",
+    "bic": "BiC",
+    "der": "DER",
+    "derpp": "DER++",
+    "er": "ER",
+    "ewc": "EWC",
+    "fecam": "FeCAM",
+    "finetune": "Fine-tuning",
+    "gem": "GEM",
+    "icarl": "iCaRL",
+    "joint": "Joint",
+    "lwf": "LwF",
+    "ncm": "NCM",
+    "ranpac": "RanPAC",
+    "si": "SI",
+    "slda": "SLDA",
+    "wa": "WA",
+}
 
 
 def remember_title(learner: str, title: str) -> None:
@@ -43,14 +60,7 @@ def label(name: str) -> str:
 
 def _title(name: str) -> str:
     title = detectors.title(name)
-    if title != name:
-        return title
-    if name not in _learner_titles:  # a manifest of version 0.1 has none
-        with contextlib.suppress(ImportError):
-            from tood import learners
-
-            _learner_titles.update({key: kind.title for key, kind in learners.classes().items()})
-    return _learner_titles.get(name, name)
+    return title if title != name else _learner_titles.get(name, name)
 
 
 def spread(count: int, most: int) -> list[int]:

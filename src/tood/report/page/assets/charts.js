@@ -40,12 +40,22 @@ function ends(lines, height, [low, high]) {
   return last;
 }
 
+// The room that end labels need, and how a label is cut to it.
+const pen = document.createElement("canvas").getContext("2d");
+function labelRoom(texts, most) {
+  pen.font = "600 12px system-ui, sans-serif";
+  const wide = (text) => pen.measureText(text).width + 20;
+  const room = Math.min(most, d3.max(texts, wide));
+  const cut = (text) => (wide(`${text}…`) > room ? cut(text.slice(0, -1)) : `${text}…`);
+  return [room, (text) => (wide(text) > room ? cut(text) : text)];
+}
+
 function lineChart(lines, { width, height, name, rule }) {
   const few = run().steps <= 20;
   const values = lines.flat().map((row) => row.value);
-  const [low, high] = d3.nice(Math.min(...values), Math.max(...values) + 0.01, 6);
-  const room = width < 560 ? 96 : 150;
-  const short = (text) => (width < 560 && text.length > 14 ? `${text.slice(0, 13)}…` : text);
+  const [low, top] = d3.nice(Math.min(...values), Math.max(...values) + 0.01, 6);
+  const high = Math.min(100, top);
+  const [room, short] = labelRoom(lines.map((rows) => label(rows[0].name)), 0.36 * width);
   return Plot.plot({
     width, height, marginLeft: 44, marginRight: room, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
     ariaLabel: `${name} by step`,

@@ -49,6 +49,9 @@ for (const node of document.querySelectorAll("[data-term]")) {
     "aria-label": `${word}: ${data.terms[word]}` }, word));
 }
 function explained(text) {
+  return text.split("`").flatMap((part, place) => (place % 2 ? [make("code", {}, part)] : withTerms(part)));
+}
+function withTerms(text) {
   const words = Object.keys(data.terms).sort((a, b) => b.length - a.length);
   const parts = text.split(new RegExp(`\\b(${words.map((word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})\\b`));
   const seen = new Set();

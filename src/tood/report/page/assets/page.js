@@ -2,6 +2,7 @@
 // Verdict, tables, settings, and what happens when a control is used.
 
 const FEW = 3; // cards that are open at once
+const MANY = 12; // runs whose settings are listed without asking
 
 function card(verdict) {
   const lines = Object.entries(verdict.card ?? {}).flatMap(([name, text]) =>
@@ -123,7 +124,7 @@ function flat(value, prefix = "") {
 }
 
 function settings() {
-  at("settings-list").replaceChildren(...data.runs.map((one) => {
+  const each = data.runs.map((one) => {
     const commands = [one.config ? `tood run config.yaml --out ${one.folder}    # the file below` : null,
       `tood audit ${one.folder}`, `tood report ${one.folder}`].filter(Boolean).join("\n");
     const pairs = [...flat(one.settings), ...flat(one.report, "report.")];
@@ -132,7 +133,9 @@ function settings() {
         ...one.tasks.slice(0, 20).flatMap((task, place) => [make("dt", {}, `task ${place}`), make("dd", {}, task.join(", "))])),
       one.tasks.length > 20 ? make("p", { className: "note" }, `and ${one.tasks.length - 20} more tasks`) : null,
       make("pre", {}, commands), one.config ? make("pre", {}, one.config) : null);
-  }));
+  });
+  at("settings-list").replaceChildren(...each.length > MANY
+    ? [make("details", {}, make("summary", {}, `${each.length} runs`), ...each)] : each);
   at("made-by").textContent = `Made by tood ${data.version}. Charts: Observable Plot 0.6.17 and D3 7.9.2.`;
 }
 
