@@ -26,7 +26,7 @@ test: install browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal --cov=tood --cov-report=term
+	$(BIN)/pytest -n 2 --dist worksteal --cov=tood --cov-report=term --cov-fail-under=91
 
 # The page is tested in a real browser: one that is there, or Debian's when root in a container. TOOD_BROWSER=skip refuses.
 browser:

@@ -121,6 +121,17 @@ def test_auto_moves_channels_towards_their_middles(reference):
     np.testing.assert_array_equal(cal.assign(logits), u.argmax(axis=1))
 
 
+def test_a_channel_in_which_others_answer_louder_is_not_trusted():
+    """Only evidence for the own task counts: a channel that the rest excites more keeps its raw energy."""
+    own = {"count": [9, 9], "mean": [1.0, 6.0], "median": [1.0, 6.0], "mad": [1.0, 1.0], "std": [1.0, 1.0]}
+    for rest, moved in (([4.0, 1.0], False), ([-4.0, 1.0], True)):
+        statistics = own | {"rest_mean": rest, "rest_std": [1.0, 1.0]}
+        auto = TOOD.from_statistics([[0], [1]], statistics, variant="auto").channels()
+        assert (auto.location[0] != 0) == moved
+        shrunk = TOOD.from_statistics([[0], [1]], statistics, variant="shrinkage").channels()
+        assert (shrunk.scale[0] != 1 or shrunk.location[0] != 0) == moved
+
+
 def test_auto_leaves_a_dead_channel_where_it_is():
     """Channel 0 answers alike to everything, far below the others: re-centring would only lift its noise."""
     partition, cal_logits, labels, logits, ood = problem(tasks=3, gap=0.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tood import TOOD, ToodError
-from tood.files import file_name, read_npz, read_tensors, write_atomically, write_npz, write_tensors
+from tood.files import file_name, npz_names, read_npz, read_tensors, write_atomically, write_npz, write_tensors
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([1, 2], np.int32), "empty": np.empty((0, 4))}
 
@@ -122,3 +122,30 @@ def test_file_names_are_never_paths(text, tmp_path):
     assert name == os.path.basename(name) and not name.startswith((".", "-")) and name.isprintable()
     (tmp_path / name).write_text("")
     assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are POSIX")
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_files_have_the_mode_that_the_user_asked_for(tmp_path, mask, mode):
+    before = os.umask(mask)
+    try:
+        write_atomically(tmp_path / "f", lambda temporary: temporary.write_text("text"))
+        assert os.umask(mask) == mask  # as it was
+    finally:
+        os.umask(before)
+    assert (tmp_path / "f").stat().st_mode & 0o777 == mode
+
+
+def test_a_zip_directory_that_hides_a_member_is_noticed(tmp_path):
+    """The length of the first entry's comment, made so large that it swallows the second entry."""
+    path = tmp_path / "f.npz"
+    np.savez(path, logits=np.zeros(2), features=np.zeros(2))
+    data = bytearray(path.read_bytes())
+    first = data.index(b"PK\x01\x02")
+    data[first + 32] = data.index(b"PK\x05\x06") - first - 46 - len("logits.npy")
+    path.write_bytes(data)
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["logits.npy"]
+    for read in (npz_names, read_npz):
+        with pytest.raises(ToodError, match=r"f\.npz: truncated.*the directory lists 1 of 2 members"):
+            read(path)

@@ -64,6 +64,8 @@ def test_random_ties_are_the_same_in_every_format(files):
         score_file(files / "randomized.safetensors", files / name, files / "s.parquet", alpha=0.1)
         outputs.append(pq.read_table(files / "s.parquet"))
     assert outputs[0].equals(outputs[1]) and outputs[0].equals(outputs[2])
+    whole = Conformal.load(files / "randomized.safetensors").decide(logits, alpha=0.1)  # draws go on from part to part
+    np.testing.assert_array_equal(outputs[0]["p_value"].to_numpy(), whole.p_value)
 
 
 def test_a_killed_run_leaves_nothing(files):

@@ -154,6 +154,15 @@ def test_bold_marks_are_the_papers():
             assert found == set(names.split()), (stream, metric, learner)
 
 
+def test_of_equally_good_ones_the_largest_deviation_counts():
+    figures = {"a": (70.0, 0.1), "b": (70.0, 2.0), "c": (68.5, 0.0), "d": (67.9, 9.0)}
+    for order in (figures, dict(reversed(figures.items()))):
+        summaries = {Key("s", "l", name, "avg_auroc"): Summary(*order[name], 3) for name in order}
+        assert {key.detector for key in best_keys(summaries)} == {"a", "b", "c"}
+        lower = {key._replace(metric="avg_fpr95"): s._replace(mean=-s.mean) for key, s in summaries.items()}
+        assert {key.detector for key in best_keys(lower)} == {"a", "b", "c"}
+
+
 def test_ranks_are_the_papers():
     """ "At least one TOOD variant ranks first or second in eight of the ten CIFAR configurations." """
     (table,) = [t for t in build(table_1(), {}) if t.name == "ranks"]
