@@ -94,6 +94,8 @@ def bombs(made, tmp_path_factory):
     shutil.copyfile(made / "cal.safetensors", folder / "c0")
     arrays = {"train": LOGITS, "train_labels": np.arange(600) % 4, "ood_far_x": LOGITS}
     np.savez(folder / "stream.npz", test=LOGITS, test_labels=np.arange(600) % 4, **arrays)
+    audit = [argument.format(here=folder) for argument in READING["audit"]]
+    assert tood(*audit).exit_code == 0  # keeps scores; and what is imported now takes no memory later
     where = ["--from", made / "images", "--size", "8", "--root", folder / "data"]
     assert tood("data", "prepare", "svhn", "test", *where).exit_code == 0
     bomb = io.BytesIO()
