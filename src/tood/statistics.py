@@ -46,22 +46,19 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> Float64A
     return all_energies(logits, partition)[np.arange(len(tasks)), tasks]
 
 
-def energy_statistics(energies: Float64Array, tasks: IntArray) -> Statistics:
-    """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``."""
+def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = True) -> Statistics:
+    """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``.
+
+    With one task there are no others: its own samples stand in. The AUROC, which only diagnostics read, is optional.
+    """
     own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, energies.shape[1])
-    return own | _rest(energies, tasks, own)
-
-
-def _rest(energies: Float64Array, tasks: IntArray, own: Statistics) -> Statistics:
-    """Mean and std of each channel over the samples of all other tasks; its own task's where there is no other."""
     if energies.shape[1] == 1:
-        return {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy(), "rest_auroc": np.array([0.5])}
+        return own | {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy(), "rest_auroc": np.array([0.5])}
     rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see task_statistics
-    return {
-        "rest_mean": np.array([r.mean() for r in rest]),
-        "rest_std": np.array([r.std() for r in rest]),
-        "rest_auroc": np.array([rank_auroc(energies[tasks == t, t], r) for t, r in enumerate(rest)]),
-    }
+    own |= {"rest_mean": np.array([r.mean() for r in rest]), "rest_std": np.array([r.std() for r in rest])}
+    if auroc:
+        own["rest_auroc"] = np.array([rank_auroc(energies[tasks == t, t], r) for t, r in enumerate(rest)])
+    return own
 
 
 def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:

@@ -73,7 +73,7 @@ def weight_of_features(
     for unknown in range(count):
         kept, known = np.arange(count) != unknown, tasks != unknown
         places = tasks[known] - (tasks[known] > unknown)
-        statistics = energy_statistics(energies[known][:, kept], places)
+        statistics = energy_statistics(energies[known][:, kept], places, auroc=False)
         scores = normalised_score(energies[:, kept], statistics, variant, margin)
         by_logits.append(_mean_auroc(scores[known], places, scores[~known]))
         nearest = -squared[:, kept].min(axis=1)
@@ -180,7 +180,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     def _mix(self, energies: Float64Array, squared: Float64Array, tasks: IntArray) -> None:
         """Learn the weight and the units of both scores from calibration samples."""
-        statistics = energy_statistics(energies, tasks)
+        statistics = energy_statistics(energies, tasks, auroc=False)
         self.feature_weight_ = (
             weight_of_features(energies, squared, tasks, self.variant, self.margin)
             if isinstance(self.weight, str)
