@@ -289,24 +289,25 @@ class TOOD(HubMixin):
         ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``.
         """
         self._fitted()
-        s = self.statistics_
-        if self.variant in ("shrinkage", "auto") and "rest_mean" not in s:
+        statistics = self.statistics_
+        if self.variant in ("shrinkage", "auto") and "rest_mean" not in statistics:
             raise ToodError(
                 f"variant: {self.variant!r} needs rest_mean and rest_std, which these statistics lack; fit on samples"
             )
         if self.variant == "shrinkage":
-            location, scale = _shrunk_channels(s)
+            location, scale = _shrunk_channels(statistics)
             return Channels(location, scale, self._of_reference(scale), self._of_reference(location))
         if self.variant == "auto":
-            location = _shrunk_middles(s)
+            location = _shrunk_middles(statistics)
             return Channels(location, np.ones_like(location), 1.0, self._of_reference(location))
-        ones, zeros = np.ones_like(s["mean"]), np.zeros_like(s["mean"])
+        ones, zeros = np.ones_like(statistics["mean"]), np.zeros_like(statistics["mean"])
         if self.variant == "mean_shift":
-            return Channels(s["mean"], ones, 1.0, self._of_reference(s["mean"]))
+            return Channels(statistics["mean"], ones, 1.0, self._of_reference(statistics["mean"]))
         if self.variant == "robust_anchor":
-            return Channels(s["median"], s["mad"], self._of_reference(s["mad"]), self._of_reference(s["median"]))
+            median, mad = statistics["median"], statistics["mad"]
+            return Channels(median, mad, self._of_reference(mad), self._of_reference(median))
         if self.variant == "temperature":
-            return Channels(zeros, s["std"], 1.0, 0.0)
+            return Channels(zeros, statistics["std"], 1.0, 0.0)
         return Channels(zeros, ones, 1.0, 0.0)
 
     def _of_reference(self, statistic: FloatArray) -> float:
@@ -331,24 +332,24 @@ class TOOD(HubMixin):
                 )
 
 
-def _shrunk_channels(s: Statistics) -> tuple[FloatArray, FloatArray]:
+def _shrunk_channels(statistics: Statistics) -> tuple[FloatArray, FloatArray]:
     """``[N]`` each: location and scale of variant ``"shrinkage"``, as :meth:`TOOD.channels` explains."""
-    trusted = trust(s)
+    trusted = trust(statistics)
     if not trusted.any():
         return np.zeros_like(trusted), np.ones_like(trusted)
-    middle = (s["mean"] + s["rest_mean"]) / 2
-    log_spread = np.log((s["std"] ** 2 + s["rest_std"] ** 2) / 2) / 2  # finite: std has a floor
+    middle = (statistics["mean"] + statistics["rest_mean"]) / 2
+    log_spread = np.log((statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2) / 2  # finite: std has a floor
     common, common_log = (np.average(values, weights=trusted) for values in (middle, log_spread))
     scale: FloatArray = np.exp(trusted * (log_spread - common_log))
     target = middle + trusted * (common - middle)
     return middle - target * scale, scale
 
 
-def _shrunk_middles(s: Statistics) -> FloatArray:
+def _shrunk_middles(statistics: Statistics) -> FloatArray:
     """``[N]``: how far ``"auto"`` moves each channel."""
-    gap = np.maximum(s["mean"] - s["rest_mean"], 0) ** 2
-    spread = s["std"] ** 2 + s["rest_std"] ** 2  # never 0: std has a floor
-    middle = (s["mean"] + s["rest_mean"]) / 2
+    gap = np.maximum(statistics["mean"] - statistics["rest_mean"], 0) ** 2
+    spread = statistics["std"] ** 2 + statistics["rest_std"] ** 2  # never 0: std has a floor
+    middle = (statistics["mean"] + statistics["rest_mean"]) / 2
     location: FloatArray = gap / (gap + spread) * (middle - middle[-1])
     return location
 
