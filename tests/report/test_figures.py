@@ -17,7 +17,7 @@ from tood import ToodError, detectors
 from tood.report import figures
 from tood.report.appearance import COLOURS, label, spread
 from tood.report.figures.distributions import density
-from tood.report.figures.style import PLACES, learner_styles
+from tood.report.figures.style import LEARNERS, learner_styles
 from tood.report.gather import Measured, StepScores, by_group, fixed_threshold, score_steps
 from tood.runs import Run, find_runs
 
@@ -138,7 +138,36 @@ def test_scatter_shows_the_means_over_seeds_and_scipy_s_r_and_p() -> None:
     r, p = pearsonr(*np.array(expected).T)
     title = left.get_title(loc="left").replace("−", "-")
     assert title.startswith(f"r = {r:.2f} (") and title.endswith(f"p = {p:.3f}, n = 4")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["iCaRL", "BiC", "DER", "WA"]
+    assert {text.get_text() for text in left.texts if text.get_text()} == {"iCaRL", "BiC", "DER", "WA"}
+
+
+def test_crowded_points_are_named_without_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    points = [
+        {"learner": name, "d_avg": 10 + rng.normal(), "f_avg": 5 + rng.normal(), "old_accuracy": 60.0 + place}
+        for place, name in enumerate(LEARNERS)
+    ]
+    points.append({"learner": "mine", "d_avg": 40.0, "f_avg": 90.0, "old_accuracy": 0.0})
+    figure = figures.forgetting_and_accuracy(points)
+    assert overlaps(figure, monkeypatch) == []
+    for axes in figure.axes:
+        boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+        assert len(boxes) == len(points) and all(box.x1 <= axes.bbox.x1 + 1 for box in boxes)
+
+
+def test_learners_are_named_and_bands_explained_in_ablations() -> None:
+    gains = [{"mechanism": "temperature", "gain": g, "learner": name} for name, g in (("icarl", -3.0), ("wa", 2.0))]
+    legend = figures.mechanism(gains).legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["iCaRL", "WA"]
+    rows = [{"learner": "icarl", "B": b, "avg_auroc": b, "d_avg": 1} for b in (10, 50)]
+    assert any("one standard deviation" in text.get_text() for text in figures.buffer_size(rows).texts)
+
+
+def test_a_missing_figure_is_no_zero() -> None:
+    point = {"recent_accuracy": 90.0, "gain": 1.0}
+    points = [{"learner": "icarl", "old_accuracy": 0.0, **point}, {"learner": "wa", "old_accuracy": np.nan, **point}]
+    said = [text.get_text() for text in figures.accuracy_balance(points).axes[0].texts]
+    assert sorted(said) == ["0", "not measured"]
 
 
 def test_two_learners_give_no_correlation() -> None:
@@ -175,10 +204,8 @@ def test_density_is_scipy_s_gaussian_kde() -> None:
 def test_ridges_mark_every_median() -> None:
     steps = stepwise(3)
     axes = figures.ridges({"energy": steps}).axes[0]
-    segments = [
-        np.asarray(c.get_segments()[0]) for c in axes.collections if hasattr(c, "get_segments") and c.get_segments()
-    ]
-    medians = {round(float(s[0, 0]), 6) for s in segments if s[0, 0] == s[1, 0]}
+    dots = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+    medians = {round(float(dot[0, 0]), 6) for dot in dots}
     assert medians == {round(float(np.median(step[group])), 6) for step in steps for group in step}
 
 
@@ -350,5 +377,5 @@ def test_a_learner_looks_the_same_in_every_figure() -> None:
     assert one["icarl"] == other["icarl"]
     assert one["bic+ber"] == other["bic"] | {"linestyle": "--"} and one["bic+ber"]["color"] != one["wa"]["color"]
     assert other["icarl (memory=500)"] == one["icarl"] | {"linestyle": "--"}
-    looks = [(look["color"], look["marker"]) for look in learner_styles([*PLACES, "mine"]).values()]
+    looks = [(look["color"], look["marker"]) for look in learner_styles([*LEARNERS, "mine", "yours"]).values()]
     assert len(set(looks)) == len(looks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from tood.report.figures.style import (
     COLOURS,
@@ -49,7 +50,9 @@ def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figur
     panels[1, 0].set_xticks(sizes, [str(size) for size in sizes])
     panels[1, 0].minorticks_off()
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
-    caption(figure, note)
+    bands = "Bands: one standard deviation over draws of the calibration samples and over seeds."
+    dashed = f" Dashed: the size in use, {default}." if default is not None else ""
+    caption(figure, f"{note} {bands}{dashed}".strip())
     return figure
 
 
@@ -85,22 +88,25 @@ def mechanism(table: Rows, note: str = "") -> Figure:
     Parameters
     ----------
     table:
-        A row per run and mechanism: ``mechanism`` (a detector's name or any words) and ``gain``, the difference of
-        average AUROC in percent. Bars are means, dots the runs.
+        A row per run and mechanism: ``mechanism`` (a detector's name or any words), ``gain``, the difference of
+        average AUROC in percent, and ``learner`` if there are several. Bars are means, marks the learners.
     note:
         What to say below the panel.
     """
     rows = rows_of(table, ("mechanism", "gain"))
     gains = average_by(rows, "mechanism", "gain")
     names = list(gains)
-    figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=4.6)
+    figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=5.4)
+    looks = learner_styles(dict.fromkeys(row["learner"] for row in rows if "learner" in row))
     for place, name in enumerate(names):
         mean, _, _ = gains[name]
         calibrates = name.startswith("tood") and name != "tood_prototype"
         axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
-        runs = [float(row["gain"]) for row in rows if row["mechanism"] == name]
-        if len(runs) > 1:
-            axes.scatter(runs, [place] * len(runs), s=7, color="#000000", linewidths=0, zorder=3)
+        own = [row for row in rows if row["mechanism"] == name]
+        for row in own if len(own) > 1 else ():
+            look = looks.get(row.get("learner"), {"color": "#000000", "marker": "o"})
+            shape = {"marker": look["marker"], "color": look["color"], "edgecolors": "white", "linewidths": 0.4}
+            axes.scatter(float(row["gain"]), place, s=22, zorder=3, **shape)
         text = f"{mean:+.1f}".replace("-", "−")
         axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
     axes.axvline(0, color="#000000", linewidth=0.8)
@@ -110,6 +116,12 @@ def mechanism(table: Rows, note: str = "") -> Figure:
     axes.margins(x=0.15)
     axes.grid(False, axis="y")
     axes.tick_params(axis="y", length=0)
+    marks = [
+        Line2D([], [], marker=look["marker"], color=look["color"], linestyle="", markersize=4.5, label=label(name))
+        for name, look in looks.items()
+    ]
+    if marks:
+        figure.legend(handles=marks, loc="outside right center", handletextpad=0.2)
     caption(figure, note)
     return figure
 

@@ -26,6 +26,8 @@ __all__ = ["ridges", "whiskers"]
 
 GROUPS = ("id", "near", "far")
 SHADE = "#FBE3DC"
+TINT = "#CFE3F2"  # below the density of ID scores
+LINES = {"id": "-", "near": (0, (4, 1.5)), "far": (0, (1, 1))}
 
 
 @styled
@@ -124,9 +126,10 @@ def ridges(panels: Mapping[str, Sequence[Groups]], note: str = "") -> Figure:
         axes.set_ylim(-0.15, len(shown) + 0.35)
         axes.spines["left"].set_visible(False)
     present = _present(next(iter(panels.values())))
-    handles: list[Any] = [Patch(facecolor=COLOURS[group], alpha=0.6, label=label(group)) for group in present]
-    handles.append(Line2D([], [], color="#404040", linewidth=1, label="median"))
-    figure.legend(handles=handles, loc="outside upper center", ncols=4)
+    handles: list[Any] = [Patch(facecolor=TINT, edgecolor=COLOURS["id"], linewidth=1.2, label=label("id"))]
+    handles += [Line2D([], [], **_outline(group), label=label(group)) for group in present if group != "id"]
+    handles.append(Line2D([], [], color="#404040", linewidth=0.9, marker="o", markersize=2.5, label="median"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, handlelength=3)
     caption(figure, note)
     return figure
 
@@ -135,17 +138,24 @@ def _ridge(axes: Any, where: Float64Array, base: float, groups: Groups) -> None:
     """The densities of one step on a common base, the tallest a bit over one unit high."""
     curves = {group: density(groups[group], where) for group in GROUPS if group in groups}
     scale = 1.25 / max(curve.max() for curve in curves.values())
+    layer = 10 * (20 - base)  # lower ridges are drawn over higher ones, as they stand in front
     for group, curve in curves.items():
-        # Lower ridges are drawn over higher ones, as they stand in front.
-        layer = 10 * (20 - base)
         curve = np.where(curve > 0.004 * curve.max(), curve, np.nan)  # no line along the base
         top = base + scale * curve
-        axes.fill_between(where, base, top, color=COLOURS[group], alpha=0.45, linewidth=0, zorder=layer)
-        axes.plot(where, top, color=COLOURS[group], linewidth=0.9, zorder=layer + 1)
+        if group == "id":
+            axes.fill_between(where, base, top, color=TINT, linewidth=0, zorder=layer)
+        axes.plot(where, top, **_outline(group), zorder=layer + 1)
         middle = float(np.median(np.asarray(groups[group])))
         height = float(np.interp(middle, where, np.nan_to_num(top, nan=base)))
-        axes.vlines(middle, base, height, color="#404040", linewidth=0.9, zorder=layer + 2)
+        line = {"color": "#404040", "linewidth": 0.7, "linestyle": LINES[group], "zorder": layer + 2}
+        axes.plot([middle, middle], [base, height], **line)
+        axes.plot(middle, height, marker="o", markersize=2.5, color="#404040", zorder=layer + 3)
     axes.axhline(base, color="#B0B0B0", linewidth=0.5, zorder=10 * (20 - base) + 3)
+
+
+def _outline(group: str) -> dict[str, Any]:
+    """Colour and line of a group: lines differ, so that greyscale does."""
+    return {"color": COLOURS[group], "linestyle": LINES[group], "linewidth": 1.2}
 
 
 def density(scores: npt.ArrayLike, where: Float64Array) -> Float64Array:

@@ -103,7 +103,13 @@ def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]
     if measured[0].steps > 1:
         yield "forgetting-accuracy", forgetting_and_accuracy(points, note + forgotten)
     if all(np.isfinite(point["gain"]) for point in points):
-        yield "balance", accuracy_balance(points, f"{runs}, {measured[0].steps} tasks" + "; means over seeds" * several)
+        yield (
+            "balance",
+            accuracy_balance(
+                points,
+                f"{runs}, {measured[0].steps} tasks{over.replace('points', 'bars').replace('bars one', 'lines one')}.",
+            ),
+        )
 
 
 def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 from tood.metrics import correlation
 from tood.report.figures.style import (
@@ -79,19 +81,20 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
     learners = sorted(gains, key=lambda name: gains[name][0])
     places = np.arange(len(learners))
     figure, ((left, right),) = grid(1, 2, 0.9 + 0.34 * len(learners), sharey=True)
-    bars = (("recent_accuracy", "newest task", 0.2, "#404040"), ("old_accuracy", "older tasks", -0.2, "#B8B8B8"))
-    errors = {"lw": 1.0, "capsize": 2, "ecolor": "#D55E00"}
+    bars = (("recent_accuracy", "newest task", 0.2, "#8C8C8C"), ("old_accuracy", "older tasks", -0.2, "#D4D4D4"))
+    errors = {"lw": 1.0, "capsize": 2.5, "ecolor": "#000000"}  # visible on every bar, in greyscale too
     for column, name, shift, colour in bars:
         found = average_by(rows, "learner", column)
         means, deviations, _ = zip(*(found[learner] for learner in learners), strict=True)
         left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw=errors)
         for place, mean in zip(places, means, strict=True):
-            if mean < 0.5:  # a zero is told from a missing bar
-                left.annotate("0", (mean, place + shift), (2, 0), textcoords="offset points", va="center", fontsize=6.5)
+            if not mean >= 0.5:  # a zero is distinguished from a figure that is missing
+                said = "not measured" if np.isnan(mean) else "0"
+                left.annotate(said, (0, place + shift), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
     right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw=errors)
     right.axvline(0, color="#000000", linewidth=0.8)
-    left.set(xlabel="accuracy at the last step (%)", xlim=(0, 100), yticks=places)
+    left.set(xlabel="accuracy at the last step (%)", xlim=(0, 106), xticks=range(0, 101, 20), yticks=places)
     left.set_yticklabels([label(name) for name in learners])
     right.set(xlabel="TOOD's gain over energy (points of Avg AUROC)")
     right.spines["left"].set_visible(False)
@@ -106,10 +109,10 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
 
 def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figure:
     rows = rows_of(points, {"learner", *(name for pair in pairs for name in pair)})
-    figure, panels = grid(1, len(pairs), 2.7)
+    figure, panels = grid(1, len(pairs), 2.9)
+    named = []
     for axes, (x, y) in zip(panels[0], pairs, strict=True):
         xs, ys = average_by(rows, "learner", x), average_by(rows, "learner", y)
-        _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
         for name, look in learner_styles(xs).items():
             axes.errorbar(
                 xs[name][0],
@@ -120,16 +123,53 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
                 color=look["color"],
                 markersize=5.5,
                 elinewidth=0.7,
-                label=label(name),
             )
-            where = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 6.5, "color": look["color"]}
-            axes.annotate(label(name), (xs[name][0], ys[name][0]), **where)
         axes.set(xlabel=AXES[x], ylabel=AXES[y])
         axes.margins(0.14)
-    handles, names = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", handletextpad=0.2)
+        axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the points set the limits, not the trend
+        _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
+        named.append((axes, {label(name): (*xs[name][:2], *ys[name][:2]) for name in xs}))
+    figure.draw_without_rendering()  # lay out first: names are placed on the page
+    for axes, places in named:
+        _name_points(axes, places)
     caption(figure, note)
     return figure
+
+
+def _name_points(axes: Any, points: Mapping[str, tuple[float, float, float, float]]) -> None:
+    """Write a name beside every point, where it covers neither another name nor a point; far ones get a line.
+
+    ``points``: x, its deviation, y, its deviation.
+    """
+    half = 3.5 * axes.figure.dpi / 72
+    places = {name: (x, y) for name, (x, _, y, _) in points.items()}
+    centres = {name: axes.transData.transform(place) for name, place in places.items()}
+    taken = []
+    for name, (x, dx, y, dy) in points.items():
+        (left, low), (right, high) = axes.transData.transform([(x - dx, y - dy), (x + dx, y + dy)])
+        at, up = centres[name]
+        taken += [Bbox([(at - half, up - half), (at + half, up + half)])]
+        taken += [Bbox([(left, up - 1), (right, up + 1)]), Bbox([(at - 1, low), (at + 1, high)])]
+    for name in sorted(places, key=lambda name: -centres[name][1]):
+        text = axes.annotate(name, places[name], (0, 0), textcoords="offset points", fontsize=6.5, color="#202020")
+        best = None
+        for reach, angle in itertools.product((6, 12, 20, 30, 42), range(0, 360, 30)):
+            dx, dy = reach * np.cos(np.radians(angle)), reach * np.sin(np.radians(angle))
+            text.set(position=(dx, dy), ha="left" if dx > 1 else "right" if dx < -1 else "center", va="center")
+            box = text.get_window_extent()
+            covered = sum(box.overlaps(other) for other in taken)
+            outside = not (axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1 and axes.bbox.y0 <= box.y0 <= axes.bbox.y1)
+            cost = (covered + 2 * outside, reach)
+            if best is None or cost < best[0]:
+                best = (cost, text.get_position(), text.get_ha())
+            if cost[0] == 0:
+                break
+        assert best is not None
+        text.set(position=best[1], ha=best[2])
+        taken.append(text.get_window_extent())
+        if best[0][1] > 6:
+            line = {"arrowstyle": "-", "linewidth": 0.4, "color": COLOURS["muted"], "shrinkA": 0, "shrinkB": 2}
+            axes.annotate("", places[name], best[1], textcoords="offset points", arrowprops=line)
 
 
 def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:

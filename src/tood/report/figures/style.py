@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from tood.errors import ToodError
 from tood.files import write_file
 from tood.report.appearance import COLOURS, label, spread
+from tood.runs.identity import RunIdentity
 
 __all__ = ["COLOURS", "label", "save", "spread"]
 
@@ -28,10 +28,27 @@ P = ParamSpec("P")
 
 WIDTH = 7.0  # inches: the text width of a two-column page
 
-# Learners: of Tol's muted scheme those that cannot be taken for one of the above.
-CYCLE = ("#332288", "#CC6677", "#999933", "#88CCEE", "#882255", "#000000", "#DDCC77", "#767676")
-MARKERS = "osD^vPX<>ph*"
-PLACES = ("icarl", "bic", "der", "wa", "lwf", "er", "ewc", "si", "agem", "gem", "finetune", "joint", "derpp")
+# One colour and marker per learner, in every figure. No two learners share both; colours that are close have markers
+# that are not. Others take what follows.
+LEARNERS = {
+    "icarl": ("#332288", "o"),
+    "bic": ("#CC6677", "s"),
+    "der": ("#999933", "D"),
+    "wa": ("#4AA8DC", "^"),
+    "lwf": ("#882255", "v"),
+    "er": ("#000000", "P"),
+    "ewc": ("#C9A227", "X"),
+    "si": ("#767676", "<"),
+    "agem": ("#8C510A", ">"),
+    "gem": ("#C51B7D", "p"),
+    "finetune": ("#B2182B", "h"),
+    "joint": ("#1B7837", "*"),
+    "derpp": ("#6B6B00", "d"),
+    "ncm": ("#35978F", "8"),
+    "slda": ("#9970AB", "H"),
+    "fecam": ("#01665E", "s"),
+    "ranpac": ("#D6604D", "D"),
+}
 TASK_MAP = "viridis"  # old tasks dark, new tasks light
 VALUE_MAP = "cividis"
 
@@ -117,12 +134,14 @@ def step_axis(axes: Any, steps: int) -> None:
 
 def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each learner: the same in every figure, a variation's its learner's but dashed."""
-    places = {name: place for place, name in enumerate(PLACES)}
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
+    looks, own = list(LEARNERS.values()), dict(LEARNERS)
     for name in names:
-        base = re.split(r"[+ ]", name, maxsplit=1)[0]
-        place = places.setdefault(base, len(places))
-        colour, marker = CYCLE[place % len(CYCLE)], MARKERS[place % len(MARKERS)]
+        base = RunIdentity.from_label(name).learner
+        if base not in own:  # the colour of one with the marker of another
+            place = len(own) - len(LEARNERS)
+            own[base] = looks[place % len(looks)][0], looks[(place + 5) % len(looks)][1]
+        colour, marker = own[base]
         found[name] = {"color": colour, "marker": marker, "linestyle": "-" if name == base else "--"}
     return found
 
