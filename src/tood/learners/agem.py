@@ -15,8 +15,6 @@ from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
 
-__all__ = ["AGEM", "GradientLearner", "project"]
-
 
 @dataclass(frozen=True)
 class GradientSettings(ExemplarSettings):
@@ -40,10 +38,6 @@ class GradientLearner(ExemplarLearner):
     def training_rows(self, task: int) -> IntArray:
         """New data."""
         return self.stream.train_rows(task)
-
-    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``-log softmax(z)_y``."""
-        return cross_entropy(logits, batch.columns)
 
     def reference(self, rows: IntArray) -> Tensor:
         """The gradient of the loss on some of these exemplars, ``[P]``; it overwrites the network's gradients."""

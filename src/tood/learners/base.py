@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray, floats
 from tood.errors import ToodError
@@ -116,8 +117,8 @@ class Learner:
         return self.stream.train_rows(task)
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The loss of one batch; ``logits`` are the network's, in training mode."""
-        raise NotImplementedError
+        """The loss of one batch, by default the cross-entropy; ``logits`` are the network's, in training mode."""
+        return cross_entropy(logits, batch.columns)
 
     def after_backward(self, batch: Batch) -> None:
         """Change the gradients before they are clipped and used."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tood.learners.base import Learner
     from tood.models import Head
 
-__all__ = ["BER", "BERSettings", "energy_losses"]
-
 RISE = 10.0  # fine-tuning has failed if the last epoch's loss exceeds the first batch's by this factor
 
 

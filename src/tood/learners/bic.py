@@ -18,8 +18,6 @@ from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import ExemplarSettings
 from tood.sampling import draw_by_class
 
-__all__ = ["BiC", "fit_correction"]
-
 
 @dataclass(frozen=True)
 class BiCSettings(ExemplarSettings):

@@ -21,8 +21,6 @@ from tood.models import Network
 from tood.models.tops import add_top
 from tood.streams import Stream
 
-__all__ = ["ClosedForm", "ClosedFormSettings", "Moments"]
-
 
 @dataclass(frozen=True)
 class ClosedFormSettings:

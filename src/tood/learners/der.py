@@ -18,8 +18,6 @@ from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
 from tood.learners.settings import ReservoirSettings
 
-__all__ = ["DER", "DERpp"]
-
 
 @dataclass(frozen=True)
 class DERSettings(ReservoirSettings):

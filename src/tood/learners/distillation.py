@@ -5,8 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-__all__ = ["distillation"]
-
 
 def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """``-mean_batch Σ_c softmax(teacher / T)_c · log softmax(logits / T)_c``, without the factor T².

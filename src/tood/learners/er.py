@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
-
-__all__ = ["ER"]
 
 
 @register
@@ -28,10 +25,6 @@ class ER(ReservoirLearner):
         for new in self.shuffled(rows):
             old = self.replay()
             yield new if old is None else new.join(old)
-
-    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The mean over both halves."""
-        return cross_entropy(logits, batch.columns)
 
     def after_step(self, batch: Batch, logits: Tensor) -> None:
         """Reservoir sampling of the new rows."""

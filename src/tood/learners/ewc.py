@@ -15,8 +15,6 @@ from tood.learners.importance import Weights, copy_weights, penalty, widen
 from tood.learners.registry import register
 from tood.learners.settings import Settings
 
-__all__ = ["EWC"]
-
 
 @dataclass(frozen=True)
 class EWCSettings(Settings):

@@ -15,8 +15,6 @@ from tood.learners.registry import register
 from tood.learners.slda import discriminant
 from tood.models.tops import Tukey
 
-__all__ = ["FeCAM", "correlation", "shrink"]
-
 
 @dataclass(frozen=True)
 class FeCAMSettings(ClosedFormSettings):

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-from torch.nn.functional import cross_entropy
-
-from tood.learners.base import Batch, Learner
+from tood.learners.base import Learner
 from tood.learners.registry import register
-
-__all__ = ["FineTune"]
 
 
 @register
@@ -17,7 +12,3 @@ class FineTune(Learner):
 
     name = "finetune"
     title = "Fine-tuning"
-
-    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``-log softmax(z)_y``."""
-        return cross_entropy(logits, batch.columns)

@@ -13,8 +13,6 @@ from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, 
 from tood.learners.base import Batch
 from tood.learners.registry import register
 
-__all__ = ["GEM", "project"]
-
 
 @dataclass(frozen=True)
 class GEMSettings(GradientSettings):

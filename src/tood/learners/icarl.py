@@ -17,8 +17,6 @@ from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import ExemplarSettings
 
-__all__ = ["ICaRL"]
-
 
 @dataclass(frozen=True)
 class ICaRLSettings(ExemplarSettings):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Weights", "copy_weights", "penalty", "widen"]
-
 Weights = dict[str, Tensor]
 
 

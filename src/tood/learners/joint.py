@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.learners.base import Batch, Learner
+from tood.learners.base import Learner
 from tood.learners.registry import register
 from tood.learners.settings import Settings
-
-__all__ = ["Joint"]
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,3 @@ class Joint(Learner):
         """The data of every earlier task."""
         earlier = [self.stream.train_rows(i) for i in range(len(self.stream)) if sum(self.stream.sizes[:i]) < self.old]
         return np.concatenate([np.empty(0, np.int64), *earlier])
-
-    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``-log softmax(z)_y``."""
-        return cross_entropy(logits, batch.columns)

@@ -13,8 +13,6 @@ from tood.learners.distillation import distillation
 from tood.learners.registry import register
 from tood.learners.settings import Settings
 
-__all__ = ["LwF"]
-
 
 @dataclass(frozen=True)
 class LwFSettings(Settings):

@@ -12,8 +12,6 @@ from torch.nn.functional import normalize
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
 from tood.learners.registry import register
 
-__all__ = ["NCM"]
-
 
 @dataclass(frozen=True)
 class NCMSettings(ClosedFormSettings):

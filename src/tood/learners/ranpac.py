@@ -13,8 +13,6 @@ from torch.nn.functional import one_hot, pad
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
 
-__all__ = ["RanPAC"]
-
 RIDGES = tuple(10.0**power for power in range(-8, 10))
 
 

@@ -16,8 +16,6 @@ from tood.learners.distillation import distillation
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
 
-__all__ = ["ExemplarLearner", "ReservoirLearner", "weighted_distillation"]
-
 
 class ExemplarLearner(Learner):
     """Trains on new data and exemplars together, shuffled, and keeps exemplars of each class afterwards."""

@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, widen
 from tood.learners.registry import register
 from tood.learners.settings import Settings
-
-__all__ = ["SI"]
 
 
 @dataclass(frozen=True)
@@ -54,12 +51,8 @@ class SI(Learner):
         self.anchor = copy_weights(self.network)
         self.path = widen({}, self.network)
 
-    def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """The task's own loss; the penalty enters through its gradient below."""
-        return cross_entropy(logits, batch.columns)
-
     def after_backward(self, batch: Batch) -> None:
-        """Note the task's own gradient g, then add ``∂/∂θ c Σ Ω (θ - θ*)²``."""
+        """Note the gradient g of the task's own loss, then add that of the penalty, ``∂/∂θ c Σ Ω (θ - θ*)²``."""
         self.before = copy_weights(self.network)
         self.gradient: Weights = {}
         for name, parameter in self.network.named_parameters():

@@ -11,8 +11,6 @@ from torch import Tensor
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
 from tood.learners.registry import register
 
-__all__ = ["SLDA", "discriminant"]
-
 
 @dataclass(frozen=True)
 class SLDASettings(ClosedFormSettings):

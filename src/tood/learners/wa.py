@@ -14,8 +14,6 @@ from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import ExemplarSettings
 from tood.models import Head
 
-__all__ = ["WA", "align"]
-
 
 @dataclass(frozen=True)
 class WASettings(ExemplarSettings):
