@@ -7,9 +7,9 @@
 
 Features are rectified, with class structure; the head is linear; everything is float32 and one thread. Each detector
 fits 50,000 rows and scores 10,000 in batches of 256, both libraries in turn in one run; the least of as many rounds as
-fit in a second counts, one round at least. "rank" is Spearman's correlation of the two libraries' scores; "memory" the
-most that ours allocates while fitting and scoring, on top of its inputs. pytorch-ood computes logits from features
-where it needs both; ours reads the logits that are there.
+fit in a second counts, one round at least. Times are processor time. "rank" is Spearman's correlation of the two
+libraries' scores; "memory" the most that ours allocates while fitting and scoring, on top of its inputs. pytorch-ood
+computes logits from features where it needs both; ours reads the logits that are there.
 """
 
 from __future__ import annotations
@@ -81,9 +81,10 @@ def batches(outputs: Outputs) -> list[Outputs]:
 
 
 def timed(function: Callable[[], Any]) -> tuple[float, Any]:
-    start = time.perf_counter()
+    """Seconds of processor time, which other programs disturb less, and the result."""
+    start = time.process_time()
     result = function()
-    return time.perf_counter() - start, result
+    return time.process_time() - start, result
 
 
 def in_turn(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float, Any, Any]:
@@ -156,13 +157,6 @@ def shown(row: Row) -> str:
     return " ".join(cells)
 
 
-def cpu(function: Callable[[], Any]) -> tuple[float, Any]:
-    """Seconds of processor time, which other programs disturb less, and the result."""
-    start = time.process_time()
-    result = function()
-    return time.process_time() - start, result
-
-
 def probe_rows(fit: Outputs, test: Outputs) -> None:
     """KNN and NNGuide with the whole bank and with a share of it."""
     print(f"\nbank {fit.features.shape}, {len(test)} samples at once; x: how many times as long the whole bank takes")
@@ -171,9 +165,9 @@ def probe_rows(fit: Outputs, test: Outputs) -> None:
         whole, expected = math.nan, None
         for share in (1.0, 0.16, 0.12, 0.08, 0.06, 0.04):
             detector = detectors.create(name, probe=share, **({"alpha": 1.0} if name == "nnguide" else {}))
-            fitting = cpu(lambda detector=detector: detector.fit(fit))[0]
+            fitting = timed(lambda detector=detector: detector.fit(fit))[0]
             seconds, scores = min(
-                (cpu(lambda detector=detector: detector.score(test)) for _ in range(2)), key=lambda r: r[0]
+                (timed(lambda detector=detector: detector.score(test)) for _ in range(2)), key=lambda r: r[0]
             )
             if expected is None:
                 whole, expected = seconds, scores
@@ -241,6 +235,9 @@ def run_cell(dim: int, columns: int, arguments: argparse.Namespace) -> list[Row]
         if name in chosen:
             rows.append(compare(name, cell, known.get(name), principal, not arguments.no_memory))
             print(shown(rows[-1]), flush=True)
+    seconds = {row.name: row.score for row in rows}
+    for name in [n for n in ("typicality", "tood_joint") if n in seconds and "mds" in seconds]:
+        print(f"scoring with {name} takes {seconds[name] / seconds['mds']:.2f} times as long as with mds")
     print(f"state of ViM: {vim_state(cell, principal):.2f} MB")
     return rows
 

@@ -95,8 +95,10 @@ def _evidence(auroc: float) -> float:
 
 
 class _Prepared(NamedTuple):
-    calibrator: TOOD
-    means: Means | None
+    partition: Partition
+    location: Float64Array  # [N], of each channel
+    scale: Float64Array  # [N]
+    means: Means | None  # none without features
 
 
 @register
@@ -191,14 +193,13 @@ class TOODJoint(_Directions, _Calibrated):
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
         calibrator = _Calibrated._prepare(self, dtype)
-        if not hasattr(self, "means_"):
-            return _Prepared(calibrator, None)
-        return _Prepared(calibrator, Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]))
+        location, scale, _, _ = calibrator.channels()
+        means = Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]) if hasattr(self, "means_") else None
+        return _Prepared(calibrator.partition_, location, scale, means)
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        calibrator, means = prepared
-        location, scale, _, _ = calibrator.channels()
-        energies = task_energies(rows.logits, calibrator.tasks).astype(np.float64)
+        partition, location, scale, means = prepared
+        energies = task_energies(rows.logits, partition).astype(np.float64)
         logits = with_lead((energies - location) / scale, float(self.margin))
         if means is None:
             return logits
