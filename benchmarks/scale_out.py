@@ -1,7 +1,7 @@
 """Claim: `tood score --engine ray` scales with nodes, and the loss of a node costs its unfinished files only.
 
     pip install "tood[ray]"
-    python benchmarks/scale_out.py --rows 2000000 --files 8
+    python benchmarks/scale_out.py                  # three minutes; local nodes share this machine's cores
 
 Local Ray nodes with one core each. The same files (hard links to one `.npy` of `--rows` x 100 float32 logits) are
 scored with p-values by one node, by two, and by two of which one is killed after half of the files. Then arithmetic: a
@@ -54,11 +54,19 @@ def run(folder: Path, name: str, nodes: int, kill_after: int | None = None) -> f
         cluster.shutdown()
 
 
+def score_alone(folder: Path) -> float:
+    """Seconds to score one file in this process."""
+    start = time.perf_counter()
+    score_file(folder / "cal", folder / "in" / "0.npy", folder / "alone.parquet", alpha=0.05)
+    return time.perf_counter() - start
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, default=500_000)
     parser.add_argument("--files", type=int, default=8)
     arguments = parser.parse_args()
+    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "in").mkdir()
@@ -66,17 +74,16 @@ def main() -> None:
         make_logits(folder / "in" / "0.npy", arguments.rows, COLUMNS)
         for number in range(1, arguments.files):
             (folder / "in" / f"{number}.npy").hardlink_to(folder / "in" / "0.npy")
-        start = time.perf_counter()
-        score_file(folder / "cal", folder / "in" / "0.npy", folder / "alone.parquet", alpha=0.05)
-        alone = time.perf_counter() - start
+        alone = min(score_alone(folder) for _ in range(3))
         one = run(folder, "one", 1)
         two = run(folder, "two", 2)
         killed = run(folder, "killed", 2, kill_after=arguments.files // 2)
         whole = (folder / "alone.parquet").read_bytes()
         for way in ("one", "two", "killed"):
             assert all(path.read_bytes() == whole for path in (folder / way).glob("*.parquet"))
+    print(f"{arguments.files} files of {arguments.rows:,} x {COLUMNS}; every output has the same bytes as without Ray")
     print(
-        f"{arguments.files} files of {arguments.rows:,} x {COLUMNS}; every output has the same bytes as without Ray\n"
+        f"{os.cpu_count()} cores for all nodes together; load average before {before:.1f}, after {os.getloadavg()[0]:.1f}\n"
     )
     print("| nodes | seconds | speed |\n| --- | ---: | ---: |")
     for title, seconds in (("1", one), ("2", two), ("2, one killed half way", killed)):

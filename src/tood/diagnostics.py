@@ -88,15 +88,25 @@ def rank_auroc(own: Float64Array, rest: Float64Array) -> float:
 def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -> tuple[Float64Array, Float64Array]:
     """The 95 % interval of an AUROC of ``own`` against ``rest`` samples.
 
-    Hanley and McNeil's standard error (Radiology 1982), on the scale of the log-odds so that the interval stays within
-    0 and 1; half a pair is added to each side so that an AUROC of 1 from few samples has an interval too.
+    The values θ with ``|auroc - θ| ≤ z se(θ)``, where se is Hanley and McNeil's standard error at θ (Newcombe,
+    Statistics in Medicine 2006, method 5). It stays within 0 and 1, also at an AUROC of 0 or 1.
     """
-    pairs = own * rest
-    a = (auroc * pairs + 0.5) / (pairs + 1)
-    of_own, of_rest = a / (2 - a), 2 * a**2 / (1 + a)
-    variance = (a * (1 - a) + (own - 1) * (of_own - a**2) + (rest - 1) * (of_rest - a**2)) / pairs
-    odds, width = np.log(a / (1 - a)), Z95 * np.sqrt(variance) / (a * (1 - a))
-    return 1 / (1 + np.exp(width - odds)), 1 / (1 + np.exp(-width - odds))
+    half = (own + rest) / 2 - 1
+
+    def within(theta: Float64Array) -> npt.NDArray[np.bool_]:
+        spread = 1 + half * (1 - theta) / (2 - theta) + half * theta / (1 + theta)
+        result: npt.NDArray[np.bool_] = (auroc - theta) ** 2 <= Z95**2 * theta * (1 - theta) * spread / (own * rest)
+        return result
+
+    def bound(outside: float) -> Float64Array:
+        inner, outer = np.array(auroc, dtype=np.float64), np.full(len(auroc), outside)
+        for _ in range(50):  # bisection
+            middle = (inner + outer) / 2
+            inside = within(middle)
+            inner, outer = np.where(inside, middle, inner), np.where(inside, outer, middle)
+        return outer
+
+    return bound(0.0), bound(1.0)
 
 
 def _normal_cdf(x: Float64Array) -> Float64Array:

@@ -186,7 +186,8 @@ class _Job:
             if name in ("score", "task", "p_value", "accept"):
                 raise ToodError(f"keep: {name!r} is a column of the output itself; rename the input's")
         self.columns = Partition(self.conformal.cal.tasks).columns
-        self.range: Any = getattr(self.conformal.cal, "range_", None)  # none in files of version 0.1
+        # Checked here on all rows, so that `score` does not check a sample of them once more. None in files of 0.1.
+        self.range: Any = vars(self.conformal.cal).pop("range_", None)
         self.rng = np.random.default_rng(self.conformal.seed)
         tasks = len(Partition(self.conformal.cal.tasks))
         self.won, self.lost = np.zeros(tasks, dtype=np.int64), np.zeros(tasks, dtype=np.int64)
@@ -274,22 +275,24 @@ class _Job:
         low, high = (logits.min(), logits.max()) if logits.size else (0, 0)
         all_valid = bool(np.isfinite(low) and np.isfinite(high))
         valid = np.ones(len(logits), dtype=bool) if all_valid else self._valid(logits, start)
+        known = logits if all_valid else logits[valid]
         try:
+            if self._unusual(low, high) and len(known):
+                check_scale(known, self.range, rows=None)
+            scored = self._decide(known)
             if not all_valid:
-                scored = {name: _spread(values, valid) for name, values in self._decide(logits[valid]).items()}
-            else:
-                if self._unusual(low, high):
-                    check_scale(logits, self.range, rows=None)
-                scored = self._decide(logits)
+                scored = {name: _spread(values, valid) for name, values in scored.items()}
         except ToodError as error:
             where = f"rows {start} to {self.rows - 1}"
             raise ToodError(f"{self.file.path}, {where}: {error}") from error
         return {**block.columns, **scored, "valid": valid}
 
     def _unusual(self, low: float, high: float) -> bool:
-        """Whether the extremes of a block are those of probabilities, or far outside the range of calibration."""
+        """Whether the extremes of a block are those of probabilities, far outside the range of calibration, or NaN."""
         if self.range is None:
             return False
+        if not np.isfinite(low + high):
+            return True
         slack = (self.range[1] - self.range[0]) / 2
         return bool((low >= 0 and high <= 1) or low < self.range[0] - slack or high > self.range[1] + slack)
 
