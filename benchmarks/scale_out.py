@@ -82,9 +82,8 @@ def main() -> None:
         for way in ("one", "two", "killed"):
             assert all(path.read_bytes() == whole for path in (folder / way).glob("*.parquet"))
     print(f"{arguments.files} files of {arguments.rows:,} x {COLUMNS}; every output has the same bytes as without Ray")
-    print(
-        f"{os.cpu_count()} cores for all nodes together; load average before {before:.1f}, after {os.getloadavg()[0]:.1f}\n"
-    )
+    after = os.getloadavg()[0]
+    print(f"{os.cpu_count()} cores for all nodes together; load average before {before:.1f}, after {after:.1f}\n")
     print("| nodes | seconds | speed |\n| --- | ---: | ---: |")
     for title, seconds in (("1", one), ("2", two), ("2, one killed half way", killed)):
         print(f"| {title} | {seconds:.1f} | {one / seconds:.2f} |")
