@@ -94,7 +94,8 @@ def ensure_verdict(run: Run) -> dict[str, Any] | None:
     kept = read_verdict(run)
     if kept is not None or not run.steps():
         return kept
-    measured = [name for name in detectors_of(load_metrics(run.path)) if name in detectors.names()]
+    known = detectors.names()
+    measured = [name for name in detectors_of(load_metrics(run.path)) if name in known]
     found = audit(run, measured)
     if os.access(run.path, os.W_OK):
         with run.lock():

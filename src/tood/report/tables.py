@@ -264,7 +264,8 @@ def _learners(cells: Mapping[Key, Cell], stream: str) -> list[str]:
 
 def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:
     names = {key.detector for key in cells if key.stream == stream} - {"-"}
-    return sorted(names, key=lambda name: (place(name.split(" ")[0], detectors.names()), name))
+    order = detectors.names()
+    return sorted(names, key=lambda name: (place(name.split(" ")[0], order), name))
 
 
 def place(name: str, order: Sequence[str]) -> int:
