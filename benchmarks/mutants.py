@@ -40,7 +40,7 @@ MODULES = {  # what is mutated, and its tests
     "detectors": ("detectors", ["tests/detectors"]),
     "directory": ("runs/directory.py", ["tests/runs/test_directory.py"]),
 }
-PRELOADED = ("numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis", "pyarrow", "safetensors.numpy")
+PRELOADED = ("pytest", "numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis.extra.numpy", "pyarrow.parquet")
 SLOW = 3.0  # processor seconds: slower tests are left out
 OPERATORS: dict[type, type] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -210,8 +210,7 @@ def _forked(source: Path, work: Any, seconds: float) -> int:
 def _pytest(arguments: list[str], plugin: Any) -> int:
     import pytest
 
-    options = ["-q", "-p", "no:cacheprovider", "-p", "no:cov", "-p", "no:xdist", "-p", "no:randomly"]
-    return pytest.main([*options, *arguments], plugins=[plugin])
+    return pytest.main(["-q", "-p", "no:cacheprovider", "-p", "_hypothesis_pytestplugin", *arguments], plugins=[plugin])
 
 
 def baseline(tests: list[str], source: Path, data: Path) -> tuple[dict[str, float], dict[str, dict[int, list[str]]]]:
@@ -268,6 +267,7 @@ def main() -> None:
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:] = [path for path in sys.path if Path(path).resolve() != ROOT / "benchmarks"]  # it has a coverage.py
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # they take longer to import than most tests to run
     os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"))
     for name in PRELOADED:
         with contextlib.suppress(ImportError):

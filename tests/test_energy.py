@@ -7,7 +7,7 @@ from scipy.special import logsumexp
 
 from tood import Partition, ToodError, detectors, energy, task_energies
 from tood.detectors import Outputs
-from tood.energy import BLOCK, largest_with_lead, with_lead
+from tood.energy import BLOCK, exponentials, largest_with_lead, tensor_with_lead, with_lead
 
 partitions = st.lists(st.integers(0, 4), min_size=1, max_size=30).map(
     lambda owners: Partition.from_class_tasks(np.unique(owners, return_inverse=True)[1])
@@ -133,3 +133,23 @@ def test_lead_against_a_sort(margin):
     score, winner = largest_with_lead(values.T.copy(), margin, winners=True)
     np.testing.assert_array_equal(score, expected)
     np.testing.assert_array_equal(winner, values.argmax(axis=1))
+    score, winner = tensor_with_lead(torch.from_numpy(values), margin)
+    np.testing.assert_array_equal(score, expected)
+    assert (values[np.arange(300), winner] == ordered[:, -1]).all()
+    np.testing.assert_array_equal(tensor_with_lead(torch.from_numpy(values[:, :1]), margin)[0], values[:, 0])
+
+
+def test_a_list_of_tasks_is_a_partition():
+    logits = np.random.default_rng(6).normal(size=(5, 3))
+    np.testing.assert_array_equal(task_energies(logits, [[0, 2], [1]]), task_energies(logits, Partition([[0, 2], [1]])))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exponentials_neither_overflow_nor_vanish(dtype):
+    x = np.array([[0.0, 1.0], [5e3, 4.999e3], [-5e3, -5.001e3], [700.0, -700.0]], dtype=dtype)
+    values, total, shift = exponentials(x)
+    assert np.isfinite(values).all() and (total > 0).all()
+    np.testing.assert_allclose(np.log(total) + shift, logsumexp(x.astype(np.float64), axis=1), rtol=1e-6)
+    np.testing.assert_allclose(values.sum(axis=1), total, rtol=1e-6)
+    alone = exponentials(x[:1])
+    assert alone.shift == 0 and np.array_equal(alone.values[0], values[0])
