@@ -95,20 +95,20 @@ def avalanche(request, monkeypatch):
     if request.param == "real":
         if importlib.util.find_spec("avalanche") is None:
             pytest.skip("avalanche-lib is not installed")
-        request.getfixturevalue("pytorch_ood")  # torchvision, which Avalanche imports too, needs the same declarations
+        request.getfixturevalue("torchvision")  # which Avalanche imports
         train = _train_with_avalanche
     else:
         _pretend_avalanche(monkeypatch)
         train = _train_with_stand_in
     monkeypatch.delitem(sys.modules, "tood.integrations.avalanche", raising=False)
     module = importlib.import_module("tood.integrations.avalanche")
-    yield SimpleNamespace(OODMetrics=module.OODMetrics, train=train)
+    yield SimpleNamespace(OODMetrics=module.OODMetrics, train=train, real=request.param == "real")
     sys.modules.pop("tood.integrations.avalanche", None)
 
 
 def _train_with_avalanche(metric, model, train_sets, test_sets, evaluate=lambda step, sets: sets):
     """``(figures after each step, model)``; ``evaluate`` picks what is evaluated after a step."""
-    from avalanche.benchmarks import benchmark_from_datasets
+    from avalanche.benchmarks import benchmark_from_datasets, with_classes_timeline
     from avalanche.benchmarks.utils import as_classification_dataset
     from avalanche.training.plugins import EvaluationPlugin
     from avalanche.training.supervised import Naive
@@ -118,7 +118,7 @@ def _train_with_avalanche(metric, model, train_sets, test_sets, evaluate=lambda 
             dataset.targets = dataset.tensors[1].tolist()
         return [as_classification_dataset(dataset) for dataset in sets]
 
-    benchmark = benchmark_from_datasets(train=stream(train_sets), test=stream(test_sets))
+    benchmark = with_classes_timeline(benchmark_from_datasets(train=stream(train_sets), test=stream(test_sets)))
     evaluator = EvaluationPlugin(*([metric] if metric else []), loggers=[])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     strategy = Naive(

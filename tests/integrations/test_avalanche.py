@@ -54,6 +54,29 @@ def test_the_last_step_is_what_scikit_learn_says(world, sets, avalanche):
             )
 
 
+def test_a_head_that_grows_with_the_stream(world, sets, avalanche):
+    """Avalanche's own head widens in training and while later experiences are evaluated."""
+    if not avalanche.real:
+        pytest.skip("the stand-in has no growing head")
+    from avalanche.models import IncrementalClassifier
+
+    train, test, calibration, ood = sets
+    model = new_model(world)
+    model.fc = IncrementalClassifier(16, initial_out_features=2)
+    figures, model = avalanche.train(avalanche.OODMetrics(SEEN, ood, calibration), model, train, test)
+    with torch.no_grad():
+        known, near = model.eval()(world.known[0]), model(world.unknown[0][:100])
+    assert known.shape[1] == 6
+    for i, task in enumerate(SEEN):
+        mine = torch.isin(world.known[1], torch.tensor(task))
+        truth = np.r_[np.ones(int(mine.sum())), np.zeros(100)]
+        expected = roc_auc_score(truth, energy(torch.cat([known[mine], near])))
+        assert figures[-1][f"AUROC_energy/eval_phase/test_stream/near/Exp{i:03d}"] == pytest.approx(expected, abs=1e-4)
+    for step in (1, 2, 3):  # at every step the tasks seen have figures, of both scores
+        names = [name for name in figures[step] if name.startswith(("AUROC_energy", "AUROC_tood"))]
+        assert len(names) == 2 * len(ood) * step and np.isfinite([figures[step][name] for name in names]).all()
+
+
 def test_forgetting_and_averages_follow_from_the_logged_figures(world, sets, avalanche):
     train, test, calibration, ood = sets
     figures, _ = avalanche.train(avalanche.OODMetrics(SEEN, ood, calibration), new_model(world), train, test)
