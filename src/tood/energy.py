@@ -179,15 +179,22 @@ def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
     import torch
 
     order, in_order, groups = partition.layout
+    columns = torch.from_numpy(order).to(logits.device)
+    places = torch.from_numpy(np.argsort(np.concatenate([members for _, _, members in groups]))).to(logits.device)
+
+    def energies(block: torch.Tensor) -> torch.Tensor:
+        block = block if in_order else block.index_select(1, columns)
+        parts = [
+            block[:, start : start + size * len(members)].reshape(-1, len(members), size).logsumexp(2)
+            for start, size, members in groups
+        ]
+        return torch.cat(parts, dim=1).index_select(1, places)
+
     logits = _finite_tensor(logits)
-    if not in_order:
-        logits = logits.index_select(1, torch.from_numpy(order).to(logits.device))
-    parts = [
-        logits[:, start : start + size * len(members)].reshape(-1, len(members), size).logsumexp(2)
-        for start, size, members in groups
-    ]
-    places = torch.from_numpy(np.argsort(np.concatenate([members for _, _, members in groups])))
-    return torch.cat(parts, dim=1).index_select(1, places.to(logits.device))
+    if in_order or logits.device.type != "cpu":
+        return energies(logits)
+    step = max(64, BLOCK // logits.shape[1])  # reordered columns of a few rows stay in the cache
+    return torch.cat([energies(block) for block in torch.split(logits, step)])
 
 
 def with_lead(values: FloatArray, margin: float) -> FloatArray:

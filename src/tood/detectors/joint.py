@@ -96,8 +96,8 @@ def _evidence(auroc: float) -> float:
 
 class _Prepared(NamedTuple):
     partition: Partition
-    location: Float64Array  # [N], of each channel
-    scale: Float64Array  # [N]
+    location: FloatArray  # [N], of each channel
+    scale: FloatArray  # [N]
     means: Means | None  # none without features
 
 
