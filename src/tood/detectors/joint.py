@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.calibration import TOOD, Reference, Variant
+from tood.calibration import TOOD, Channels, Reference, Variant
 from tood.detectors.base import Grid
 from tood.detectors.calibrated import _Calibrated
 from tood.detectors.distance import Means
@@ -96,8 +96,7 @@ def _evidence(auroc: float) -> float:
 
 class _Prepared(NamedTuple):
     partition: Partition
-    location: FloatArray  # [N], of each channel
-    scale: FloatArray  # [N]
+    channels: Channels
     means: Means | None  # none without features
 
 
@@ -193,14 +192,13 @@ class TOODJoint(_Directions, _Calibrated):
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:  # _Prepared
         calibrator = _Calibrated._prepare(self, dtype)
-        location, scale, _, _ = calibrator.channels()
         means = Means.of(self.means_, self._classes().shrunk(self.shrinkage)[0]) if hasattr(self, "means_") else None
-        return _Prepared(calibrator.partition_, location, scale, means)
+        return _Prepared(calibrator.partition_, calibrator.channels(), means)
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        partition, location, scale, means = prepared
+        partition, channels, means = prepared
         energies = task_energies(rows.logits, partition).astype(np.float64)
-        logits = with_lead((energies - location) / scale, float(self.margin))
+        logits = with_lead((energies - channels.location) / channels.scale, float(self.margin))
         if means is None:
             return logits
         weights = Mixture(*self.mixture_)

@@ -113,12 +113,11 @@ def _numbers(scorer: Any) -> Portable:
     if isinstance(scorer, Typicality):
         nearest = Nearest.of(scorer, prepared.whitening, np.zeros(1, dtype=np.int64))
         return Portable({"features": dimensions}, nearest, columns=scorer.classes_)
-    calibrator: TOOD = prepared.calibrator
     if prepared.means is None:
-        energies = calibrator.channels()._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
-        return Portable({"logits": columns}, tasks=Tasks(calibrator.partition_, float(scorer.margin), energies))
+        energies = prepared.channels._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
+        return Portable({"logits": columns}, tasks=Tasks(prepared.partition, float(scorer.margin), energies))
     weights = Mixture(*scorer.mixture_)
-    energies = calibrator.channels()._replace(gain=weights.logits, offset=weights.offset)
+    energies = prepared.channels._replace(gain=weights.logits, offset=weights.offset)
     nearest = Nearest.of(scorer, prepared.means.whitening, np.zeros(1, dtype=np.int64))
-    tasks = Tasks(calibrator.partition_, float(scorer.margin), energies, weights.squared)
+    tasks = Tasks(prepared.partition, float(scorer.margin), energies, weights.squared)
     return Portable({"logits": columns, "features": dimensions}, nearest, tasks)
