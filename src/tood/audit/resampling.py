@@ -41,7 +41,7 @@ class Resampling:
         self.groups = groups
         self.resamples = resamples
         self._counts: dict[tuple[int, int, int], npt.NDArray[Any]] = {}
-        self._by_step: dict[str, list[Float64Array]] = {}  # [R] a step
+        self._by_step: dict[str, list[Float64Array]] = {}  # [R] per step
 
     def add(self, detector: str, test: FloatArray, tasks: IntArray, ood: Mapping[str, FloatArray]) -> None:
         """Take in the scores of one step."""

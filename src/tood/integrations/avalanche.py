@@ -172,7 +172,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def _seen(self, logits: Floats, labels: Ints) -> tuple[Floats, Ints]:
         """The samples of classes seen, of what :meth:`_columns` gave, with their labels as its columns."""
         if len(labels) != len(logits) or (len(labels) and not 0 <= labels.min() <= labels.max() < self.tasks.columns):
-            raise ToodError(f"labels: expected one a sample, each a class of tasks, found {np.unique(labels)}")
+            raise ToodError(f"labels: expected one per sample, each a class of tasks, found {np.unique(labels)}")
         place = np.full(self.tasks.columns, -1)
         seen = np.concatenate(self._tasks_seen())
         place[seen] = np.arange(len(seen))

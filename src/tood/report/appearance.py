@@ -9,7 +9,7 @@ from tood.runs.identity import split_method
 
 __all__ = ["COLOURS", "label", "remember_title", "spread"]
 
-# Okabe and Ito's palette. One meaning a colour, in every figure and on the page.
+# Okabe and Ito's palette. One meaning per colour, in every figure and on the page.
 COLOURS = {
     "id": "#0072B2",
     "near": "#E69F00",

@@ -98,7 +98,7 @@ class Measured:
         return (Step(self.run, index) for index in range(self.steps))
 
     def point(self) -> dict[str, Any]:
-        """What the run is in figures with a point a learner, in percent (drift in [0, 1], NaN without features)."""
+        """What the run is in figures with one point per learner, in percent (drift in [0, 1], NaN without features)."""
         energy = self.trajectory("energy").balanced()
         gain = self.trajectory(self.tood).balanced().average() - energy.average() if self.tood else np.nan
         last = self.accuracy[-1]

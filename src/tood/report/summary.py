@@ -1,4 +1,4 @@
-"""The figures that tables show: each run boiled down, then mean and deviation over seeds.
+"""The figures that tables show: each run reduced to a few numbers, then mean and deviation over seeds.
 
 Everything is in percent. "Avg" figures are (mean over near sets + mean over far sets) / 2 of the average along the
 stream (Eq. avg_auroc); with sets of one group only, that group's.

@@ -269,7 +269,7 @@ def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:
 
 
 def place(name: str, order: Sequence[str]) -> int:
-    """Where a name stands in ``order``; after all others where it does not."""
+    """Where a name stands in ``order``; after all others if it is not among them."""
     return order.index(name) if name in order else len(order)
 
 

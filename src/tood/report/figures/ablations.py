@@ -31,7 +31,7 @@ def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figur
     Parameters
     ----------
     table:
-        A row a measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc`` and
+        One row per measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc`` and
         ``d_avg`` in percent. Seeds become a line with a band of one deviation.
     default:
         The size in use, marked by a dashed line.
@@ -63,7 +63,7 @@ def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
     Parameters
     ----------
     table:
-        A row a measurement: ``learner``, ``margin``, ``seed``, and ``avg_auroc`` and ``d_avg`` in percent.
+        One row per measurement: ``learner``, ``margin``, ``seed``, and ``avg_auroc`` and ``d_avg`` in percent.
     default:
         The margin in use, marked by a dotted line.
     note:
@@ -104,7 +104,7 @@ def mechanism(table: Rows, note: str = "") -> Figure:
         axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
         own = [row for row in rows if row["mechanism"] == name]
         for row in own if len(own) > 1 else ():
-            look = looks.get(row.get("learner"), {"color": "#000000", "marker": "o"})
+            look = looks.get(str(row.get("learner")), {"color": "#000000", "marker": "o"})
             shape = {"marker": look["marker"], "color": look["color"], "edgecolors": "white", "linewidths": 0.4}
             axes.scatter(float(row["gain"]), place, s=22, zorder=3, **shape)
         text = f"{mean:+.1f}".replace("-", "−")

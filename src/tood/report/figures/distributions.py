@@ -36,7 +36,7 @@ def whiskers(
     names: tuple[str, str] = ("energy", "tood_robust_anchor"),
     note: str = "",
 ) -> Figure:
-    """Boxes of one task's ID scores and of OOD scores at each step, a column a learner (paper, Fig. whisker).
+    """Boxes of one task's ID scores and of OOD scores at each step, one column per learner (paper, Fig. whisker).
 
     Boxes are quartiles, whiskers the 5th and 95th percentile; steps where the ID median lies below the near- or the
     far-OOD median are shaded. Long streams show steps spread evenly.

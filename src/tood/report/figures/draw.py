@@ -169,7 +169,7 @@ def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
         step = Step(one.run, index)
         embeddings[index] = embed(step.test.features, step.test_tasks(), step.ood[name].features)
     last = embeddings[one.steps - 1]
-    chosen = f"at most {len(last.tasks)} ID and {len(last.points) - len(last.tasks)} OOD samples a panel"
+    chosen = f"at most {len(last.tasks)} ID and {len(last.points) - len(last.tasks)} OOD samples per panel"
     yield "tsne", tsne(embeddings, one.run.ood[name], f"{of}; OOD: {name}; t-SNE of features, {chosen}.")
     found = [nearest(step, one.run.partition.first(one.steps)[0].columns, one.steps) for step in one.steps_of()]
     near = [step for step in found if step is not None]

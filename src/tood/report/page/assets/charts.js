@@ -181,7 +181,7 @@ function scores() {
       width: room, height: Math.min(320, 190 + room / 6), marginLeft: 44, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
       ariaLabel: `Scores at step ${steps[place]} and the threshold`,
       x: { label: "score (higher: more ID) →", labelOffset: 38, ticks: room < 500 ? 6 : 10, domain: d3.extent([own[0], own.at(-1), threshold]) },
-      y: { label: "share of samples a bin (%)", grid: true, domain: [0, 1.12 * d3.max(bars.flat(), (bar) => bar.share)] },
+      y: { label: "share of samples per bin (%)", grid: true, domain: [0, 1.12 * d3.max(bars.flat(), (bar) => bar.share)] },
       color: { domain: shown.map(([group]) => group), range: shown.map(([group]) => data.colours[group]),
         tickFormat: (group) => ({ id: task === "all" ? "ID, all tasks" : `ID, task ${task}`, near: "near-OOD", far: "far-OOD" })[group],
         legend: true },

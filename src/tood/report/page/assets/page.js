@@ -82,7 +82,8 @@ function mainTable() {
   const accuracies = Object.fromEntries(data.accuracy.filter((row) => row.stream === stream)
     .map((row) => [row.learner, row.values.avg_cil_acc]));
   if (everyone()) {
-    const merged = d3.group(rows, (row) => row.detector);
+    const shown = (name) => !name.endsWith("(raw logits)") || name.startsWith("energy"); // the rest: choose the learner
+    const merged = d3.group(rows.filter((row) => shown(row.detector)), (row) => row.detector);
     rows = [...merged].map(([detector, own]) => ({ detector, by: Object.fromEntries(own.map((row) => [row.learner, row.values])) }));
   }
   const fallback = everyone() ? all[1]?.key : "avg_auroc";
