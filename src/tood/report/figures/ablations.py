@@ -31,8 +31,8 @@ def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figur
     Parameters
     ----------
     table:
-        One row per measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc`` and
-        ``d_avg`` in percent. Seeds become a line with a band of one deviation.
+        One row per measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc``
+        and ``d_avg`` in percent. Seeds become a line with a band of one deviation.
     default:
         The size in use, marked by a dashed line.
     note:
