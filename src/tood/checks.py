@@ -23,12 +23,12 @@ __all__ = [
 
 SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too few to cost time
 FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
-OUTSIDE = 0.01  # share of rows outside the calibrated range from which on there is a warning
+OUTSIDE = 0.01  # a larger share of rows outside the calibrated range is a warning
 REMEDY = "pass the network's outputs before softmax"
 
 
 def looks_like_probabilities(logits: Any) -> bool:
-    """Whether every row of ``[n, C]`` lies in [0, 1] and sums to 1, one-hot rows alone excepted.
+    """Whether every row of ``[n, C]`` lies in [0, 1] and sums to 1; False if all rows are one-hot.
 
     >>> looks_like_probabilities([[0.2, 0.8], [0.5, 0.5]]), looks_like_probabilities([[2.0, -1.0]])
     (True, False)
@@ -54,8 +54,8 @@ def looks_like_log_probabilities(logits: Any) -> bool:
 def near_chance(logits: Any, labels: IntArray, partition: Partition) -> bool:
     """Whether labels fit the logits no better than chance, over all columns and within each label's own task.
 
-    Accuracy within the task counts because a learner that favours its latest task may be wrong on every older sample
-    and yet have correct labels. At least 20 labels are needed; fewer give False.
+    Accuracy within the task is checked too: a learner that favours its latest task may be wrong on every older sample
+    although the labels are correct. With fewer than 20 labels the result is False.
 
     >>> near_chance(np.eye(4)[[0, 1, 2, 3] * 5], np.array([1, 2, 3, 0] * 5), Partition([[0, 1], [2, 3]]))
     True
@@ -125,9 +125,9 @@ def check_scale(logits: Any, seen: Float64Array, rows: int | None = SAMPLE, stac
     seen:
         ``[2]``, as :func:`logit_range` gives it for the calibration logits.
     rows:
-        How many of the first rows to look at; ``None``: all.
+        Number of rows to look at, from the first; None looks at all.
     stacklevel:
-        Of the warning, as :func:`warnings.warn` takes it.
+        Stack level of the warning, as in :func:`warnings.warn`.
     """
     values = floats(logits[:rows], "logits", ndim=2)
     if (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(values):

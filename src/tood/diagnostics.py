@@ -25,7 +25,7 @@ class DeadChannelWarning(UserWarning):
 
 
 class ChannelDiagnostics(NamedTuple):
-    """What the calibration set says about the channel of one task."""
+    """Diagnostics of the channel of one task, from the calibration set."""
 
     task: int
     samples: int  # calibration samples of the task
@@ -40,8 +40,8 @@ class ChannelDiagnostics(NamedTuple):
 def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnostics]:
     """Diagnostics of each channel from ``TOOD.statistics_``.
 
-    Statistics that were merged rather than fitted hold no ``rest_auroc``; between two normal distributions it is
-    ``Φ((m - m') / √(v + v'))``, which takes its place. Without statistics of the rest nothing is known: NaN.
+    Merged statistics have no ``rest_auroc``. It is then computed as that between two normal distributions,
+    ``Φ((m - m') / √(v + v'))``. Without statistics of the rest the AUROC is NaN.
     """
     count, mean = statistics["count"], statistics["mean"]
     unknown = np.full(len(mean), np.nan)

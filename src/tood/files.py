@@ -46,7 +46,7 @@ FORMAT = 2  # of every safetensors file written here; since 2 a file holds a dig
 LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array may not be packed more tightly than TIGHTEST
 TIGHTEST = 100
 ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
-# What NumPy, zipfile and Pillow raise on a damaged file.
+# Exceptions that NumPy, zipfile and Pillow raise on a damaged file.
 DAMAGE = (
     ArithmeticError,
     AttributeError,
@@ -226,7 +226,7 @@ def write_tensors(
 
 
 def _digest(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]) -> str:
-    """The SHA-256 of names, types, shapes and values of arrays, and of what describes them."""
+    """The SHA-256 of the names, types, shapes and values of arrays and of their description."""
     digest = hashlib.sha256(json.dumps(dict(described), sort_keys=True).encode())
     for name in sorted(arrays):
         array = arrays[name]
@@ -236,7 +236,7 @@ def _digest(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """The kind that :func:`write_tensors` stored in a file; None if it wrote another file or it cannot be read."""
+    """The kind of a file that :func:`write_tensors` wrote; None for any other file and for one that cannot be read."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -295,7 +295,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
     Parameters
     ----------
     path:
-        The file. A size that its header declares but its bytes cannot hold is an error, before memory is taken.
+        The file. If its header declares more data than its bytes can hold, that is an error before any allocation.
     wanted:
         Read these arrays only, if they are there; all if None.
     """
@@ -330,13 +330,13 @@ def npz_names(path: Path) -> list[str]:
 
 
 def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
-    """The members of an archive by array name. One that damage renamed or took out of the directory is noticed."""
+    """The members of an archive by array name; raises if damage renamed one or removed it from the directory."""
     infos = archive.infolist()
     for info in infos:
         archive.open(info).close()  # raises unless the member has this name too
     file.seek(-ZIP_END - len(archive.comment), os.SEEK_END)
     count = int.from_bytes(file.read(ZIP_END)[10:12], "little")
-    if count not in (len(infos), 0xFFFF):  # the latter if there are more than 16 bits can count
+    if count not in (len(infos), 0xFFFF):  # 0xFFFF: too many for 16 bits
         raise zipfile.BadZipFile(f"the directory lists {len(infos)} of {count} members")
     return {info.filename.removesuffix(".npy"): info for info in infos}
 

@@ -36,7 +36,7 @@ class Registry(Generic[Item]):
     Parameters
     ----------
     kind:
-        What an item is called in messages: ``"detector"``.
+        The word for an item in messages: ``"detector"``.
     group:
         The entry-point group of installed packages: ``"tood.detectors"``.
     base:
@@ -77,7 +77,7 @@ class Registry(Generic[Item]):
         return self._add(item.name if self.base else getattr(item, "__name__", ""), item)
 
     def names(self) -> list[str]:
-        """Every name: built in, registered, then entry points, which are not imported for it."""
+        """Every name: built in, registered, then entry points; imports nothing."""
         installed = sorted({point.name for point in self._entry_points()})
         return [*self._items, *(name for name in installed if name not in self._items)]
 
@@ -106,7 +106,7 @@ class Registry(Generic[Item]):
         raise error
 
     def items(self) -> Iterable[tuple[str, Item]]:
-        """Name and item of what is built in or registered; imports nothing."""
+        """Name and item of everything built in or registered; imports nothing."""
         return list(self._items.items())
 
     def _add(self, name: str, item: Registered) -> Registered:
@@ -133,7 +133,7 @@ class Registry(Generic[Item]):
             raise ToodError(f'{self.kind} {source}: expected a class attribute name = "...", found none')
 
     def _import(self, path: str) -> Item:
-        """The item that ``package.module:Attribute`` means; a class is registered under its own name."""
+        """The item at ``package.module:Attribute``; a class is registered under its own name."""
         module_name, _, attribute = path.partition(":")
         if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
             raise ToodError(f"{self.kind} {path!r}: expected 'package.module:Attribute'")
@@ -147,7 +147,7 @@ class Registry(Generic[Item]):
 
     def _module(self, path: str, module_name: str) -> Any:
         if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())  # a console script has its own folder there instead; last: nothing is shadowed
+            sys.path.append(os.getcwd())  # a console script lacks it; last, so that it shadows nothing
         try:
             return importlib.import_module(module_name)
         except ModuleNotFoundError as error:

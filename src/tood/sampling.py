@@ -25,10 +25,10 @@ def draw_by_class(
     labels:
         The class of each of those rows, ``[n]``.
     per_class:
-        Rows per class; a class with fewer gives all it has.
+        Rows per class; all rows of a class that has fewer.
     random:
-        A generator, used for one class after the other; or seeds, so that the draw of a class depends on them, the
-        class and its rows alone.
+        A generator, used for one class after the other; or seeds: the draw of a class then depends only on the seeds,
+        the class and its rows.
 
     Returns
     -------
@@ -66,9 +66,9 @@ def balanced_subset(labels: IntArray, size: int, seed: int) -> IntArray:
     labels:
         The class of each sample, ``[n]``.
     size:
-        How many samples, 1 to n.
+        Number of samples, 1 to n.
     seed:
-        Seed of the draw; of the same seed, a smaller subset is part of a larger one.
+        Seed of the draw; with the same seed, a smaller subset is part of a larger one.
     """
     if not 1 <= size <= len(labels):
         raise ToodError(f"size: expected 1 to {len(labels)} calibration samples, found {size}")
@@ -92,7 +92,7 @@ def herding(features: Any, count: int) -> IntArray:
     features:
         Features of one class, ``[n, D]``, scaled or not.
     count:
-        How many to pick; all if it exceeds n.
+        Number of samples to pick; all if it exceeds n.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Statistics of calibration samples per channel: what TOOD keeps of them."""
+"""Statistics of the calibration samples per channel: all that TOOD keeps of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REST = ("rest_mean", "rest_std", "rest_auroc")  # of all other samples in that c
 
 
 def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
-    """The task of each label, once every label is a column and every task has a sample."""
+    """The task of each label; raises if a label is not a column or a task has no sample."""
     if rows == 0:
         raise ToodError("logits: expected at least one calibration sample per task, found none")
     tasks = partition.column_tasks[label_columns(labels, partition.columns, rows)]
@@ -49,7 +49,7 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> Float64A
 def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = True) -> Statistics:
     """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``.
 
-    With one task there are no others: its own samples stand in. The AUROC, which only diagnostics read, is optional.
+    With one task there are no other samples, so its own are used. The AUROC is optional: only diagnostics read it.
     """
     own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, energies.shape[1])
     if energies.shape[1] == 1:

@@ -32,7 +32,7 @@ def test_search_finds_the_best_of_the_grid():
     assert found.auroc == max(expected.values())
     assert expected[found.detector.k, found.detector.size] == found.auroc
     assert auroc(found.detector.score(inside), found.detector.score(outside)) == found.auroc
-    assert start.get_params() == {"k": 50, "size": 100, "seed": 0}
+    assert start.get_params() == {"k": 50, "size": 100, "seed": 0, "probe": 1.0}
 
 
 def test_search_uses_the_declared_grid_and_refuses_unknown_names():

@@ -3,7 +3,7 @@
 >>> names()[:3]
 ['msp', 'maxlogit', 'energy']
 >>> create("knn", k=10)
-KNN(k=10, size=None, seed=0)
+KNN(k=10, size=None, seed=0, probe=1.0)
 """
 
 from __future__ import annotations

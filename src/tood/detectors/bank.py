@@ -22,8 +22,8 @@ PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
 class Sample:
     """Seeded, class-balanced sample of rows that does not depend on their order or chunks.
 
-    The contract of ``fit`` needs that (:func:`tood.testing.check_detector`), so a row's rank in the draw is a hash of
-    its own content: a random linear function of its bits. Of each class, the rows with the lowest hashes stay.
+    ``fit`` must not depend on order or chunks (:func:`tood.testing.check_detector`), so a row's rank in the draw is a
+    hash of its own content: a random linear function of its bits. In each class, the rows with the lowest hashes stay.
     """
 
     def __init__(self, quotas: IntArray, seed: int) -> None:
@@ -34,7 +34,7 @@ class Sample:
         self._rows: npt.NDArray[Any] | None = None
 
     def add(self, content: npt.NDArray[Any], classes: IntArray, rows: npt.NDArray[Any]) -> None:
-        """Offer rows: their content ``[n, ...]``, class ``[n]`` and what to keep of them ``[n, ...]``."""
+        """Offer rows: the content that is hashed ``[n, ...]``, class ``[n]``, and the part to keep ``[n, ...]``."""
         lots = np.concatenate([self._lots, _draw_lots(content, self.seed)])
         classes = np.concatenate([self._classes, classes])
         order = np.lexsort((lots, classes))
@@ -49,7 +49,7 @@ class Sample:
 
     @property
     def rows(self) -> npt.NDArray[Any]:
-        """What was kept, ordered by class and lot."""
+        """The rows that were kept, ordered by class and hash."""
         assert self._rows is not None
         return self._rows
 
@@ -127,7 +127,6 @@ class Bank(Detector):
     seed: int
     bank_: FloatArray  # [N, D]
     bank_classes: IntArray  # [N], known until fit returns
-    class_counts: IntArray  # [C], of all fit samples
 
     def _check(self) -> None:
         self._number("seed", 0, 1 << 63, whole=True)
@@ -135,7 +134,7 @@ class Bank(Detector):
             self._number("size", 1, 1 << 31, whole=True)
 
     def _entries(self, rows: Rows) -> FloatArray:
-        """What the bank keeps of some rows."""
+        """The part of some rows that the bank keeps."""
         return unit(rows.features)
 
     def _kept(self, rows: Rows) -> Any:
@@ -143,14 +142,14 @@ class Bank(Detector):
         return slice(None)
 
     def _size(self, total: int) -> int | None:
-        """How many of ``total`` fit samples the bank keeps; none means all."""
+        """Number of fit samples, of ``total``, that the bank keeps; None means all."""
         return self.size
 
     def _fit(self, data: FitData) -> None:
         counts = np.zeros((), dtype=np.int64)
         for rows in data:
             counts = counts + np.bincount(rows.classes[self._kept(rows)], minlength=data.columns)
-        self.class_counts, size = counts, self._size(int(counts.sum()))
+        size = self._size(int(counts.sum()))
         if size is None or size >= counts.sum():
             blocks = [(self._entries(rows)[self._kept(rows)], rows.classes[self._kept(rows)]) for rows in data]
             self.bank_, self.bank_classes = (np.concatenate(part) for part in zip(*blocks, strict=True))
@@ -168,8 +167,8 @@ class _Neighbours(Bank):
     block = 1 << 21
     k: int
     probe: float
-    fewest_: int = 1 << 62  # samples of the smallest class among the fit samples
-    ends_: IntArray  # [L], of the lists, where the bank is in lists
+    fewest_: int = 1 << 62  # samples of the smallest class in the bank
+    ends_: IntArray  # [L], ends of the lists, if probe < 1
 
     def _check(self) -> None:
         super()._check()
@@ -178,7 +177,8 @@ class _Neighbours(Bank):
 
     def _fit(self, data: FitData) -> None:
         super()._fit(data)
-        self.fewest_ = int(self.class_counts[self.class_counts > 0].min())
+        counts = np.bincount(self.bank_classes)
+        self.fewest_ = int(counts[counts > 0].min())
         if self.probe < 1:
             bank = self.bank_[np.argsort(_draw_lots(self.bank_, self.seed), kind="stable")]
             order, self.ends_ = group(bank)
@@ -202,22 +202,22 @@ class KNN(_Neighbours):
     """Minus the squared distance to the k-th nearest fit feature, all of unit length.
 
     ``‖a - b‖² = 2 - 2 a·b``: the k-th largest cosine. An all-zero feature has no direction; its cosine with anything
-    counts as 0. If a class has fewer than k fit samples, the k-th neighbour of its samples lies in another class, which
-    makes the class look out-of-distribution: a warning says so.
+    counts as 0. If a class has fewer than k samples in the bank, the k-th neighbour of its samples is in another class.
+    The class then looks out-of-distribution, and a warning says so.
 
     Parameters
     ----------
     k:
-        Which neighbour; if the bank is smaller, its farthest sample is taken, with a warning.
+        Which neighbour; if the bank is smaller, its farthest sample is used, with a warning.
     size:
         Keep at most this many fit features, a seeded sample balanced over classes (labels if given, else
-        predictions); none keeps all.
+        predictions); None keeps all.
     seed:
-        Of that sample.
+        Seed of that sample.
     probe:
         Share of the bank that each sample is compared with. 1 is exact. Below 1 the bank is grouped into lists of
-        similar features and the most promising lists are searched: faster in a large bank, but a neighbour can be
-        missed.
+        similar features and only the most promising lists are searched: faster in a large bank, but a neighbour can
+        be missed.
     """
 
     name = "knn"
@@ -250,17 +250,17 @@ class KNN(_Neighbours):
 class NNGuide(_Neighbours):
     """Energy times the mean similarity to the most similar fit features, each weighted by its own energy.
 
-    The bank is a seeded sample balanced over classes. (OpenOOD takes the first batches of the loader; in the TOOD
-    authors' runs the loader is not shuffled and starts with task 0, so their bank holds the first task only.)
+    The bank is a seeded sample balanced over classes. OpenOOD uses the first batches of the loader instead. In the TOOD
+    authors' runs that loader is not shuffled and starts with task 0, so their bank holds the first task only.
 
     Parameters
     ----------
     k:
-        How many similarities are averaged; if the bank is smaller, all of them, with a warning.
+        Number of similarities that are averaged; if the bank is smaller, all are used, with a warning.
     alpha:
-        The share of the fit set that makes the bank, which has at least ``k`` samples if there are as many.
+        Share of the fit set that is kept in the bank; at least ``k`` samples are kept if there are so many.
     seed:
-        Of that sample.
+        Seed of that sample.
     probe:
         Share of the bank that each sample is compared with, as for :class:`KNN`.
     """

@@ -55,9 +55,9 @@ class Detector:
     title: ClassVar[str] = ""
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
-    #: Parts of outputs that are used if present; ``score`` then needs what ``fit`` had.
+    #: Parts of outputs that are used if present; ``score`` then needs the same parts as ``fit``.
     optional: ClassVar[frozenset[str]] = frozenset()
-    #: What ``fit`` reads, if that is less than ``needs``.
+    #: The parts that ``fit`` reads, if fewer than ``needs``.
     fit_needs: ClassVar[frozenset[str] | None] = None
     #: The set that ``fit`` expects: the fit set, the calibration set, or none.
     fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
@@ -69,7 +69,7 @@ class Detector:
     grid: ClassVar[Grid] = {}
     #: Hyper-parameters that ``fit`` reads: a change needs a new ``fit``. All others act at once.
     refit: ClassVar[frozenset[str]] = frozenset()
-    #: Elements per block that ``_score`` gets: temporaries of 1 MiB in float32 stay in the second-level cache.
+    #: Elements per block passed to ``_score``: temporaries of 1 MiB in float32 stay in the second-level cache.
     block: ClassVar[int] = 1 << 18
     #: How often ``_fit`` iterates over the data.
     passes: ClassVar[int] = 1
@@ -93,22 +93,22 @@ class Detector:
             p.name: Parameter(p.default, tuple(cls.grid.get(p.name, ()))) for p in signature if p.name != "self"
         }
 
-    # What a subclass implements.
+    # Methods that a subclass implements.
 
     def _fit(self, data: FitData) -> None:
         """Learn from the fit data; set attributes that end in ``_``, arrays or numbers."""
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:
-        """Compute what scoring uses from the fitted state and the hyper-parameters; kept until either changes."""
+        """Precompute values for scoring from the fitted state and the hyper-parameters; kept until either changes."""
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         """Return the score of each row, ``[n]``; ``prepared`` is what :meth:`_prepare` returned."""
         raise NotImplementedError
 
     def _check(self) -> None:
-        """Raise a ToodError for a hyper-parameter that makes no sense."""
+        """Raise a ToodError for an invalid hyper-parameter."""
 
-    # What users call.
+    # Methods that users call.
 
     def fit(
         self: Self,
@@ -122,8 +122,8 @@ class Detector:
         Parameters
         ----------
         outputs:
-            One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Order and chunks make no
-            difference beyond the last digits of float64.
+            One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Their order and how they
+            are split change the result only by rounding in float64.
         partition:
             The logit columns of each task; the TOOD detectors need it.
         head:
@@ -190,7 +190,7 @@ class Detector:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: Any = None) -> Detector:
-        """Read what :meth:`save` wrote: a registered detector, or one of this class.
+        """Read a detector that :meth:`save` wrote: a registered one, or one of this class.
 
         Parameters
         ----------

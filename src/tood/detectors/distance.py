@@ -18,9 +18,7 @@ from tood.detectors.statistics import Moments
 from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
-
-
-ROUNDING = 1e-5  # of a length in float32: less is none
+ROUNDING = 1e-5  # a shorter residual, as a share of the features' size, is rounding in float32
 
 
 class Means(NamedTuple):
@@ -33,13 +31,13 @@ class Means(NamedTuple):
 
     @classmethod
     def of(cls, means: Float64Array, whitening: Float64Array | None = None) -> Means:
-        """From means ``[K, D]`` and, where distances are not Euclidean, the whitening matrix."""
+        """From means ``[K, D]`` and the whitening matrix; None for Euclidean distances."""
         centre = means.mean(axis=0)
         points = means - centre if whitening is None else (means - centre) @ whitening
         return cls(centre, whitening, np.ascontiguousarray(2 * points.T), np.einsum("kd,kd->k", points, points))
 
     def squared(self, features: FloatArray) -> tuple[Float64Array, Float64Array]:
-        """``[n]`` and ``[n, K]``: what to add up for squared distances, ‖y‖² and ‖m‖² - 2 y·m."""
+        """The two terms of squared distances: ``‖y‖²``, ``[n]``, and ``‖m‖² - 2 y·m``, ``[n, K]``."""
         y = features - self.centre
         if self.whitening is not None:
             y = y @ self.whitening
@@ -49,9 +47,10 @@ class Means(NamedTuple):
 
 
 def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
-    """``A`` with ``A Aᵀ`` the pseudo-inverse: eigenvalues below D·eps of the largest count as zero, as in SciPy.
+    """``A`` such that ``A Aᵀ`` is the pseudo-inverse of a covariance.
 
-    So do those below that part of ``scale``, the size of what the covariance was computed from by subtraction.
+    Eigenvalues below D·eps times the largest count as zero, as in SciPy; also those below D·eps times ``scale``, the
+    size of the numbers whose difference the covariance is.
     """
     values, vectors = np.linalg.eigh(covariance)
     kept = values > max(values[-1], scale, 0) * len(values) * np.finfo(np.float64).eps
@@ -133,8 +132,8 @@ class ViM(Detector):
     Parameters
     ----------
     dim:
-        Size of the principal subspace. Where it is not below the number of dimensions D, there is no residual left:
-        D // 2 is used instead, with a warning.
+        Size of the principal subspace. If it is not below the number of dimensions D, no residual is left: D // 2 is
+        used instead, with a warning.
     """
 
     name = "vim"
@@ -162,7 +161,7 @@ class ViM(Detector):
         if dim >= dimensions:
             dim = dimensions // 2
             self._warn(f"dim {self.dim} leaves no residual in {dimensions} dimensions; {dim} is used")
-        # Weights are known to float32 at best: what is smaller than that counts as zero, or u would be any size.
+        # Weights have float32 precision: smaller singular values count as zero, or u could have any size.
         self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
         moment = moments.second_moment(about=self.origin_)
         vectors = np.linalg.eigh(moment)[1]  # eigenvalues ascend
@@ -184,5 +183,5 @@ class ViM(Detector):
 
 
 def residual_norms(features: FloatArray, origin: FloatArray, residual: FloatArray) -> FloatArray:
-    """``[n]``: how long features, seen from an origin, are along the columns of ``residual``."""
+    """``[n]``: length of the part of ``features - origin`` along the columns of ``residual``."""
     return norms((features - origin) @ residual)

@@ -11,11 +11,11 @@ from tood.detectors.base import Detector
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 
-SMALLEST = 1e-3  # share of a class's largest bound below which a bound does not divide
+SMALLEST = 1e-3  # least divisor, as a share of the class's largest bound
 
 
 class Bounds(NamedTuple):
-    """Bounds per class, and what a deviation from them is divided by; each ``[P, C, D]``."""
+    """Bounds per class, and the divisors of deviations below and above them; each ``[P, C, D]``."""
 
     lowest: FloatArray
     highest: FloatArray

@@ -17,7 +17,7 @@ from tood.detectors.statistics import Moments
 
 
 class Gradients(NamedTuple):
-    """What scoring reads."""
+    """Prototypes and the bank, ready to score."""
 
     prototypes: Means  # of the classes, and last the unknown
     unknown: Float64Array  # [D]
@@ -32,17 +32,18 @@ class GROOD(Bank):
     Prototypes are the class means ``p_c`` and one of the unknown, ``p_0``. With the logits ``-‖z - p_k‖``, the gradient
     of the cross-entropy with respect to ``p_0`` is ``π_0 (z - p_0) / ‖z - p_0‖``, where ``π_0`` is the softmax
     probability of the unknown; no backward pass is needed. Gradients of the correctly classified fit samples make the
-    bank (of all fit samples if none is correct). All-zero features say nothing about a class and do not enter it.
+    bank (of all fit samples if none is correct). All-zero features say nothing about a class and are left out of it.
 
-    ``p_0`` is the mean over the fit samples of ``(z + p_second) / 2`` with the class of the second largest logit. The
-    authors mix maps of an early layer in this way; outputs hold the penultimate features, so the mixture is made there.
+    ``p_0`` is the mean over the fit samples of ``(z + p_second) / 2``, with the class of the second largest logit. The
+    authors mix the maps of an early layer in this way, or use noise images or OOD validation samples instead. Outputs
+    hold the penultimate features, so the mixture is made there.
 
     Parameters
     ----------
     size:
-        Keep at most this many gradients, a seeded sample balanced over classes; none keeps all.
+        Keep at most this many gradients, a seeded sample balanced over classes; None keeps all.
     seed:
-        Of that sample.
+        Seed of that sample.
     """
 
     name = "grood"

@@ -20,9 +20,8 @@ LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
 class FDBD(Detector):
     """Summed distances to all decision boundaries, relative to the distance from the mean feature.
 
-    ``Σ_c |l_c - l_ŷ| / ‖w_c - w_ŷ‖ ÷ ‖z - μ‖``. Classes with equal weights have no boundary and are left out. Where
-    the divisor is zero there is no direction to judge by, and the score is 0, the lowest (OpenOOD gives infinity,
-    "most in-distribution", to an all-zero feature).
+    ``Σ_c |l_c - l_ŷ| / ‖w_c - w_ŷ‖ ÷ ‖z - μ‖``. Classes with equal weights have no boundary and are left out. If the
+    divisor is zero the score is 0, the lowest. (OpenOOD gives an all-zero feature infinity, "most in-distribution".)
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ class FDBD(Detector):
         gram = weight @ weight.T
         sizes = np.add.outer(gram.diagonal(), gram.diagonal())
         squared = sizes - 2 * gram
-        apart = squared > 1e-13 * sizes  # what rounding leaves of equal weights lies below
+        apart = squared > 1e-13 * sizes  # equal weights differ by less, through rounding
         inverse = np.where(apart, 1 / np.sqrt(np.where(apart, squared, 1)), 0)
         origin = self.mean_ if self.normalizer == "distance" else np.zeros_like(self.mean_)
         return inverse.astype(dtype), origin.astype(dtype)
@@ -68,7 +67,7 @@ class FDBD(Detector):
 
 @register
 class NCI(Detector):
-    """How well a feature points along its predicted class's weight, plus a share of its L1 norm.
+    """Projection of a feature's direction on the weight of its predicted class, plus a share of its L1 norm.
 
     ``w_ŷ·(z - μ) / ‖z - μ‖ + α ‖z‖₁``; the first term is 0 for a feature that equals the mean.
 

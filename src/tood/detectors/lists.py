@@ -1,4 +1,4 @@
-"""Approximate nearest neighbours: rows in lists of similar ones, of which a query searches the most promising."""
+"""Approximate nearest neighbours: an inverted file index. Rows are in lists; a query searches the most promising."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tood.arrays import FloatArray, IntArray
 ROWS = 128  # of a list, on average; at most half as many again
 TRAINING = 40  # rows per list that place the centres
 ROUNDS = 5  # of k-means
-REACH = 0.2  # of a list's radius: about three deviations of a query's products with it, measured on image features
+REACH = 0.2  # share of a list's radius: about three deviations of its products with a query, on image features
 PRODUCTS = 1 << 22  # products held at once: 16 MiB of float32, which the allocator reuses
 
 
 def group(rows: FloatArray) -> tuple[IntArray, IntArray]:
-    """Group rows ``[N, D]`` by k-means, in the order they have: their new order ``[N]`` and the lists' ends ``[L]``."""
+    """Group rows ``[N, D]``, which are in random order, by k-means: new order ``[N]`` and the lists' ends ``[L]``."""
     count = max(1, len(rows) // ROWS)
     centres = rows[:count].copy()
     training = rows[: TRAINING * count]
@@ -93,9 +93,8 @@ class Lists(NamedTuple):
         promise = queries @ self.centres.T + self.reach
         last = len(self.starts) - probes
         chosen = np.argpartition(promise, min(last, len(self.starts) - 1), axis=1)[:, last:]
-        chosen = chosen.ravel().astype(
-            np.uint16 if len(self.starts) < 1 << 16 else np.int64
-        )  # 16 bits are sorted in one pass
+        small = np.uint16 if len(self.starts) < 1 << 16 else np.int64  # 16 bits are sorted in one pass
+        chosen = chosen.ravel().astype(small)
         order = np.argsort(chosen, kind="stable")  # queries that search the same list share one product of matrices
         ends = np.cumsum(np.bincount(chosen, minlength=len(self.starts)))
         products = np.empty((len(order), int(self.sizes.max())), dtype=queries.dtype)

@@ -1,4 +1,4 @@
-"""Detectors that read logits alone."""
+"""Detectors that read only logits."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class KLM(Detector):
     def _score(self, rows: Rows, prepared: FloatArray) -> FloatArray:
         p = softmax(rows.logits)
         nearest = (p @ prepared.T).argmax(axis=1)
-        # Of the nearest alone, the sum of log-ratios: differences of the two large sums would leave few digits.
+        # For the nearest only, the sum of log-ratios: a difference of two large sums would lose digits.
         logs = np.log(np.maximum(p, np.finfo(p.dtype).tiny))
         logs -= prepared[nearest]
         result: FloatArray = -np.einsum("nc,nc->n", p, logs)

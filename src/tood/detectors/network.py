@@ -141,15 +141,15 @@ class AdaScale(_Networked):
     percentiles:
         The lowest and the highest percentile, 0 to 100.
     k1, k2:
-        Percent of the feature's dimensions.
+        Numbers of dimensions, in percent of D.
     weight:
         λ ≥ 0.
     share:
-        Of the input's elements that are changed, 0 to 1.
+        Share of the input's elements that are changed, 0 to 1.
     samples:
-        How many fit samples are run at most; a seeded sample.
+        Largest number of fit samples that are run; a seeded sample.
     seed:
-        Of that sample.
+        Seed of that sample.
     """
 
     name = "adascale"

@@ -18,7 +18,7 @@ SHIFT = 10_000.0  # added to distances before the Weibull fit, as in libMR: the 
 
 
 class Tails(NamedTuple):
-    """What scoring reads, per class."""
+    """Centre and Weibull distribution of each class, ready to score."""
 
     centres: Float64Array  # [C, C]
     start: Float64Array  # [C], the smallest distance of the tail
@@ -32,9 +32,9 @@ class OpenMax(Detector):
 
     Per class, the mean logits ``μ_c`` of its correctly classified fit samples, and a Weibull distribution ``F_c`` of
     the ``tail`` largest distances to it. With ``r`` the rank of class c among the logits, the ``alpha`` largest are
-    revised: ``l'_c = l_c (1 - ω_c)``, ``ω_c = (alpha - r + 1) / alpha · F_c(‖l - μ_c‖)``. What they lose is the logit
-    of "unknown", ``l'_0 = Σ_c l_c ω_c``. The score is ``log Σ_c exp(l'_c) - l'_0``, which ranks as 1 - P(unknown) and
-    does not saturate.
+    revised: ``l'_c = l_c (1 - ω_c)``, ``ω_c = (alpha - r + 1) / alpha · F_c(‖l - μ_c‖)``. The logit of "unknown"
+    is what they lose, ``l'_0 = Σ_c l_c ω_c``. The score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown)
+    and does not saturate.
 
     A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
     its logit is revised as if ``F_c`` were 1.
@@ -42,9 +42,9 @@ class OpenMax(Detector):
     Parameters
     ----------
     tail:
-        How many of the largest distances per class the Weibull distribution is fitted to.
+        Number of largest distances per class that the Weibull distribution is fitted to.
     alpha:
-        How many of the largest logits are revised.
+        Number of largest logits that are revised.
     """
 
     name = "openmax"

@@ -16,7 +16,7 @@ names = REGISTRY.names
 
 
 def classes() -> dict[str, type[Detector]]:
-    """Every built-in and registered detector's class by name; what it declares is class data."""
+    """Classes of the built-in and registered detectors by name."""
     return dict(REGISTRY.items())
 
 

@@ -28,9 +28,9 @@ class Relation(Bank):
     threshold:
         Weaker relations count as zero.
     size:
-        Keep at most this many fit samples, a seeded sample balanced over classes; none keeps all.
+        Keep at most this many fit samples, a seeded sample balanced over classes; None keeps all.
     seed:
-        Of that sample.
+        Seed of that sample.
     """
 
     name = "relation"

@@ -31,7 +31,7 @@ def unit(x: FloatArray) -> FloatArray:
 
 
 def ratio(above: FloatArray, below: FloatArray, otherwise: float) -> FloatArray:
-    """``above / below``, and ``otherwise`` where ``below`` is zero."""
+    """``above / below``; ``otherwise`` if ``below`` is zero."""
     zero = below == 0
     result: FloatArray = np.where(zero, above.dtype.type(otherwise), above / np.where(zero, below.dtype.type(1), below))
     return result

@@ -16,7 +16,7 @@ __all__ = ["Search", "search"]
 
 @dataclass(frozen=True)
 class Search:
-    """What a search found: the fitted detector, its AUROC, and every trial in order."""
+    """Result of a search: the fitted detector, its AUROC, and every trial in order."""
 
     detector: Detector
     auroc: float
@@ -41,11 +41,11 @@ def search(
     Parameters
     ----------
     detector:
-        Where to start from; hyper-parameters outside the grid stay as they are. It is not changed.
+        Its hyper-parameters outside the grid stay as they are. The detector is not changed.
     id_validation, ood_validation:
         Outputs of in-distribution and of OOD samples.
     fit, partition, head, network:
-        As for :meth:`Detector.fit`; ``fit`` must be readable again and again.
+        As for :meth:`Detector.fit`; ``fit`` must not be an iterator: it is read several times.
     grid:
         Values by hyper-parameter; the detector's own declared grid unless given. Of equal results the first wins.
 
@@ -65,7 +65,7 @@ def search(
     for name in chosen:
         if name not in detector.parameters:
             raise UnknownNameError(f"hyper-parameter of {detector.name}", name, detector.parameters)
-    # What fit reads varies slowest, so that the detector is fitted as rarely as possible.
+    # Hyper-parameters that fit reads vary slowest, so that the detector is fitted as rarely as possible.
     order = sorted(chosen, key=lambda name: name not in detector.refit)
     trials: list[tuple[dict[str, Any], float]] = []
     best: tuple[float, dict[str, Any]] | None = None

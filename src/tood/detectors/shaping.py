@@ -1,4 +1,4 @@
-"""Detectors that reshape features or weights, then read the energy of the logits that the head makes of them."""
+"""Detectors that reshape features or weights, then compute the energy of the resulting logits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class _Shaper(Detector):
         return self._linear(dtype)
 
     def _kept(self, percentile: float) -> int:
-        """How many dimensions a percentile leaves: D - round(D·p/100), half to even; at least one."""
+        """Number of dimensions that a percentile leaves: D - round(D·p/100), half to even; at least one."""
         dimensions = self.weight_.shape[1]
         kept = int(dimensions - round(dimensions * percentile / 100))
         if kept < 1:
@@ -66,7 +66,7 @@ class DICE(_Shaper):
     Parameters
     ----------
     percentile:
-        Of the contributions, 0 to 100; 90 keeps a tenth.
+        Percentile of the contributions, 0 to 100; 90 keeps a tenth.
     """
 
     name = "dice"
@@ -98,7 +98,7 @@ class ReAct(_Shaper):
     Parameters
     ----------
     percentile:
-        Of the fit set's activations, 0 to 100. (OpenOOD takes it from validation data, the paper from training data.)
+        Percentile of the fit set's activations, 0 to 100. (OpenOOD uses validation data, the paper training data.)
     """
 
     name = "react"
@@ -130,8 +130,8 @@ class VRA(_Shaper):
     high, low:
         Percentiles of the fit set's activations, 0 to 100.
     below:
-        What happens to features below the lower threshold: ``"clip"`` raises them to it, as OpenOOD does;
-        ``"zero"`` sets them to zero, as the paper does.
+        ``"clip"`` raises features below the lower threshold to it, as OpenOOD does; ``"zero"`` sets them to zero, as
+        the paper does.
     """
 
     name = "vra"
@@ -179,7 +179,7 @@ class ASH(_Shaper):
     variant:
         ``"b"``, ``"s"`` or ``"p"``.
     percentile:
-        How much is pruned, 0 to 100; if nothing would be left, one activation is kept, with a warning.
+        Percentage of activations that is pruned; if none would be left, one is kept, with a warning.
     """
 
     name = "ash"
@@ -222,7 +222,7 @@ class SCALE(_Shaper):
     Parameters
     ----------
     percentile:
-        How much s2 leaves out, 0 to 100; if nothing would be left, one activation is kept, with a warning.
+        Percentage of activations that s2 leaves out; if none would be left, one is kept, with a warning.
     """
 
     name = "scale"

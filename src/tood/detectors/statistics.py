@@ -1,4 +1,4 @@
-"""Sufficient statistics, float64: what chunks contribute is added, so their number and order do not matter."""
+"""Sufficient statistics in float64: sums over chunks, so the number and order of chunks do not matter."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ class Moments:
     Parameters
     ----------
     origin:
-        ``[D]``, anywhere near the features.
+        ``[D]``, any point near the features.
     classes:
-        How many; 1 does not read labels.
+        Number of classes; with 1, labels are not read.
     scatter:
-        Whether second moments are wanted.
+        Whether to compute second moments.
     dtype:
         Precision of products; sums of products over blocks are float64. With float32 the smallest eigenvalues of a
-        second moment are lost, so its inverse is not to be used.
+        second moment are lost, so do not invert it.
     """
 
     def __init__(self, origin: FloatArray, classes: int, scatter: bool, dtype: npt.DTypeLike = np.float64) -> None:

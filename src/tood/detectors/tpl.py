@@ -1,4 +1,4 @@
-"""TPL: likelihood ratio of a task against the other tasks, with the largest logit."""
+"""TPL: likelihood ratio of each task against the other tasks, with the largest logit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number
 
 
 class Tasks(NamedTuple):
-    """What scoring reads."""
+    """Class means and banks of the tasks, ready to score."""
 
     means: Means
     class_tasks: IntArray  # [K], task of each class mean
@@ -29,28 +29,30 @@ class Tasks(NamedTuple):
 
 @register
 class TPL(Bank):
-    """Largest over tasks of a likelihood-ratio score composed with the task's largest logit.
+    """Largest over tasks of a likelihood-ratio score combined with the task's largest logit.
 
-    For task t, let ``MD_t`` be the squared Mahalanobis distance to the nearest of its class means, and ``d_t`` the
-    squared distance to the k-th nearest fit feature of *other* tasks (unit length). ``LR_t = 1 / (β_t MD_t) + d_t`` is
-    large near the task's own classes and far from those of others. The task's score is
-    ``log(exp(LR_t) + exp(max_{c in t} l_c / γ_t))``, where ``β_t`` and ``γ_t`` scale both terms to mean 1 over the
-    task's own fit samples.
+    For task t, let ``MD_t`` be the squared Mahalanobis distance to the nearest of its class means, ``d_t`` the squared
+    distance to the k-th nearest fit feature of *other* tasks (all of unit length), and ``l_t`` its largest logit.
+    ``LR_t = a_t / MD_t + d_t`` is large near the task's own classes and far from those of others. The task's score is
+    ``log(exp(LR_t) + exp(b_t l_t))``. ``1 / a_t`` and ``1 / b_t`` are the means of ``1 / MD_t`` and of ``|l_t|`` over
+    the task's own fit samples.
 
-    One covariance, that of the features about their class means, serves all tasks: the tasks share one network here.
-    With one task ``d_t`` is 0. Classes and tasks without a fit sample are ignored. It needs the partition.
+    The paper has one feature extractor per task, and uses the scores to predict the task. Here tasks share the network,
+    so all have one covariance: that of the features about their class means. The paper's second calibration, which
+    trains a scale and a shift per task, is left out. With one task ``d_t`` is 0. Classes and tasks without a fit sample
+    are ignored. It needs the partition.
 
     Parameters
     ----------
     k:
         Which neighbour in other tasks.
     composition:
-        ``"max"``: the soft maximum above, as in the paper; ``"min"``: the soft minimum ``-log(exp(-a) + exp(-b))``, as
-        in the authors' code.
+        ``"max"``: the soft maximum above, as in Eq. 9 of the paper; ``"min"``: the soft minimum
+        ``-log(exp(-LR_t) + exp(-b_t l_t))``, as in its Algorithm 1 and in the authors' code.
     size:
-        Keep at most this many fit features, a seeded sample balanced over classes; none keeps all.
+        Keep at most this many fit features, a seeded sample balanced over classes; None keeps all.
     seed:
-        Of that sample.
+        Seed of that sample.
     """
 
     name = "tpl"
@@ -65,7 +67,7 @@ class TPL(Bank):
     whitening_: Float64Array  # [D, r]
     class_tasks_: IntArray  # [K]
     bank_tasks_: IntArray  # [N]
-    scales_: Float64Array  # [2, T], what 1 / MD and the largest logit of each task are divided by
+    scales_: Float64Array  # [2, T], 1 / a_t and 1 / b_t
     tasks_: list[list[int]]  # columns of each task
 
     def __init__(self, k: int = 5, composition: str = "max", size: int | None = 2000, seed: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Mahalanobis distance of a feature's direction to the nearest class, from the few samples of a calibration set.
 
-Features are divided by their length. Each class is a Gaussian about its mean with one covariance for all, estimated
-from the few samples of a calibration set: the scatter within classes, shrunk towards a multiple of the identity by as
-much as its noise asks for (OAS). It is full rank however few samples there are.
+Features are divided by their length (Mahalanobis++). Each class is a Gaussian about its mean. All classes share one
+covariance: the scatter within classes, shrunk towards a multiple of the identity by the amount that OAS estimates. It
+has full rank however few samples there are.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def oas_shrinkage(covariance: Float64Array, samples: float) -> float:
     covariance:
         ``[D, D]``, the mean of ``x xᵀ`` over centred samples; its scale does not matter.
     samples:
-        How many; for a covariance about K class means, their number minus K.
+        Number of samples; for a covariance about K class means, minus K.
     """
     square = float(np.mean(covariance**2))  # tr(S²) / D²
     mean = float(np.trace(covariance)) / len(covariance)
@@ -86,9 +86,9 @@ def held_out(
     classes, counts:
         ``[n]``, the class of each sample, and ``[K]``, the number of samples of each.
     weight:
-        Of the scatter in the covariance that the whitening inverts.
+        Weight of the scatter in the covariance that the whitening inverts.
 
-    A class of one has no mean without it: that distance is infinite.
+    A class of one sample has no mean without it: that distance is infinite.
     """
     own = y - points[classes]
     q = np.einsum("nd,nd->n", own, own)
@@ -128,7 +128,7 @@ class _Directions(Detector):
         return features
 
     def _moments(self, data: FitData) -> Moments | None:
-        """Sums and products of the fit features; None where there are no features."""
+        """Sums and products of the fit features; None if there are no features."""
         moments: Moments | None = None
         for rows in data:
             z = self._directions(rows)
@@ -144,7 +144,7 @@ class _Directions(Detector):
 
 @register
 class Typicality(_Directions):
-    """Minus the Mahalanobis distance of the feature's direction to the nearest class mean.
+    """Minus the Mahalanobis distance of the feature's direction to the nearest class mean: Mahalanobis++ with OAS.
 
     One covariance for all classes, about their means, shrunk towards a multiple of the identity. It is fitted on the
     calibration set; ``fit`` takes any other labelled samples as well, such as ``[calibration, fit]``. Classes without

@@ -21,43 +21,44 @@ FLOORS = 0.01, 0.025  # added to each bin of the densities of features and of pe
 
 
 class Perturbed(NamedTuple):
-    """What scoring reads."""
+    """Perturbed heads and mean densities, ready to score."""
 
     weight: FloatArray  # [D, repeats · C]
     bias: FloatArray  # [repeats · C]
-    densities: list[Float64Array]  # [bins] each: mean density of features and of perturbed logits, smoothed and floored
+    densities: list[Float64Array]  # [bins] each: mean density of features and of perturbed logits, with their floors
 
 
 @register
 class WeiPer(Detector):
     """Minus the divergence of two activation histograms from their mean over the fit samples, plus the mean confidence.
 
-    The head's weights are perturbed ``repeats`` times: ``w̃_c = w_c + distance · ‖w_c‖ · u`` with u random of unit
-    length. Each sample has two densities with ``bins`` bins between the extremes of the fit samples: that of its D
-    features, and that of its ``repeats · C`` perturbed logits. Each is smoothed by a running mean, gets a floor and is
-    compared with the mean density of the fit samples by the symmetric Kullback-Leibler divergence. With MSP the mean
-    over repeats of the largest softmax probability, the score is
+    The head's weights are perturbed ``repeats`` times: ``w̃_c = w_c + distance · ‖w_c‖ · u`` with u a random direction.
+    Each sample has two histograms with ``bins`` bins between the extremes of the fit samples: one of its D features,
+    one of its ``repeats · C`` perturbed logits. Each is smoothed by a running mean, gets a floor, and is compared with
+    the mean histogram of the fit samples (with the same floor) by the symmetric Kullback-Leibler divergence. With MSP
+    the mean over repeats of the largest softmax probability, the score is
     ``-KL(features) - lambda_1 KL(logits) + lambda_2 MSP``.
 
-    A value is shared between the two bins whose centres are nearest, and beyond the extremes belongs to the last bin.
-    (In the authors' code a value falls in one bin, so that the last digit of a float can change a score.)
+    A value counts in the two bins whose centres are nearest, in proportion; beyond the extremes, in the last bin. In
+    the authors' code a value counts in one bin, and not at all beyond the extremes, so the last digit of a float can
+    change a score.
 
     Parameters
     ----------
     distance:
         Length of a perturbation relative to the weight.
     repeats:
-        Number of perturbed heads. (The authors use up to 100; a sample costs ``repeats`` times its logits.)
+        Number of perturbed heads. The authors use up to 100; the cost of a sample is proportional to it.
     samples:
-        The mean densities are those of a seeded sample of the fit set, balanced over classes, of this size.
+        Number of fit samples that the mean histograms are taken from: a seeded sample, balanced over classes.
     bins:
-        Bins of a density.
+        Number of bins of a histogram.
     smoothing, smoothing_perturbed:
-        Bins that the running mean of each density covers.
+        Number of bins in the running mean of each histogram.
     lambda_1, lambda_2:
         Weights of the perturbed logits' divergence and of their confidence.
     seed:
-        Of the perturbations.
+        Seed of the perturbations.
     """
 
     name = "weiper"
@@ -66,6 +67,7 @@ class WeiPer(Detector):
     citation = "Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024"
     grid: ClassVar[Grid] = {"lambda_1": (0.1, 1.0, 2.5), "lambda_2": (0.1, 1.0, 2.5)}
     refit = frozenset({"distance", "repeats", "samples", "bins", "seed"})
+    version = 2
     passes = 2
 
     ranges_: Float64Array  # [2, 2], lowest and highest feature, lowest and highest perturbed logit
@@ -169,10 +171,10 @@ def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array
 
 
 def smooth(density: Float64Array, window: int) -> Float64Array:
-    """``[n, bins]``: running mean over ``window`` bins; zero beyond the ends."""
+    """``[n, bins]``: running mean over ``window`` bins; beyond the ends, the value at the end."""
     before = (window - 1) // 2
-    padded = np.pad(density, ((0, 0), (before + 1, window - 1 - before)))
-    total = padded.cumsum(axis=1)
+    padded = np.pad(density, ((0, 0), (before, window - 1 - before)), mode="edge")
+    total = np.pad(padded.cumsum(axis=1), ((0, 0), (1, 0)))
     result: Float64Array = (total[:, window:] - total[:, :-window]) / window
     return result
 

@@ -147,7 +147,7 @@ def evaluate_tasks(
     num_tasks:
         The number of tasks seen; by default one more than the largest in ``id_tasks``.
     recall:
-        Of both FPRs.
+        Recall of both FPRs.
 
     Returns
     -------
@@ -180,10 +180,10 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """A percentile interval for a metric: what other ID and OOD samples of the same sizes would have given.
+    """Bootstrap percentile interval of a metric over ID and OOD samples.
 
-    Both sets are resampled with replacement, each on its own. The interval holds the model fixed: the spread between
-    training seeds is not in it (see :func:`~tood.metrics.mean_std`).
+    Both sets are resampled with replacement, independently. The model is fixed: the interval does not contain the
+    spread between training seeds (see :func:`~tood.metrics.mean_std`).
 
     Parameters
     ----------
@@ -192,11 +192,11 @@ def bootstrap(
     metric:
         Any function of ID and OOD scores; ``auroc`` has a faster implementation with the same result.
     resamples:
-        How many times to resample.
+        Number of resamples.
     level:
         The share of the resampled figures inside the interval.
     seed:
-        Of the resampling.
+        Seed of the resampling.
 
     Examples
     --------
@@ -240,23 +240,23 @@ class _Comparison:
 
     @cached_property
     def ood_rank(self) -> IntArray:
-        """``[m]``: how many OOD samples do not lie above each OOD sample."""
+        """``[m]``: number of OOD samples not above each OOD sample."""
         return _ranks(self.oods)[1]
 
     @cached_property
     def below(self) -> IntArray:
-        """``[n]``: how many OOD samples lie below each ID sample."""
+        """``[n]``: number of OOD samples below each ID sample."""
         return self.oods.searchsorted(self.ids)
 
     @cached_property
     def not_above(self) -> IntArray:
-        """``[n]``: how many OOD samples do not lie above each ID sample."""
+        """``[n]``: number of OOD samples not above each ID sample."""
         at = np.minimum(self.below, self.m - 1)  # without a tie, the same as below; with one, up to the end of its run
         return np.where(self.oods[at] == self.ids, self.ood_rank[at], self.below)
 
     @cached_property
     def ids_not_above(self) -> IntArray:
-        """``[m]``: how many ID samples do not lie above each OOD sample."""
+        """``[m]``: number of ID samples not above each OOD sample."""
         # An ID sample does not lie above the j-th OOD sample exactly when at most j OOD samples lie below it.
         return np.bincount(self.below, minlength=self.m + 1)[: self.m].cumsum()
 
@@ -304,7 +304,7 @@ class _Comparison:
 
 
 def _ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
-    """How many entries of a sorted array lie below each entry, and how many do not lie above it."""
+    """For each entry of a sorted array, the number of entries below it, and of those not above it."""
     starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
     ends = np.append(starts[1:], len(ordered))
     return np.repeat(starts, ends - starts), np.repeat(ends, ends - starts)
@@ -314,7 +314,7 @@ def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float
     """The precision of each selection from its counts of positives and negatives; 1 if nothing is selected.
 
     The step-wise area is the mean over positives of the precision at their threshold. The trapezoid's other end is the
-    threshold before it, which selects what lies strictly beyond: at the start of the curve, nothing.
+    threshold before it, which selects only samples strictly beyond: none at the start of the curve.
     """
     selected = positives + negatives
     precision: npt.NDArray[np.float64] = np.maximum(positives, selected == 0) / np.maximum(selected, 1)

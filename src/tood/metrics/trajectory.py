@@ -170,7 +170,7 @@ def average_incremental_accuracy(accuracy: Any, sizes: Any = None) -> float:
         ``[T, T]``: entry ``[t, i]`` is the accuracy on task i at step t, NaN where i > t.
     sizes:
         ``[T]``, the number of test samples of each task: a step's accuracy is then that over all samples seen.
-        Without, it is the mean over tasks seen; the two agree where tasks are equal in size.
+        Without, it is the mean over tasks seen; the two agree if tasks are equal in size.
 
     Examples
     --------

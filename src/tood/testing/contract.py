@@ -1,4 +1,4 @@
-"""Rules with a statement, a check and advice; what is shared by the contracts of detectors and learners."""
+"""Rules with a statement, a check and advice, for the contracts of detectors and learners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ContractError(AssertionError):
 
 
 class Named(Protocol):
-    """What is checked."""
+    """The class under test."""
 
     @property
     def subject(self) -> str:

@@ -21,7 +21,7 @@ from tood.testing.problem import CLASSES, Problem, make_problem
 __all__ = ["RULES", "Case"]
 
 PARTS = {"logits", "features", "labels", "head", "network", "inputs"}
-TOLERANCE = 2e-5  # of the largest score: what rounding in float32 leaves
+TOLERANCE = 2e-5  # of the largest score: rounding in float32
 
 
 class Case:
@@ -39,7 +39,7 @@ class Case:
         return f"detector {self.detector.__name__}"
 
     def problem(self, **options: Any) -> Problem:
-        """A problem with what the detector needs."""
+        """A problem with the parts that the detector needs."""
         return make_problem(**options, with_network="network" in self.detector.needs)
 
     @cached_property

@@ -104,7 +104,7 @@ def _settings(case: Case) -> str | None:
 
 
 @RULES.rule(
-    "Training on task t uses training samples of tasks 0 to t alone, and never the reserved ones.",
+    "Training on task t uses training samples of tasks 0 to t only, never the reserved ones.",
     "Take rows from self.stream.train_rows(task) and from your memory; memory_rows() returns what is replayed.",
 )
 def _honest(case: Case) -> str | None:

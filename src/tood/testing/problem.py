@@ -32,7 +32,7 @@ class Problem:
     network: Any = None
 
     def fit_arguments(self) -> dict[str, Any]:
-        """What ``Detector.fit`` takes besides outputs."""
+        """Arguments of ``Detector.fit`` besides outputs."""
         return {"partition": self.partition, "head": self.head, "network": self.network}
 
 
