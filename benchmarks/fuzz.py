@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tood import TOOD, Partition, ToodError, detectors
-from tood.decision import Conformal
-from tood.deploy.live import LiveTOOD
+from tood.decision import Conformal, PredictionSets
+from tood.deploy import DriftMonitor, LiveTOOD
 from tood.deploy.score_file import score_file
 from tood.detectors import Detector, Head, Outputs
 from tood.runs import Run, RunConfig, Scorer, Step, load_metrics, measure, scores, write_manifest, write_step
@@ -70,6 +70,16 @@ def live(folder: Path) -> Path:
     one = LiveTOOD(TASKS)
     one.partial_fit(LOGITS, LABELS)
     one.save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def monitor(folder: Path) -> Path:
+    DriftMonitor(TOOD(TASKS).fit(LOGITS, LABELS)).fit(LOGITS).update(LOGITS[:30]).save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def sets(folder: Path) -> Path:
+    PredictionSets(TOOD(TASKS).fit(LOGITS, LABELS)).fit(LOGITS, LABELS).save(folder / "f.safetensors")
     return folder / "f.safetensors"
 
 
@@ -176,12 +186,39 @@ def npy(folder: Path) -> Path:
     return folder / "f.npy"
 
 
-def parquet(folder: Path) -> Path:
+def table() -> Any:
     import pyarrow as pa
+
+    return pa.table({f"logit_{c}": LOGITS[:, c] for c in range(6)})
+
+
+def parquet(folder: Path) -> Path:
     import pyarrow.parquet as pq
 
-    pq.write_table(pa.table({f"logit_{c}": LOGITS[:, c] for c in range(6)}), folder / "f.parquet")
+    pq.write_table(table(), folder / "f.parquet")
     return folder / "f.parquet"
+
+
+def arrow(folder: Path) -> Path:
+    import pyarrow.feather as feather
+
+    feather.write_feather(table(), folder / "f.arrow")
+    return folder / "f.arrow"
+
+
+def stream(folder: Path) -> Path:
+    import pyarrow as pa
+
+    with pa.ipc.new_stream(folder / "f.arrow", table().schema) as writer:
+        writer.write_table(table())
+    return folder / "f.arrow"
+
+
+def csv(folder: Path) -> Path:
+    import pyarrow.csv
+
+    pyarrow.csv.write_csv(table(), folder / "f.csv")
+    return folder / "f.csv"
 
 
 def read_scored(path: Path) -> Any:
@@ -221,6 +258,8 @@ KINDS: dict[str, Kind] = {
     "calibrator": Kind(calibrator, lambda path: TOOD.load(path).score(LOGITS), digest=True),
     "conformal": Kind(conformal, lambda path: list(Conformal.load(path).decide(LOGITS, alpha=0.1)), digest=True),
     "live": Kind(live, lambda path: LiveTOOD.load(path).calibrator().score(LOGITS), digest=True),
+    "monitor": Kind(monitor, lambda path: DriftMonitor.load(path).update(LOGITS).to_dict(), digest=True),
+    "sets": Kind(sets, lambda path: PredictionSets.load(path).predict(LOGITS), digest=True),
     "detector": Kind(
         detector, lambda path: Detector.load(path).score(Outputs(logits=LOGITS, features=FEATURES)), digest=True
     ),
@@ -237,6 +276,9 @@ KINDS: dict[str, Kind] = {
     "logits.npz": Kind(npz, read_scored, digest=True),
     "logits.npy": Kind(npy, read_scored, digest=False),
     "logits.parquet": Kind(parquet, read_scored, digest=False),
+    "logits.arrow": Kind(arrow, read_scored, digest=False),
+    "Arrow stream": Kind(stream, read_scored, digest=False),
+    "logits.csv": Kind(csv, read_scored, digest=False),
     "run.yaml": Kind(config, lambda path: RunConfig.from_mapping(read_yaml(path), str(path)), digest=False, text=True),
     "sweep.yaml": Kind(
         sweep, lambda path: [cell.path.name for cell in read_sweep(path, path.parent)], digest=False, text=True

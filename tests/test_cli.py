@@ -78,6 +78,31 @@ def test_a_stopped_command_says_one_line(tmp_path, number, code):
     assert process.stderr.read().splitlines()[-1:] == ["tood: interrupted"]
 
 
+@pytest.mark.parametrize(("number", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_within_a_finalizer_is_not_lost(number, code):
+    """Python drops exceptions of finalizers and weak-reference callbacks; its imports have such callbacks."""
+    program = f"""
+import signal, time, click
+from tood import cli
+
+class Finalized:
+    def __del__(self):
+        signal.raise_signal(signal.{number})
+
+@click.command()
+def command():
+    Finalized()
+    time.sleep(30)
+    print("not stopped")
+
+cli.Commands.get_command = lambda self, ctx, name: command
+cli.sys.argv = ["tood", "list"]
+cli.main()
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (code, "", "tood: interrupted\n")
+
+
 @pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 @pytest.mark.parametrize(("command", "resumes"), [("audit", True), ("report", False)])
 def test_what_can_be_resumed_is_said(monkeypatch, capsys, stop, code, command, resumes):

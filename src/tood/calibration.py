@@ -114,7 +114,7 @@ class TOOD(HubMixin):
         partition = check_columns(logits, Partition(self.tasks))
         tasks = task_of_labels(labels, partition, rows=len(logits))
         energies = all_energies(logits, partition)
-        check_calibration(logits, indices(labels, "labels"), partition)
+        check_calibration(logits, indices(labels, "labels"), partition, stacklevel=4)
         self.partition_ = partition
         self.range_ = logit_range(logits)  # a check of `score`: production logits far outside it get a warning
         self.statistics_ = energy_statistics(energies, tasks)

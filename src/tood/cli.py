@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import pkgutil
 import signal
 import sys
+import threading
 import traceback
-from typing import cast
+from typing import Any, cast
 
 import click
 
@@ -81,9 +83,19 @@ def _terminate(number: int, frame: object) -> None:
     raise Terminated
 
 
+def _interrupt_again(ignored: Any) -> None:
+    """Repeat a signal that came within a callback whose errors Python drops, as those of its imports are."""
+    if isinstance(ignored.exc_value, KeyboardInterrupt):
+        number = signal.SIGTERM if isinstance(ignored.exc_value, Terminated) else signal.SIGINT
+        threading.Timer(0.05, _thread.interrupt_main, (number,)).start()
+    else:
+        sys.__unraisablehook__(ignored)
+
+
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 143 terminated."""
     signal.signal(signal.SIGTERM, _terminate)
+    sys.unraisablehook = _interrupt_again
     try:
         code = cli.main(prog_name="tood", standalone_mode=False)  # click returns the code of ctx.exit(n)
         sys.exit(code if isinstance(code, int) else 0)

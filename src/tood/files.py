@@ -29,6 +29,7 @@ __all__ = [
     "file_name",
     "kind_of",
     "npy_header",
+    "npz_member",
     "npz_names",
     "plain",
     "printable",
@@ -316,6 +317,16 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
     except DAMAGE as error:
         raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
     return arrays, hashlib.sha256(data).hexdigest()
+
+
+def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
+    """One array of an ``.npz`` file, read without the others; a size that its bytes cannot hold is an error."""
+    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        info = _members(archive, file)[name]
+        _check_size(archive, info)
+        with archive.open(info) as member:
+            array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return array
 
 
 def npz_names(path: Path) -> list[str]:

@@ -8,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 from tood import TOOD
-from tood.commands import monitor as monitor_module
 from tood.commands.monitor import command
 from tood.deploy import DriftMonitor
 
@@ -62,10 +61,8 @@ def test_json_lines_come_from_standard_input(folder):
     assert "standard input, line 2: expected a list of logits" in str(result.exception)
     result = run("--state", "m.safetensors", "--in", "-", text="[1, 2, null, 4]\n")
     assert "standard input, line 1" in str(result.exception)
-    assert (
-        "1 invalid ones left out"
-        in run("--state", "m.safetensors", "--in", "-", "--invalid", "reject", text="[1, 2, null, 4]\n").stdout
-    )
+    result = run("--state", "m.safetensors", "--in", "-", "--invalid", "reject", text="[1, 2, null, 4]\n")
+    assert "invalid and left out: 1" in result.stdout
 
 
 def test_a_killed_monitor_continues_where_it_was_saved(folder):
@@ -73,7 +70,7 @@ def test_a_killed_monitor_continues_where_it_was_saved(folder):
 import os, signal, sys
 from tood.commands import monitor
 from tood.deploy import logit_files
-logit_files.BLOCK_BYTES, monitor.EVERY = 3200, 200
+logit_files.BLOCK_BYTES, monitor.SAVE_SECONDS = 3200, 0
 save, count = monitor._Watch.save, [0]
 def saved(self):
     save(self)
@@ -86,7 +83,7 @@ monitor.command(["--state", sys.argv[2], "--in", "same.npy", "--in", "moved.npy"
     for state in ("m", "whole"):
         run(*FIRST[:4], "--state", f"{state}.safetensors")
     start = lambda stop, state: subprocess.run([sys.executable, "-c", code, str(stop), f"{state}.safetensors"])  # noqa: E731
-    assert start(2, "m").returncode == -signal.SIGKILL
+    assert start(4, "m").returncode == -signal.SIGKILL
     assert DriftMonitor.load("m.safetensors").report().rows == 400
     assert start(-1, "m").returncode == 0 and start(-1, "whole").returncode == 0
     assert DriftMonitor.load("m.safetensors").to_dict() == DriftMonitor.load("whole.safetensors").to_dict()
@@ -94,7 +91,33 @@ monitor.command(["--state", sys.argv[2], "--in", "same.npy", "--in", "moved.npy"
 
 def test_wrong_usage_is_told(folder):
     assert "give --calibrator and --reference to make it" in run("--state", "m.safetensors").output
+    run(*FIRST, "--alpha", 0.05)
+    assert run(*FIRST, "--alpha", 0.05, "--in", "same.npy").exit_code == 0  # the same command: it continues
+    assert "600 inputs so far" in run(*FIRST, "--in", "same.npy").stdout
+    for changed in (("--alpha", 0.1), ("--reference", "same.npy"), ("--reject", 0.2)):
+        result = run(*FIRST, *changed)
+        assert result.exit_code == 2 and f"was made with another {changed[0]}" in result.output
+
+
+def test_an_invalid_row_has_its_number_in_the_file(folder, monkeypatch):
+    monkeypatch.setattr("tood.deploy.logit_files.BLOCK_BYTES", 3200)  # 100 rows
+    logits = np.load("same.npy")
+    logits[417, 2] = np.nan
+    np.save("bad.npy", logits)
+    assert "bad.npy: row 417, column 2: expected a finite number" in str(run(*FIRST, "--in", "bad.npy").exception)
+    result = run("--state", "m.safetensors", "--in", "bad.npy", "--invalid", "reject")
+    assert "599 inputs so far" in result.stdout and "left out: 1" in result.stdout
+    new = ("--calibrator", "cal.safetensors", "--reference", "bad.npy", "--state", "new.safetensors")
+    assert "bad.npy: row 417, column 2" in str(run(*new).exception)
+    assert run(*new, "--invalid", "reject").exit_code == 0
+    assert "599 reference samples" in repr(DriftMonitor.load("new.safetensors"))
+
+
+def test_rows_that_do_not_fit_are_told_with_their_place(folder):
     run(*FIRST)
-    result = run(*FIRST)
-    assert result.exit_code == 2 and "exists and keeps its settings" in result.output
-    assert monitor_module.EVERY > monitor_module.LINES
+    np.save("narrow.npy", np.zeros((5, 3)))
+    assert "narrow.npy, rows 0 to 4: logits: expected 4 columns" in str(
+        run("--state", "m.safetensors", "--in", "narrow.npy").exception
+    )
+    result = run("--state", "m.safetensors", "--in", "-", text="\n[1, 2, 3]\n")
+    assert "standard input, line 2: logits: expected 4 columns" in str(result.exception)

@@ -379,11 +379,11 @@ def test_bad_input_is_named(tmp_path):
     with pytest.raises(ToodError, match="finite"):
         p_values([np.nan], [1.0])
     with pytest.raises(ToodError, match="did you mean 'randomized'"):
-        Conformal(cal, ties="randomised").fit(logits)
+        Conformal(cal, ties="randomised")
     with pytest.raises(ToodError, match="did you mean 'memory'"):
-        Conformal(cal, source="memry").fit(logits)
+        Conformal(cal, source="memry")
     with pytest.raises(ToodError, match="per_task"):
-        Conformal(cal, per_task="task").fit(logits)
+        Conformal(cal, per_task="task")
     with pytest.raises(ToodError, match="at least one"):
         Conformal(cal).fit(logits[:0])
     with pytest.raises(ToodError, match="winning"):

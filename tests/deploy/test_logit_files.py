@@ -36,6 +36,9 @@ def write(path, logits):
             pq.write_table(table, path, row_group_size=300)
         elif path.suffix == ".csv":
             pyarrow.csv.write_csv(table, path)
+        elif kind == "stream":
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table, max_chunksize=300)
         else:
             pyarrow.feather.write_feather(table, path, chunksize=300)
     return path
@@ -43,7 +46,7 @@ def write(path, logits):
 
 BINARY = [
     *("a-.npy", "plain-.npz", "compressed-.npz", "fixed-.parquet", "lists-.parquet", "columns-.parquet"),
-    *("lists-.arrow", "columns-.feather"),
+    *("lists-.arrow", "columns-.feather", "stream-.arrow"),
 ]
 TEXT = ["columns-.csv", "bare-.csv", "pandas-.csv"]
 
@@ -61,14 +64,14 @@ def test_every_format_gives_the_rows(tmp_path, monkeypatch, name, dtype):
         assert file.rows == ROWS and found.dtype == np.float64
         np.testing.assert_allclose(found, logits, rtol=1e-6)
     else:
-        assert file.rows == ROWS and found.dtype == dtype
+        assert file.rows == (None if name.startswith("stream") else ROWS) and found.dtype == dtype
         np.testing.assert_array_equal(found, logits)
 
 
 @pytest.mark.parametrize("name", BINARY)
 def test_an_empty_file_has_no_rows(tmp_path, name):
     file = LogitsFile(write(tmp_path / name, np.empty((0, COLUMNS), dtype=np.float32)))
-    assert file.rows == 0 and sum(len(block.logits) for block in file.blocks()) == 0
+    assert not file.rows and sum(len(block.logits) for block in file.blocks()) == 0
 
 
 @pytest.mark.parametrize("name", BINARY)
@@ -135,7 +138,9 @@ def test_what_is_not_logits_is_said(tmp_path):
     cases = {
         "absent.npy": (None, "no such file"),
         "logits.txt": (b"1,2", "unknown file type '.txt'"),
+        "logits": (None, "no such file"),
         "empty.csv": (b"", "expected rows of numbers, found an empty file"),
+        "semicolons.csv": (b"logit_0;logit_1\n1;2\n", "expected columns separated by commas, found 'logit_0;logit_1'"),
         "text.npy": (b"hello", "not a .npy file"),
     }
     for name, (content, match) in cases.items():

@@ -1,35 +1,35 @@
 #!/bin/sh
-# make integrations: installs each peer in an environment of its own under build/integrations and runs our adapter in it.
+# make integrations: installs each peer in its own environment and runs our adapter in it.
 # Usage: environments.sh PYTHON [NAME ...]; a peer that cannot be installed is reported and the others run.
+# The environments are in build/integrations, or in the folder that ENVIRONMENTS names.
 set -u
 python=$1
 shift
 root=$(cd "$(dirname "$0")/../.." && pwd)
 cd "$root" || exit 1
+environments=${ENVIRONMENTS:-build/integrations}
+mkdir -p "$environments" || exit 1
 summary=""
 failed=0
 
 environment() { # NAME PACKAGES TESTS [PYTEST OPTIONS]
   name=$1 packages=$2 tests=$3 options=${4:-}
-  folder=build/integrations/$name
-  mkdir -p build/integrations
+  folder=$environments/$name log=$environments/$name.log
   if [ ! -x "$folder/bin/pytest" ]; then
-    "$python" -m venv "$folder" &&
-      "$folder/bin/pip" --disable-pip-version-check --quiet install -c constraints.txt torch &&
-      "$folder/bin/pip" --disable-pip-version-check --quiet install -c constraints.txt -e ".[train,report]" pytest hypothesis \
-        $packages >"build/integrations/$name.log" 2>&1
-    if [ $? -ne 0 ]; then
-      reason=$(grep -m 1 '^ERROR' "build/integrations/$name.log" | cut -c 1-150)
-      summary="$summary\n$name: not installed: ${reason:-see build/integrations/$name.log}"
+    pip="$folder/bin/pip --disable-pip-version-check --quiet install -c constraints.txt"
+    if ! { "$python" -m venv "$folder" && $pip torch && $pip -e ".[train,report]" pytest hypothesis $packages; } \
+      >"$log" 2>&1; then
+      reason=$(grep -m 1 '^ERROR' "$log" | cut -c 1-150)
+      summary="$summary\n$name: not installed: ${reason:-see $log}"
       rm -rf "$folder"
       return
     fi
   fi
-  if TOOD_PEER=$name "$folder/bin/pytest" -q -rs -p no:cacheprovider $tests $options >"build/integrations/$name.log" 2>&1; then
-    summary="$summary\n$name: $(tail -1 "build/integrations/$name.log")"
+  if TOOD_PEER=$name "$folder/bin/pytest" -q -rs -p no:cacheprovider $tests $options >"$log" 2>&1; then
+    summary="$summary\n$name: $(tail -1 "$log")"
   else
     failed=1
-    summary="$summary\n$name: FAILED: $(tail -1 "build/integrations/$name.log"); see build/integrations/$name.log"
+    summary="$summary\n$name: FAILED: $(tail -1 "$log"); see $log"
   fi
 }
 

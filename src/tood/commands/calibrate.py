@@ -82,7 +82,7 @@ def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
         click.echo(json.dumps(_without_nan(figures), indent=2))
     elif not quiet:
         _show(rows)
-        invalid = f"; {left_out} invalid rows left out" if left_out else ""
+        invalid = f"; invalid rows left out: {left_out:,}" if left_out else ""
         click.echo(f"{out}: {'calibrator and calibration scores' if model is not cal else 'calibrator'}{invalid}")
 
 
@@ -162,12 +162,10 @@ def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArra
     return np.split(order, [round(share * len(labels))])  # type: ignore[return-value]
 
 
-def _read(path: Path, labels: Path | None, partition: Partition, invalid: str) -> tuple[FloatArray, IntArray, int]:
+def _read(path: Path, labels: Path | None, partition: Partition, invalid: Any) -> tuple[FloatArray, IntArray, int]:
     """Logits, labels and the number of invalid rows left out; messages count rows as the file does."""
-    import numpy as np
-
     from tood.arrays import label_columns
-    from tood.deploy.logit_files import read_labelled
+    from tood.deploy.logit_files import read_labelled, valid_rows
     from tood.errors import ToodError
 
     logits, columns = read_labelled(path, labels)
@@ -177,15 +175,7 @@ def _read(path: Path, labels: Path | None, partition: Partition, invalid: str) -
         label_columns(columns, partition.columns, len(columns))
     except ToodError as error:
         raise ToodError(f"{labels or path}: {error}") from error
-    finite = np.isfinite(logits)
-    valid = finite.all(axis=1)
-    if invalid == "error" and not valid.all():
-        row = int(valid.argmin())
-        column = int(finite[row].argmin())
-        raise ToodError(
-            f"{path}: row {row}, column {column}: expected a finite number, found {logits[row, column]}; "
-            "`--invalid reject` leaves such rows out"
-        )
+    valid = valid_rows(logits, invalid, path)
     return logits[valid], columns[valid], int((~valid).sum())
 
 
@@ -194,11 +184,11 @@ def read_tasks(text: str) -> Partition:
     from tood.errors import ToodError
     from tood.partition import Partition
 
-    inline = text.lstrip().startswith("[")
+    inline = text.lstrip().startswith(("[", "{"))
     try:
         found = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
-        return Partition.from_json(json.dumps(found["tasks"] if isinstance(found, dict) else found))
+        return Partition.from_json(json.dumps(found.get("tasks") if isinstance(found, dict) else found))
     except FileNotFoundError as error:
         raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise ToodError(f"--tasks: {'' if inline else f'{text}: '}{error}") from error

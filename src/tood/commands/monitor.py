@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +22,17 @@ __all__ = ["command"]
 
 FILE = click.Path(path_type=Path)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-EVERY = 1 << 16  # rows of a file after which the state is saved
-LINES = 64  # JSON lines after which it is
+SAVE_SECONDS = 1.0  # the state is saved that often while rows come in
 
 
 @click.command()
-@click.option("--state", type=FILE, required=True, help="The monitor's file: made at the first call, continued later.")
-@click.option("--calibrator", type=FILE, help="What `tood calibrate` wrote; for the first call.")
-@click.option("--reference", type=FILE, help="Logits of ordinary held-out inputs, any format; for the first call.")
+@click.option(
+    "--state", type=FILE, required=True, help="The monitor's file; the first call makes it."
+)
+@click.option("--calibrator", type=FILE, help="What `tood calibrate` wrote; needed by the first call.")
+@click.option(
+    "--reference", type=FILE, help="Logits of held-out inputs, in any format; needed by the first call."
+)
 @click.option(
     "--in",
     "sources",
@@ -61,9 +66,9 @@ def command(
 ) -> None:
     """Watch production logits: have the known inputs drifted, or are there more unknown ones?
 
-    The state is saved as rows come in. Killed and started again with the same command, it continues after the last row
-    saved. However long it runs, stationary traffic raises an alarm with probability at most alpha. An alarm on standard
-    input is printed at once.
+    The state is saved every second. If the command is killed, start it again with the same options: it continues after
+    the last row saved, and rows of a file are counted once. However long it runs, stationary traffic raises an alarm
+    with probability at most alpha. An alarm is printed at once.
 
     \b
     Example:
@@ -72,7 +77,7 @@ def command(
       service | tood monitor --state monitor.safetensors --in -
     """
     with warnings_as_lines(quiet):
-        watch = _Watch(state, calibrator, reference, settings, drop=invalid == "reject", tell=not quiet and not as_json)
+        watch = _Watch(state, calibrator, reference, settings, invalid, tell=not quiet and not as_json)
         if reset:
             watch.reset()
         for source in sources:
@@ -85,13 +90,13 @@ def command(
     if as_json:
         click.echo(json.dumps({"state": str(state), "left_out": watch.left_out, **figures}))
     elif not quiet:
-        left_out = f", {watch.left_out:,} invalid ones left out" if watch.left_out else ""
+        left_out = f", invalid and left out: {watch.left_out:,}" if watch.left_out else ""
         click.echo(f"{figures['rows']:,} inputs so far, {figures['rejected']:,} rejected{left_out}")
         click.echo(figures["message"])
 
 
 class _Watch:
-    """A monitor in its file, with the number of rows it has taken from each input file."""
+    """A monitor in its file, with what it was made from and the number of rows taken from each input file."""
 
     def __init__(
         self,
@@ -99,96 +104,121 @@ class _Watch:
         calibrator: Path | None,
         reference: Path | None,
         settings: dict[str, Any],
-        drop: bool,
+        invalid: Any,
         tell: bool,
     ) -> None:
         from tood.deploy.drift import KIND, DriftMonitor
-        from tood.files import read_tensors
+        from tood.errors import ToodError
+        from tood.files import read_tensors, sha256
 
-        self.path, self.drop, self.tell, self.left_out = path, drop, tell, 0
-        given = {name: value for name, value in settings.items() if value is not None}
+        self.path, self.invalid, self.tell, self.left_out = path, invalid, tell, 0
         self.taken: dict[str, list[int]] = {}  # input file: size, time of change, rows taken
+        given = {name: value for name, value in settings.items() if value is not None}
+        files = {"calibrator": calibrator, "reference": reference}
+        if missing := [file for file in files.values() if file and not file.is_file()]:
+            raise ToodError(f"{missing[0]}: no such file")
+        self.made_from = {name: sha256(file) for name, file in files.items() if file}
+        self.saved = time.monotonic()
         if path.exists():
-            if calibrator or reference or given:
-                raise click.UsageError(
-                    f"{path} exists and keeps its settings; remove it to start again, or use --reset"
-                )
             self.monitor = DriftMonitor.load(path)
-            self.taken = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
+            notes = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
+            self.taken, made_from = notes.get("taken", {}), notes.get("made_from", {})
+            kept = {**made_from, **{name: getattr(self.monitor, name) for name in settings}}
+            for name, value in {**self.made_from, **given}.items():
+                if kept.get(name) != value:
+                    raise click.UsageError(f"{path} was made with another --{name}; remove it to start again")
+            self.made_from = made_from
         elif not (calibrator and reference):
             raise click.UsageError(f"{path} does not exist yet: give --calibrator and --reference to make it")
         else:
-            self.monitor = _fitted(calibrator, reference, given)
+            self.monitor = self._fitted(calibrator, reference, given)
             self.save()
+
+    def _fitted(self, calibrator: Path, reference: Path, settings: dict[str, Any]) -> DriftMonitor:
+        """A new monitor."""
+        from tood.deploy.drift import DriftMonitor
+        from tood.deploy.logit_files import LogitsFile, valid_rows
+        from tood.deploy.score_file import load_scorer
+
+        logits = LogitsFile(reference).read()
+        logits = logits[valid_rows(logits, self.invalid, reference)]
+        with _named(reference):
+            return DriftMonitor(load_scorer(calibrator), **settings).fit(logits)
 
     def reset(self) -> None:
         self.monitor.reset()
         self.save()
 
     def save(self) -> None:
-        self.monitor.save(self.path, notes=json.dumps(self.taken))
+        notes = {"made_from": self.made_from, "taken": self.taken}
+        self.monitor.save(self.path, notes=json.dumps(notes))
+        self.saved = time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Save once a second at most, so that frequent rows are not slowed down and rare ones are not lost."""
+        if time.monotonic() - self.saved >= SAVE_SECONDS:
+            self.save()
 
     def update(self, logits: FloatArray, where: str) -> None:
-        """Take in rows; tell of a new alarm at once."""
-        import numpy as np
-
-        from tood.errors import ToodError
-
-        valid = np.isfinite(logits).all(axis=1)
-        if not valid.all() and not self.drop:
-            raise ToodError(f"{where}, row {int(valid.argmin())} of these: expected finite numbers; `--invalid reject`")
-        self.left_out += int((~valid).sum())
+        """Take in rows; print a new alarm at once."""
         before = self.monitor.drift_detected
-        self.monitor.update(logits[valid])
+        with _named(where):
+            self.monitor.update(logits)
         if self.tell and not before and self.monitor.drift_detected:
             click.echo(f"ALARM at {where}: {self.monitor.report()}", err=True)
 
     def file(self, source: Path, progress: Any) -> None:
         """Take in the rows of a file that were not taken before."""
-        from tood.deploy.logit_files import LogitsFile
+        from tood.deploy.logit_files import LogitsFile, valid_rows
 
-        file, name, status = LogitsFile(source), str(source.resolve()), source.stat()
+        file, name = LogitsFile(source), str(source.resolve())
+        status, rows = source.stat(), file.rows
         stamp = [status.st_size, status.st_mtime_ns]
-        skip = self.taken[name][2] if self.taken.get(name, [])[:2] == stamp else 0
-        rows = file.rows
-        done = saved = 0
+        taken = self.taken[name][2] if self.taken.get(name, [])[:2] == stamp else 0
+        done = 0
         for block in file.blocks():
-            new = block.logits[max(0, skip - done) :]
-            if len(new):
-                self.update(new, f"{source}, rows from {done + len(block.logits) - len(new)}")
+            new = block.logits[max(0, taken - done) :]
             done += len(block.logits)
-            if done - max(saved, skip) >= EVERY:
-                self.taken[name], saved = [*stamp, done], done
-                self.save()
+            if len(new):
+                valid = valid_rows(new, self.invalid, source, done - len(new))
+                self.left_out += int((~valid).sum())
+                self.update(new[valid], f"{source}, rows {done - len(new)} to {done - 1}")
+                self.taken[name] = [*stamp, done]
+                self.save_if_due()
             progress(done, rows)
-        self.taken[name] = [*stamp, done]
         self.save()
 
     def lines(self, stream: Any) -> None:
         """Take in JSON lines until they end."""
-        count = 0
-        for count, logits in enumerate(_json_rows(stream), start=1):
-            self.update(logits, f"standard input, line {count}")
-            if count % LINES == 0:
-                self.save()
-        if count % LINES:
-            self.save()
+        import numpy as np
+
+        from tood.errors import ToodError
+
+        for number, logits in _json_rows(stream):
+            where = f"standard input, line {number}"
+            if np.isfinite(logits).all():
+                self.update(logits, where)
+                self.save_if_due()
+            elif self.invalid == "reject":
+                self.left_out += 1
+            else:
+                raise ToodError(f"{where}: expected finite numbers; `--invalid reject` continues without such rows")
+        self.save()
 
 
-def _fitted(calibrator: Path, reference: Path, settings: dict[str, Any]) -> DriftMonitor:
-    """A new monitor."""
-    import numpy as np
+@contextlib.contextmanager
+def _named(where: object) -> Iterator[None]:
+    """Put the place of the rows into an error about them."""
+    from tood.errors import ToodError
 
-    from tood.deploy.drift import DriftMonitor
-    from tood.deploy.logit_files import LogitsFile
-    from tood.deploy.score_file import load_scorer
-
-    blocks = [block.logits for block in LogitsFile(reference).blocks()]
-    return DriftMonitor(load_scorer(calibrator), **settings).fit(np.concatenate(blocks))
+    try:
+        yield
+    except ToodError as error:
+        raise ToodError(f"{where}: {error}") from error
 
 
-def _json_rows(stream: Any) -> Iterator[FloatArray]:
-    """``[1, C]`` for each line that is not empty."""
+def _json_rows(stream: Any) -> Iterator[tuple[int, FloatArray]]:
+    """The number of each line that is not empty, from 1, and its logits ``[1, C]``."""
     import numpy as np
 
     from tood.errors import ToodError
@@ -201,8 +231,8 @@ def _json_rows(stream: Any) -> Iterator[FloatArray]:
             row = np.array(found["logits"] if isinstance(found, dict) else found, dtype=np.float64)
             if row.ndim != 1:
                 raise ValueError(f"{row.ndim} axes")
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(
                 f'standard input, line {number}: expected a list of logits or {{"logits": [...]}} ({error})'
             ) from error
-        yield row[None]
+        yield number, row[None]

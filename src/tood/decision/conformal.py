@@ -104,6 +104,7 @@ class Conformal:
         self.source = source
         self.seed = seed
         self._wrong: tuple[FloatArray, npt.NDArray[np.bool_]] | None = None  # scores, and whether the answer is wrong
+        self._check_parameters(warn=False)
 
     def fit(self, logits: Any, labels: Any = None) -> Conformal:
         """Score calibration samples that ``cal.fit`` did not use.
@@ -245,7 +246,6 @@ class Conformal:
         try:
             cals = [from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))]
             self = cls(cals[0], **json.loads(metadata["settings"]))
-            self._check_parameters(warn=False)
             self._folds = [
                 (cal, _by_group(finite(tensors[f"scores.{k}"], "scores"), tensors[f"groups.{k}"]))
                 for k, cal in enumerate(cals[1:] or cals)

@@ -186,29 +186,36 @@ class DriftMonitor:
     @property
     def drift_detected(self) -> bool:
         """Whether any alarm has been raised since the last :meth:`fit` or :meth:`reset`."""
-        report = self.report()
-        return report.more_unknowns or report.recalibrate
+        self._fitted()
+        return self._more_unknowns() or bool(self._drifted().any())
+
+    def _more_unknowns(self) -> bool:
+        return bool(self._unknowns.largest >= np.log(2 / self.alpha))
+
+    def _drifted(self) -> npt.NDArray[np.bool_]:
+        """``[N]``: half of alpha is shared by the N tests of drift."""
+        largest = np.array([test.largest for test in self._drifts])
+        return np.asarray(largest >= np.log(2 * len(largest) / self.alpha))
 
     def report(self) -> Drift:
         """What has changed; may be asked for at any time without spending ``alpha``."""
         self._fitted()
-        drifts = np.array([test.largest for test in self._drifts])
         samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
         pairs = zip(self._energies, self._latest, strict=True)
         shift, spread = np.array([_compare(reference, latest) for reference, latest in pairs]).T
-        limit = np.log(2 * len(drifts) / self.alpha)
+        limit = np.log(2 * len(self._drifts) / self.alpha)
         references = np.array([len(values) for values in self._energies])
         return Drift(
             rows=self._unknowns.seen,
             rejected=self._unknowns.seen - int(samples.sum()),
             rejected_before=self._rejected_before,
             unknowns_e_value=_e_value(self._unknowns.largest),
-            more_unknowns=bool(self._unknowns.largest >= np.log(2 / self.alpha)),
+            more_unknowns=self._more_unknowns(),
             samples=samples,
-            e_value=np.array([_e_value(value) for value in drifts]),
+            e_value=np.array([_e_value(test.largest) for test in self._drifts]),
             shift=shift,
             spread=spread,
-            drifted=drifts >= limit,
+            drifted=self._drifted(),
             # The best bet, a sixth of half the capital, grows by a factor of 1.9 at most.
             enough=(references >= FEWEST) & (samples >= (limit + np.log(12)) / np.log(1.9)),
         )

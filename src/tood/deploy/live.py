@@ -184,6 +184,9 @@ class LiveTOOD:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
 
+    def __repr__(self) -> str:
+        return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
+
     def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
         """Mean and std of each channel over other tasks' samples; its own where none has been seen in it."""
         count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)

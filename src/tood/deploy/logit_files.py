@@ -22,22 +22,24 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, indices
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import DAMAGE, npy_header
+from tood.files import DAMAGE, npy_header, npz_member
 
-__all__ = ["SUFFIXES", "Block", "LogitsFile", "read_labelled"]
+__all__ = ["SUFFIXES", "Block", "Invalid", "LogitsFile", "read_labelled", "valid_rows"]
 
 ARRAYS, IPC = (".npy", ".npz"), (".arrow", ".feather", ".ipc")
 SUFFIXES = (*ARRAYS, ".parquet", *IPC, ".csv")
 LABELS = ("labels", "label")
 BLOCK_BYTES = 1 << 20  # stays in the second-level cache: larger and smaller blocks are slower
 BATCH_ROWS = 1 << 14
+ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+Invalid: TypeAlias = Literal["error", "reject"]  # what to do with rows that have a missing, NaN or infinite logit
 
 
 class Block(NamedTuple):
@@ -70,10 +72,10 @@ class LogitsFile:
     def __init__(self, path: str | os.PathLike[str], keep: Iterable[str] = ()) -> None:
         self.path, self.keep = Path(path), tuple(keep)
         self.suffix = self.path.suffix.lower()
-        if self.suffix not in SUFFIXES:
-            raise UnknownNameError("file type", self.suffix or self.path.name, SUFFIXES)
         if not self.path.is_file():
             raise ToodError(f"{self.path}: no such file")
+        if self.suffix not in SUFFIXES:
+            raise UnknownNameError("file type", self.suffix or self.path.name, SUFFIXES)
         with self._errors():
             names = self._names()
         missing = [name for name in self.keep if name not in names]
@@ -81,8 +83,8 @@ class LogitsFile:
             raise ToodError(f"{self.path}: expected a column {missing[0]!r}, found {_listed(names)}")
 
     @property
-    def rows(self) -> int:
-        """The number of rows; of a CSV file above 1 MiB an estimate from the length of its first lines."""
+    def rows(self) -> int | None:
+        """The number of rows; of a CSV file above 1 MiB an estimate from its first lines, of an Arrow stream None."""
         with self._errors():
             if self.suffix in ARRAYS:
                 return self._header()[0][0]
@@ -92,10 +94,11 @@ class LogitsFile:
                     start = file.read(1 << 20)
                 lines = start.count(b"\n") + (not start.endswith(b"\n"))
                 return max(0, lines * self.path.stat().st_size // len(start) - header)
-            import pyarrow.dataset
-
-            count = pyarrow.dataset.dataset(self.path, format="parquet" if self.suffix == ".parquet" else "ipc")
-            return int(count.count_rows())
+            if self.suffix == ".parquet":
+                return int(_pyarrow("parquet").read_metadata(self.path).num_rows)
+            if self._is_stream():
+                return None
+            return int(_pyarrow("dataset").dataset(self.path, format="ipc").count_rows())
 
     @property
     def label_column(self) -> str | None:
@@ -108,6 +111,13 @@ class LogitsFile:
         with self._errors():
             yield from self._array_blocks() if self.suffix in ARRAYS else self._table_blocks()
 
+    def read(self) -> FloatArray:
+        """All logits ``[n, C]``; a file without rows is an error."""
+        blocks = [block.logits for block in self.blocks()]
+        if not blocks:
+            raise ToodError(f"{self.path}: expected rows of logits, found none")
+        return np.concatenate(blocks)
+
     def column(self, name: str | None = None) -> npt.NDArray[Any]:
         """One whole column by name, or the only one of a file."""
         with self._errors():
@@ -118,8 +128,7 @@ class LogitsFile:
                 raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {_listed(names)}")
             name = names[0] if name is None else name
             if self.suffix == ".npz":
-                with np.load(self.path, allow_pickle=False) as arrays:
-                    return np.asarray(arrays[name])
+                return npz_member(self.path, name)
             parts = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self._batches([name], [name])]
             return np.concatenate(parts) if parts else np.empty(0)
 
@@ -146,10 +155,18 @@ class LogitsFile:
             raise
         except DAMAGE as error:
             why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ToodError(f"{self.path}: truncated, or not a {self.suffix} file of logits ({why})") from error
+            raise ToodError(f"{self.path}: truncated, or not a {self.suffix} file of numbers ({why})") from error
 
     # Arrays. Rows are read and not mapped: mapped pages count as resident, and memory must not grow with the file
     # (benchmarks/score_stream.py).
+
+    def _array_name(self) -> str:
+        """The array of an ``.npz`` file that holds logits."""
+        names = self._names()
+        name = "logits" if "logits" in names or len(names) != 1 else names[0]
+        if name not in names:
+            raise ToodError(f"{self.path}: expected an array 'logits', found {_listed(names)}")
+        return name
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[IO[bytes]]:
@@ -157,17 +174,13 @@ class LogitsFile:
             with self.path.open("rb") as file:
                 yield file
             return
-        names = self._names()
-        name = "logits" if "logits" in names or len(names) != 1 else names[0]
-        if name not in names:
-            raise ToodError(f"{self.path}: expected an array 'logits', found {_listed(names)}")
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as member:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self._array_name()}.npy") as member:
             yield member
 
     def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         with self._open() as file:
             shape, by_column, dtype = npy_header(file)
-            expected = file.tell() + int(np.prod(shape)) * dtype.itemsize
+            expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
         if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu":
             raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}")
         if self.suffix == ".npy" and self.path.stat().st_size < expected:
@@ -181,9 +194,10 @@ class LogitsFile:
             if values.shape[:1] != (rows,):
                 raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
         step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
+        # Rows of an array in Fortran order are not consecutive in the file: it is read as a whole.
+        whole = self.column(None if self.suffix == ".npy" else self._array_name()) if by_column else None
         with self._open() as file:
             npy_header(file)
-            whole = np.frombuffer(file.read(), dtype).reshape(columns, rows).T if by_column else None
             for start in range(0, rows, step):
                 count = min(step, rows - start)
                 if whole is None:
@@ -231,14 +245,26 @@ class LogitsFile:
             )
         else:
             with self._ipc() as reader:
-                for number in range(reader.num_record_batches):
-                    batch = reader.get_batch(number).select(columns)
-                    yield from (batch.slice(start, BATCH_ROWS) for start in range(0, len(batch), BATCH_ROWS))
+                stored = reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches))
+                for batch in stored:
+                    wanted = batch.select(columns)
+                    yield from (wanted.slice(start, BATCH_ROWS) for start in range(0, len(wanted), BATCH_ROWS))
+
+    def _is_stream(self) -> bool:
+        """Whether an Arrow file is in the streaming format, as Hugging Face datasets are, which has no footer."""
+        with self.path.open("rb") as file:
+            if file.read(len(ARROW_FILE)) == ARROW_FILE:
+                return False
+            file.seek(-len(ARROW_STREAM_END), os.SEEK_END)
+            if file.read() != ARROW_STREAM_END:
+                raise ToodError(f"{self.path}: truncated, or not an Arrow file")
+        return True
 
     @contextlib.contextmanager
     def _ipc(self) -> Iterator[Any]:
         ipc = _pyarrow("ipc")
-        with self.path.open("rb") as file, ipc.open_file(file) as reader:
+        open_reader = ipc.open_stream if self._is_stream() else ipc.open_file
+        with self.path.open("rb") as file, open_reader(file) as reader:
             yield reader
 
     def _csv_header(self) -> tuple[list[str], bool]:
@@ -247,6 +273,8 @@ class LogitsFile:
             first = [field.strip() for field in next(csv.reader(file), [])]
         if not first:
             raise ToodError(f"{self.path}: expected rows of numbers, found an empty file")
+        if len(first) == 1 and any(separator in first[0] for separator in ";\t|"):
+            raise ToodError(f"{self.path}: expected columns separated by commas, found {first[0][:60]!r}")
         numbers = [str(c) for c in range(len(first))]
         named = (first == numbers and len(first) > 1) or not all(map(_is_number, first))
         return (first, True) if named else (numbers, False)
@@ -284,19 +312,35 @@ def read_labelled(
         A file of labels: any of the same formats, with such a column or a single one.
     """
     file = LogitsFile(path)
-    blocks = [block.logits for block in file.blocks()]
     source = file if labels is None else LogitsFile(labels)
     name = source.label_column
     if labels is None and name is None:
-        raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of labels")
-    found = source.column(name)
-    if not blocks:
-        raise ToodError(f"{file.path}: expected rows of logits, found none")
-    logits = np.concatenate(blocks)
+        raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of --labels")
+    logits, found = file.read(), source.column(name)
     try:
         return logits, indices(found, "labels", length=len(logits))
     except ToodError as error:
         raise ToodError(f"{source.path}: {error}") from error
+
+
+def valid_rows(
+    logits: FloatArray, invalid: Invalid, path: str | os.PathLike[str], start: int = 0
+) -> npt.NDArray[np.bool_]:
+    """``[n]`` bool: the rows whose logits are all finite.
+
+    With ``invalid="error"`` the first other row is an error that gives its number in the file; ``start`` is the number
+    of the first row here.
+    """
+    finite = np.isfinite(logits)
+    valid: npt.NDArray[np.bool_] = finite.all(axis=1)
+    if invalid == "error" and not valid.all():
+        row = int(valid.argmin())
+        column = int(finite[row].argmin())
+        raise ToodError(
+            f"{os.fspath(path)}: row {start + row}, column {column}: expected a finite number, found "
+            f"{logits[row, column]}; `--invalid reject` continues without such rows"
+        )
+    return valid
 
 
 def _stacked(columns: list[Any]) -> FloatArray:

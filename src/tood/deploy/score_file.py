@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +18,13 @@ from tood.checks import check_scale
 from tood.decision import KIND as CONFORMAL
 from tood.decision import Conformal, score_and_assign
 from tood.decision.ranks import check_share
-from tood.deploy.logit_files import Block, LogitsFile
+from tood.deploy.logit_files import Block, Invalid, LogitsFile, valid_rows
 from tood.deploy.sketch import Sketch
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.files import kind_of, write_atomically
 from tood.partition import Partition
 
-__all__ = ["Invalid", "Scored", "load_scorer", "score_file"]
+__all__ = ["Scored", "load_scorer", "score_file"]
 
 OTHER_FORMATS = (".csv", ".json", ".npy", ".npz", ".safetensors", ".txt")
 PART = 1 << 17  # rows of a row group of the output
@@ -32,7 +32,6 @@ SKETCH = 1000  # capacity of the sketch of the scores
 POINTS = 200  # equal parts of the distribution of scores that a summary keeps
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # multiples of 1 / POINTS
 Columns: TypeAlias = dict[str, Any]
-Invalid: TypeAlias = Literal["error", "reject"]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
 
@@ -274,7 +273,9 @@ class _Job:
         # One pass for the two extremes: they tell whether a closer look is needed, and mostly none is.
         low, high = (logits.min(), logits.max()) if logits.size else (0, 0)
         all_valid = bool(np.isfinite(low) and np.isfinite(high))
-        valid = np.ones(len(logits), dtype=bool) if all_valid else self._valid(logits, start)
+        valid = np.ones(len(logits), dtype=bool)
+        if not all_valid:
+            valid = valid_rows(logits, self.invalid, self.file.path, start)
         known = logits if all_valid else logits[valid]
         try:
             if self._unusual(low, high) and len(known):
@@ -295,19 +296,6 @@ class _Job:
             return True
         slack = (self.range[1] - self.range[0]) / 2
         return bool((low >= 0 and high <= 1) or low < self.range[0] - slack or high > self.range[1] + slack)
-
-    def _valid(self, logits: FloatArray, start: int) -> npt.NDArray[np.bool_]:
-        """Which rows have finite logits only; with ``invalid="error"`` the first that has not is an error."""
-        finite = np.isfinite(logits)
-        valid = np.asarray(finite.all(axis=1))
-        if self.invalid == "error":
-            row = int(valid.argmin())
-            column = int(finite[row].argmin())
-            raise ToodError(
-                f"{self.file.path}: row {start + row}, column {column}: expected a finite number, found "
-                f"{logits[row, column]}; `--invalid reject` rejects such rows and scores the others"
-            )
-        return valid
 
     def _decide(self, logits: FloatArray) -> Columns:
         if self.alpha is not None:
