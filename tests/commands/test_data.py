@@ -53,6 +53,9 @@ def test_prepare_verify_and_list_belong_together(tmp_path, folder):
     assert found["streams"]["digits"] == []
     assert "cifar10-train.npz" in found["streams"]["cifar10"]
     assert "svhn-test.npz" not in found["streams"]["cifar10"]
+    absent = {entry["file"]: entry for entry in found["missing"]}
+    assert "www.cs.toronto.edu/~kriz/cifar" in absent["cifar10-train.npz"]["source"]
+    assert "svhn-test.npz" not in absent
 
     assert tood("verify", root=root) == "svhn-test.npz: intact\n"
     with (root / "svhn-test.npz").open("ab") as file:

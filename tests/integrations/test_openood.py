@@ -1,4 +1,4 @@
-"""Against a stand-in of OpenOOD 1.5's interface, since OpenOOD is not on PyPI: see ``openood`` in conftest.py."""
+"""Each test runs with a stand-in of OpenOOD 1.5's interface and, where OpenOOD is installed, with the real one."""
 
 import sys
 

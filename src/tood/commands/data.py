@@ -30,24 +30,30 @@ def command() -> None:
 @root_option
 @json_option
 def list_sets(root: Path | None, as_json: bool) -> None:
-    """List image sets with their size, source and licence, and the streams that can be used.
+    """List image sets, present or missing, with size, source and licence, and which streams can be used.
 
     Example: tood data list --root ~/data
     """
     from tood.streams.catalog import CATALOG, data_root, missing
+    from tood.streams.origins import origin
 
     folder = data_root(root)
     sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
     streams = {name: missing(name, folder) for name in sorted(CATALOG)}
+    wanted = sorted({name for names in streams.values() for name in names})
+    absent = [{"file": name, **origin(name)._asdict()} for name in wanted]
     if as_json:
-        click.echo(json.dumps({"root": str(folder), "sets": sets, "streams": streams}, indent=2))
+        figures = {"root": str(folder), "sets": sets, "missing": absent, "streams": streams}
+        click.echo(json.dumps(figures, indent=2))
         return
     click.echo(f"{folder}: {len(sets)} sets" if folder.is_dir() else f"{folder}: no such folder")
     for found in sets:
         click.echo("  " + _line(found))
-    for name, absent in streams.items():
-        click.echo(f"stream {name}: " + ("ready" if not absent else f"missing {', '.join(absent)}"))
-    if any(streams.values()):
+    for found in absent:
+        click.echo(f"  {found['file']:<24}missing: {found['source']}  ({found['licence']})")
+    for name, lacking in streams.items():
+        click.echo(f"stream {name}: " + ("ready" if not lacking else f"missing {', '.join(lacking)}"))
+    if absent:
         click.echo("Set TOOD_DATA to a folder that has them, or make them: tood data prepare --help")
 
 
@@ -79,7 +85,7 @@ def _line(found: dict[str, Any]) -> str:
 @root_option
 @json_option
 def verify(root: Path | None, as_json: bool) -> None:
-    """Compare every set with its checksum in SHA256SUMS; exit code 1 where one differs or is missing.
+    """Compare every set with its checksum in SHA256SUMS; exit code 1 if one differs or is missing.
 
     Example: tood data verify
     """
@@ -120,27 +126,20 @@ def verify(root: Path | None, as_json: bool) -> None:
     type=click.Choice(["auto", "folder", "cifar", "huggingface"]),
     default="auto",
     show_default=True,
-    help="What it is: a folder of class folders, CIFAR's binary files, or a Hugging Face dataset.",
+    help="A folder of class folders, CIFAR's binary or Python files, or a Hugging Face data set.",
 )
 @click.option("--size", type=click.IntRange(1, 1024), help="Pixels per side; needed if images differ in size.")
-@click.option("--image-column", default="image", show_default=True, help="Of a Hugging Face dataset.")
-@click.option("--label-column", default="label", show_default=True, help="Of a Hugging Face dataset.")
+@click.option("--image-column", default="image", show_default=True, help="Of a Hugging Face data set.")
+@click.option("--label-column", default="label", show_default=True, help="Of a Hugging Face data set.")
+@click.option("--revision", help="Of a data set on the Hub: a commit, which always gives the same data, or a tag.")
 @click.option("--force", is_flag=True, help="Replace a set that exists.")
 @root_option
 def prepare(
-    name: str,
-    split: str,
-    origin: str,
-    kind: str,
-    size: int | None,
-    image_column: str,
-    label_column: str,
-    force: bool,
-    root: Path | None,
+    name: str, split: str, origin: str, kind: str, size: int | None, force: bool, root: Path | None, **columns: Any
 ) -> None:
-    """Make the set NAME-SPLIT.npz, losslessly, and note its checksum.
+    """Make the set NAME-SPLIT.npz, without loss, and record its checksum.
 
-    The sets that each stream needs are those that `tood data list` calls missing.
+    `tood data list` names the sets that streams need and that are missing.
 
     Example: tood data prepare cifar10 train --from cifar-10-batches-bin
     """
@@ -154,12 +153,12 @@ def prepare(
     target = folder / f"{name}-{split}.npz"
     if target.exists() and not force:
         raise ToodError(f"{target}: exists; --force replaces it")
-    source, classes = _origin(origin, kind, split, size, image_column, label_column)
+    source, classes = _origin(origin, kind, split, size, columns)
     path = write_packed(folder, target.stem, source, classes)
     click.echo(f"{path}: {len(source):,} images, {len(classes):,} classes, {path.stat().st_size / 2**20:.1f} MiB")
 
 
-def _origin(origin: str, kind: str, split: str, size: int | None, image: str, label: str) -> tuple[Any, Any]:
+def _origin(origin: str, kind: str, split: str, size: int | None, columns: dict[str, Any]) -> tuple[Any, Any]:
     """The source and its class names."""
     from tood.errors import ToodError
 
@@ -175,7 +174,7 @@ def _origin(origin: str, kind: str, split: str, size: int | None, image: str, la
     if kind == "huggingface":
         from tood.streams.download import from_huggingface
 
-        found = from_huggingface(origin, split, image, label, size=size)
+        found = from_huggingface(origin, split, size=size, **columns)
         return found, found.classes
     from tood.streams.folders import FolderSource
 

@@ -26,13 +26,9 @@ SAVE_SECONDS = 1.0  # the state is saved that often while rows come in
 
 
 @click.command()
-@click.option(
-    "--state", type=FILE, required=True, help="The monitor's file; the first call makes it."
-)
+@click.option("--state", type=FILE, required=True, help="The monitor's file; the first call makes it.")
 @click.option("--calibrator", type=FILE, help="What `tood calibrate` wrote; needed by the first call.")
-@click.option(
-    "--reference", type=FILE, help="Logits of held-out inputs, in any format; needed by the first call."
-)
+@click.option("--reference", type=FILE, help="Logits of held-out inputs, in any format; needed by the first call.")
 @click.option(
     "--in",
     "sources",

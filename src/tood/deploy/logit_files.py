@@ -332,7 +332,7 @@ def valid_rows(
     of the first row here.
     """
     finite = np.isfinite(logits)
-    valid: npt.NDArray[np.bool_] = finite.all(axis=1)
+    valid = np.asarray(finite.all(axis=1))
     if invalid == "error" and not valid.all():
         row = int(valid.argmin())
         column = int(finite[row].argmin())

@@ -8,7 +8,7 @@ import numpy as np
 
 from tood.energy import tensor_with_lead
 from tood.errors import MissingDependencyError, ToodError
-from tood.export.portable import SHORTEST, Exportable, Nearest, Tasks, portable
+from tood.export.portable import SHORTEST, Exportable, Tasks, portable
 
 try:
     import torch
@@ -53,7 +53,8 @@ class ScorerModule(torch.nn.Module):
         self.reads_features = parts.nearest is not None
         self.normalize = parts.nearest is not None and parts.nearest.normalize
         arrays: dict[str, Any] = {"columns": np.asarray(parts.columns, dtype=np.int64)}
-        arrays |= _nearest_arrays(parts.nearest) if parts.nearest else {}
+        if parts.nearest:
+            arrays |= {name: getattr(parts.nearest, name) for name in ("origin", "whitening", "points", "squares")}
         if parts.tasks:
             tasks = parts.tasks
             arrays |= _task_arrays(tasks)
@@ -86,7 +87,7 @@ class ScorerModule(torch.nn.Module):
         squared, point = self._nearest(_at_least_single(features))
         if self.answer == "task":
             return self._best_task(_at_least_single(logits), squared)
-        return -squared[:, 0].sqrt(), self._buffer("columns").index_select(0, point[:, 0])
+        return -squared.sqrt(), self._buffer("columns").index_select(0, point)
 
     def _best_task(
         self, logits: torch.Tensor, squared: torch.Tensor | None = None
@@ -99,20 +100,18 @@ class ScorerModule(torch.nn.Module):
         energies = torch.cat(parts, dim=1).index_select(1, self._buffer("places"))
         values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
         top, winner = tensor_with_lead(values, self.margin)
-        top = top + (0 * values).sum(1)  # TopK may pass NaN over, and does in ONNX: NaN in any channel is NaN here
+        top = top + (0 * values).sum(1)  # TopK may ignore NaN, and does in ONNX: NaN in any channel is NaN here
         score = top * self.gain + self.offset
-        return score if squared is None else score + self.squared * squared[:, 0], winner
+        return score if squared is None else score + self.squared * squared, winner
 
     def _nearest(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """``[n, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
+        """``[n]`` each: the squared distance to the nearest point, and which point that is."""
         if self.normalize:
             z = torch.nn.functional.normalize(z, eps=SHORTEST)
-        points, members = self._buffer("points", z), self._buffer("members")
+        points = self._buffer("points", z)
         y = (z - self._buffer("origin", z)) @ self._buffer("whitening", z)
-        other = self._buffer("squares", z) - 2 * y @ points.T
-        place = other[:, members].argmin(2) + self._buffer("firsts")
-        point = members.reshape(-1)[place]
-        return (y[:, None] - points[point]).square().sum(2), point
+        point = (self._buffer("squares", z) - 2 * y @ points.T).argmin(1)  # squared distances but for ‖y‖²
+        return (y - points.index_select(0, point)).square().sum(1), point
 
     def _buffer(self, name: str, like: torch.Tensor | None = None) -> Any:
         buffer = self.get_buffer(name)
@@ -127,12 +126,6 @@ def _task_arrays(tasks: Tasks) -> dict[str, Any]:
         "location": np.asarray(tasks.energies.location, dtype=np.float64),
         "scale": np.asarray(tasks.energies.scale, dtype=np.float64),
     }
-
-
-def _nearest_arrays(nearest: Nearest) -> dict[str, Any]:
-    arrays = {name: getattr(nearest, name) for name in ("origin", "whitening", "points", "squares", "members")}
-    groups, size = nearest.members.shape
-    return arrays | {"firsts": size * np.arange(groups)}
 
 
 def _at_least_single(values: torch.Tensor) -> torch.Tensor:

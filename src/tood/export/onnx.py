@@ -125,7 +125,7 @@ class _Graph:
         return str(self.add("Gather", joined, self.constant(places, np.int64), axis=1))
 
     def nearest(self, nearest: Nearest) -> tuple[str, str]:
-        """``[batch, G]`` each: the squared distance to the nearest point of every group, and which point that is."""
+        """``[batch]`` each: the squared distance to the nearest point, and which point that is."""
         z = "features"
         if nearest.normalize:
             length = self.add("ReduceL2", z, self.indices(1), keepdims=1)
@@ -133,14 +133,9 @@ class _Graph:
         y = self.add("MatMul", self.add("Sub", z, self.constant(nearest.origin)), self.constant(nearest.whitening))
         points, squares = self.constant(nearest.points), self.constant(nearest.squares)
         other = self.add("Gemm", y, points, squares, alpha=-2.0, transB=1)  # squared distances but for ‖y‖²
-        other = self.add("Gather", other, self.constant(nearest.members, np.int64), axis=1)
-        place = self.add("ArgMin", other, axis=2, keepdims=0)
-        groups, size = nearest.members.shape
-        place = self.add("Add", place, self.constant(size * np.arange(groups), np.int64))
-        point = self.add("Gather", self.constant(nearest.members.reshape(-1), np.int64), place, axis=0)
-        own = self.add("Gather", points, point, axis=0)
-        apart = self.add("Sub", self.add("Unsqueeze", y, self.indices(1)), own)
-        return self.add("ReduceSumSquare", apart, self.indices(2), keepdims=0), point
+        point = self.add("ArgMin", other, axis=1, keepdims=0)
+        apart = self.add("Sub", y, self.add("Gather", points, point, axis=0))
+        return self.add("ReduceSumSquare", apart, self.indices(1), keepdims=0), point
 
     def normalised(self, values: str, channels: Channels) -> str:
         """``[batch, N]``: (value - location) / scale of each task."""
@@ -162,13 +157,11 @@ class _Graph:
 
     def nearest_class(self, parts: Portable, squared: str, point: str) -> None:
         """Minus the distance to the nearest class mean, and its class."""
-        axis = self.indices(1)
-        self.add("Neg", self.add("Sqrt", self.add("Squeeze", squared, axis)), names=["score"])
-        columns = self.constant(parts.columns, np.int64)
-        self.add("Gather", columns, self.add("Squeeze", point, axis), axis=0, names=["class"])
+        self.add("Neg", self.add("Sqrt", squared), names=["score"])
+        self.add("Gather", self.constant(parts.columns, np.int64), point, axis=0, names=["class"])
 
     def best_task(self, tasks: Tasks, squared: str) -> None:
-        """The maximum over tasks, its lead, and where it is; ``squared`` are distances, where they are read."""
+        """The maximum over tasks, its lead, and its task; ``squared``: squared distances, or empty if not read."""
         values = self.normalised(self.energies(tasks.partition), tasks.energies)
         best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
@@ -176,11 +169,10 @@ class _Graph:
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
         lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
         zero = self.add("ReduceSum", self.add("Mul", values, self.constant(0.0)), axis, keepdims=0)
-        lead = self.add("Add", lead, zero)  # TopK passes NaN over: NaN in any channel is NaN here
+        lead = self.add("Add", lead, zero)  # TopK ignores NaN: NaN in any channel is NaN here
         scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
         if squared:
-            distance = self.add("Mul", self.add("Squeeze", squared, axis), self.constant(tasks.squared))
-            scaled = self.add("Add", scaled, distance)
+            scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(tasks.squared)))
         self.add("Add", scaled, self.constant(tasks.energies.offset), names=["score"])
         self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
 
@@ -237,6 +229,6 @@ def export_network(
     finally:
         for part, training in modes:
             part.training = training
-    if program is None:  # only where torch falls back to its old exporter
+    if program is None:  # only if torch falls back to its old exporter
         raise ToodError("torch.onnx.export gave no program; a newer torch is needed")
     write_atomically(path, lambda temporary: temporary.write_bytes(program.model_proto.SerializeToString()))

@@ -1,4 +1,4 @@
-"""A fitted calibrator or detector as the numbers of a graph: what its ONNX and its torch form share."""
+"""The parameters of a fitted calibrator or detector that its ONNX graph and its torch module share."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ SHORTEST = 1e-12  # a feature shorter than this has no direction; squares of flo
 
 
 class Nearest(NamedTuple):
-    """Squared distances of whitened features to the nearest class mean of each group.
+    """Squared distance of whitened features to the nearest class mean.
 
-    ``‖m‖² - 2 y·m`` finds the mean; its distance is then that of ``y - m`` itself, as where ‖y‖² and ‖m‖² are much
-    larger than the distance their float32 sum has lost it.
+    ``‖m‖² - 2 y·m`` finds the mean. The distance is then computed from ``y - m``: if ‖y‖² and ‖m‖² are much larger than
+    the distance, their sum in float32 has lost it.
     """
 
     normalize: bool  # divide features by their length first
@@ -33,18 +33,14 @@ class Nearest(NamedTuple):
     whitening: Float64Array  # [D, r]
     points: Float64Array  # [K, r], class means seen from the origin, whitened
     squares: Float64Array  # [K], ‖m‖²
-    members: IntArray  # [G, m], which points are in each group, the first again where it has fewer than m
 
     @classmethod
-    def of(cls, detector: Typicality | TOODJoint, whitening: Float64Array, starts: IntArray) -> Nearest:
-        """Of a fitted detector, whose means come group by group, each group from its place in ``starts``."""
+    def of(cls, detector: Typicality | TOODJoint, whitening: Float64Array) -> Nearest:
+        """The class means of a fitted detector."""
         means = detector.means_
         origin = means.mean(axis=0).astype(np.float32).astype(np.float64)
         points = (means - origin) @ whitening
-        sizes = np.diff(starts, append=len(means))
-        turn = np.arange(sizes.max())
-        members = starts[:, None] + np.where(turn < sizes[:, None], turn, 0)
-        return cls(bool(detector.normalize), origin, whitening, points, (points**2).sum(axis=1), members)
+        return cls(bool(detector.normalize), origin, whitening, points, (points**2).sum(axis=1))
 
 
 class Tasks(NamedTuple):
@@ -57,11 +53,11 @@ class Tasks(NamedTuple):
 
 
 class Portable(NamedTuple):
-    """What to compute, from what."""
+    """Inputs and parameters of an exported scorer."""
 
     inputs: dict[str, int]  # logits and features, those that are read, and how many columns they have
     nearest: Nearest | None = None
-    tasks: Tasks | None = None  # none is typicality: minus the distance itself
+    tasks: Tasks | None = None  # None for typicality, whose score is minus the distance
     columns: IntArray | tuple[int, ...] = ()  # the logit column of each point, for typicality
     limits: Float64Array | None = None  # accept if the score reaches it: [], or [N] per winning task
 
@@ -111,13 +107,13 @@ def _numbers(scorer: Any) -> Portable:
     prepared = scorer._ready(np.dtype(np.float64))
     columns, dimensions = scorer.shape_
     if isinstance(scorer, Typicality):
-        nearest = Nearest.of(scorer, prepared.whitening, np.zeros(1, dtype=np.int64))
+        nearest = Nearest.of(scorer, prepared.whitening)
         return Portable({"features": dimensions}, nearest, columns=scorer.classes_)
     if prepared.means is None:
         energies = prepared.channels._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
         return Portable({"logits": columns}, tasks=Tasks(prepared.partition, float(scorer.margin), energies))
     weights = Mixture(*scorer.mixture_)
     energies = prepared.channels._replace(gain=weights.logits, offset=weights.offset)
-    nearest = Nearest.of(scorer, prepared.means.whitening, np.zeros(1, dtype=np.int64))
+    nearest = Nearest.of(scorer, prepared.means.whitening)
     tasks = Tasks(prepared.partition, float(scorer.margin), energies, weights.squared)
     return Portable({"logits": columns, "features": dimensions}, nearest, tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 __all__ = ["ORIGINS", "Origin", "origin"]
@@ -30,6 +31,12 @@ ORIGINS = {
     "mnist": Origin("http://yann.lecun.com/exdb/mnist/", "CC BY-SA 3.0 (LeCun and Cortes)"),
     "places": Origin("http://places2.csail.mit.edu", "see source"),
     "dtd": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes"),
+    "textures": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes"),
+    "imagenet1k": Origin("https://www.image-net.org", IMAGENET),
+    "ssb_hard": Origin("https://github.com/sgvaze/SSB", IMAGENET),
+    "ninco": Origin("https://github.com/j-cb/NINCO", "see source"),
+    "inaturalist": Origin("https://github.com/deeplearning-wisc/large_scale_ood", "see source"),
+    "openimage_o": Origin("https://github.com/haoqiwang/vim", "see source"),
 }
 
 
@@ -41,6 +48,6 @@ def origin(name: str) -> Origin:
     >>> origin("mine-train.npz")
     Origin(source='not known to tood', licence='not known to tood; ask its publisher')
     """
-    stem = name.partition(".")[0].partition("-")[0]
+    stem = re.split(r"[-./]", name)[0]
     known = ORIGINS.get(stem) or ORIGINS.get(stem.removesuffix("64"))
     return known or Origin("not known to tood", "not known to tood; ask its publisher")
