@@ -177,7 +177,7 @@ def _check(run: Run) -> int:
     if not steps or steps != list(range(len(steps))):
         raise ToodError(
             f"{run.path}: expected the outputs of every step from 0 on, in steps/00/outputs and so on, found "
-            f"{f'steps {steps}' if steps else 'none'}"
+            f"{f'steps {steps}' if steps else 'none; a run with `store: figures` keeps none'}"
         )
     return len(steps)
 

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     help="Names or package.module:Class, separated by commas.",
 )
 @click.option("--logits", help="With a corrected head (BiC), score: corrected, raw or both.  [default: both]")
+@click.option("--store", help="all, or figures: delete outputs and checkpoints once measured.  [default: all]")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")

@@ -15,10 +15,11 @@ from tood.audit.distances import distances
 from tood.decision import threshold
 from tood.energy import energy, task_energies
 from tood.errors import ToodError
-from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, linear_cka, nearest_distance
+from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, nearest_distance
 from tood.report.appearance import label
 from tood.report.summary import RAW_LOGITS, learner_label, run_name
 from tood.runs.directory import Run
+from tood.runs.figures_only import feature_drift, step_facts
 from tood.runs.metrics_file import RAW, accuracy, detectors_of, load_metrics, trajectory
 from tood.runs.score import Scorer, kept_scores, scores
 from tood.runs.steps import Step
@@ -28,7 +29,6 @@ __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
 TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift")  # the paper's primary variant first
-MOST_DRIFT = 1000  # samples per task that CKA compares
 MOST_NEAREST = 2000  # OOD samples whose nearest neighbour is sought
 
 
@@ -116,25 +116,9 @@ class Measured:
 
     def drift(self) -> float:
         """The mean over tasks of 1 - CKA between their features at their own and at the last step; NaN without any."""
-        if not self.has_outputs:
-            return float("nan")
-        first: list[tuple[IntArray, Scores]] = []
-        last = None
-        for step in self.steps_of():
-            if step.test.features is None:
-                return float("nan")
-            last = _task_features(step)
-            first.append(last[step.index])
-        drifts = []
-        for task, (labels, features) in enumerate(first[:-1]):
-            now_labels, now = last[task] if last else (labels, features)
-            if not np.array_equal(labels, now_labels):
-                raise ToodError(
-                    f"{self.run.path}: test samples of task {task} are not the same, in the same order, at step {task} "
-                    f"and at step {self.steps - 1}: feature drift cannot be measured"
-                )
-            drifts.append(1 - linear_cka(features, now))
-        return float(np.mean(drifts)) if drifts else 0.0
+        if not self.has_outputs:  # a run with `store: figures` has the number
+            return step_facts(self.run, self.steps - 1).get("drift", float("nan"))
+        return feature_drift(self.run, self.steps)
 
     def own_energies(self) -> Float64Array:
         """``[T, T]``: the mean energy of task i's samples in their own channel at step t."""
@@ -199,14 +183,6 @@ class Measured:
         except ToodError:  # only with other settings, or other calibration samples
             return False
         return True
-
-
-def _task_features(step: Step) -> list[tuple[IntArray, Scores]]:
-    """The labels, as stored columns, and features of each task's test samples, no more than are compared."""
-    tasks, test = step.test_tasks(), step.test
-    labels = step.columns[np.asarray(test.labels)]
-    rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]
-    return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
 
 
 def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str, list[StepScores]]:

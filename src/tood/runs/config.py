@@ -19,12 +19,13 @@ __all__ = ["RunConfig"]
 CalibrationSource: TypeAlias = Literal["train", "memory", "reserved", "augmented"]
 FitData: TypeAlias = Literal["current", "all", "memory"]
 Logits: TypeAlias = Literal["both", "corrected", "raw"]
+Store: TypeAlias = Literal["all", "figures"]
 
 CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
 PER_CLASS = 10  # for every other stream
 EXACT = ("paper", "released")  # presets that train on every sample, so nothing is reserved
 # Settings of evaluation: they may change without training again.
-EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "device", "threads")
+EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
 # Settings that set a run apart in tables.
 OPTIONS = (
     *("order", "tasks", "ood", "network", "frozen", "adapter"),
@@ -102,6 +103,9 @@ class RunConfig:
         Names or ``package.module:Class``; empty for every detector that does not need the network again.
     logits:
         For a learner that corrects its head (BiC): score the ``"corrected"`` logits, the ``"raw"`` ones or ``"both"``.
+    store:
+        ``"all"``, or ``"figures"`` to delete outputs, scores and checkpoints once the run is complete: a hundred times
+        less disk. Figures, the numbers in ``learner.json`` and the last network stay.
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
@@ -128,12 +132,14 @@ class RunConfig:
     fit: FitData = "current"
     detectors: tuple[str, ...] = ()
     logits: Logits = "both"
+    store: Store = "all"
     device: str = "auto"
     threads: int = 1
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("calibration", CalibrationSource), ("fit", FitData), ("logits", Logits)):
+        choices = {"calibration": CalibrationSource, "fit": FitData, "logits": Logits, "store": Store}
+        for name, allowed in choices.items():
             if getattr(self, name) not in get_args(allowed):
                 raise UnknownNameError(name, getattr(self, name), get_args(allowed))
         for name, least in WHOLE_NUMBERS.items():
@@ -214,7 +220,8 @@ class RunConfig:
     def _tag(self) -> str:
         """A short hash of what the folder name does not show; empty if it shows all."""
         default = RunConfig(preset=self.preset)
-        values = self.to_mapping() | {"device": "", "threads": 0, "detectors": []}  # others score the same networks
+        same = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # others score the same networks
+        values = self.to_mapping() | same
         named = {"stream": stream_name(self.stream), "learner": self.learner.rpartition(":")[2]}
         shown = default.to_mapping() | {"device": "", "threads": 0, "preset": self.preset, "seed": self.seed} | named
         if values == shown:

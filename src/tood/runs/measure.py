@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from tood import detectors
-from tood.errors import ToodError
+from tood.errors import MissingDependencyError, ToodError
 from tood.metrics import evaluate_tasks
 from tood.runs.directory import Run
-from tood.runs.metrics_file import Row, save_metrics, to_table
+from tood.runs.metrics_file import Row, load_metrics, save_metrics, to_table
 from tood.runs.score import Scored, Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Measured", "default_scorers", "figures", "measure", "measure_step"]
+__all__ = ["Measured", "default_scorers", "figures", "is_measured", "measure", "measure_step"]
 
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
@@ -73,6 +74,19 @@ def default_scorers(
     if not scorers:
         raise ToodError(f"{run.path}: no detector can be scored; {'; '.join(notes) or 'there are no complete steps'}")
     return scorers, notes
+
+
+def is_measured(folder: Path, names: Iterable[str]) -> bool:
+    """True if a run has figures of every step and of every detector in ``names``."""
+    try:
+        table = load_metrics(folder)
+        asked = {name for name in names if ":" not in name}
+        complete = table["step"].unique().to_pylist() == list(range(len(Run(folder).partition)))
+        return complete and asked <= set(table["detector"].unique().to_pylist())
+    except MissingDependencyError:
+        raise
+    except ToodError:  # none yet, or damaged
+        return False
 
 
 def measure(run: Run, scorers: Iterable[Scorer] | None = None, progress: Progress | None = None) -> Measured:

@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
     forwarded: int  # images, over all steps
     training: float  # seconds
     evaluation: float  # seconds
-    disk: float  # bytes
+    disk: float  # bytes that stay
     parameters: int  # of the network
 
 
@@ -68,9 +68,10 @@ def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
     for step in range(len(stream)):
         test = sum(len(stream.test_rows(task)) for task in range(step + 1))
         forwarded += len(stream.train_rows(step)) + memory + test + ood
-    stored = 4 * forwarded * (len(stream.order) + learner.network.head.dim)
     parameters = sum(p.numel() for p in learner.network.parameters())
-    disk = stored + 16 * parameters * len(stream)
+    disk = 16 * parameters  # of the last network; while the run goes, there is all of the following
+    if config.store == "all":
+        disk = disk * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
     return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
 
 

@@ -29,8 +29,9 @@ from tood.models import Network
 from tood.runs.config import EVALUATION, RunConfig
 from tood.runs.directory import Run, lock, write_manifest
 from tood.runs.extract import check_sources, extract_step, step_rows
+from tood.runs.figures_only import keep_figures
 from tood.runs.frozen import freeze
-from tood.runs.measure import default_scorers, measure_step
+from tood.runs.measure import default_scorers, is_measured, measure_step
 from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
@@ -113,10 +114,11 @@ def _run(
         for leftover in folder.rglob(".*.tmp"):  # of a process that was killed while it wrote
             leftover.unlink()
         _check_config(config, folder)
+        done = config.store == "figures" and is_measured(folder, config.detectors)
         made = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
         rows: list[Row] = []
-        for step in range(len(stream)):
+        for step in range(0 if done else len(stream)):
             started = time.perf_counter()
             learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
             trained = time.perf_counter() - started
@@ -128,7 +130,10 @@ def _run(
                 on_step(step, measured)
             line = "  ".join(_summary(measured, learner.facts))
             say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
-        save_metrics(to_table(rows), made.metrics_path)
+        if rows:
+            save_metrics(to_table(rows), made.metrics_path)
+        if config.store == "figures":
+            keep_figures(made)
     return made
 
 

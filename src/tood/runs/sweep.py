@@ -19,12 +19,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from filelock import FileLock, Timeout
 
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.errors import ToodError, UnknownNameError
 from tood.ray_tasks import ray_tasks
 from tood.registry import Registry
 from tood.runs.config import RunConfig
-from tood.runs.directory import Run, is_locked
-from tood.runs.metrics_file import load_metrics
+from tood.runs.directory import is_locked
+from tood.runs.measure import is_measured
 from tood.runs.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
@@ -56,21 +56,9 @@ class Cell:
         """The file of what the run printed."""
         return self.parent / ".logs" / f"{self.config.name}.log"
 
-    def _measured(self) -> bool:
-        """True if there are figures of every step and of every detector that is asked for by name."""
-        try:
-            table = load_metrics(self.path)
-            asked = {name for name in self.config.detectors if ":" not in name}
-            complete = table["step"].unique().to_pylist() == list(range(len(Run(self.path).partition)))
-            return complete and asked <= set(table["detector"].unique().to_pylist())
-        except MissingDependencyError:
-            raise
-        except ToodError:  # none yet, or damaged
-            return False
-
     def status(self) -> str:
         """``done``, ``running``, ``failed: …``, ``2 steps`` (interrupted) or ``waiting``."""
-        if self._measured():
+        if is_measured(self.path, self.config.detectors):
             return "done"
         if is_locked(self.path):
             return "running"

@@ -1,0 +1,82 @@
+"""``store: figures``: a run that keeps its figures and its last network, and deletes the rest once it is complete."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray
+from tood.errors import ToodError
+from tood.files import write_text
+from tood.metrics import confidence_gap, linear_cka
+from tood.runs.directory import Run
+from tood.runs.steps import Step
+
+__all__ = ["feature_drift", "keep_figures", "step_facts"]
+
+MOST_DRIFT = 1000  # samples per task that CKA compares
+
+
+def step_facts(run: Run, step: int) -> dict[str, float]:
+    """Numbers of one step in ``learner.json``: what the learner computed; at the last step, drift and gap if kept."""
+    file = run.folder(step) / "learner.json"
+    return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+
+
+def keep_figures(run: Run) -> None:
+    """Delete outputs, scores and checkpoints of a measured run; drift and gap, which need them, are kept as numbers.
+
+    What stays: ``metrics.parquet``, the manifest, the configuration, ``learner.json`` of every step and the last
+    network. An interrupted call may be repeated.
+    """
+    last = len(run.partition) - 1
+    with run.lock():
+        if run.steps() == list(range(last + 1)):
+            facts = step_facts(run, last) | {"drift": feature_drift(run, last + 1), "gap": energy_gap(Step(run, last))}
+            facts = {name: value for name, value in sorted(facts.items()) if np.isfinite(value)}
+            write_text(run.folder(last) / "learner.json", json.dumps(facts))
+        for folder in (run.folder(step) for step in range(last + 1)):
+            (folder / "outputs.key").unlink(missing_ok=True)
+            for derived in ("outputs", "scores"):
+                shutil.rmtree(folder / derived, ignore_errors=True)
+            if folder != run.folder(last):
+                for name in ("model.safetensors", "head.npz"):
+                    (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+
+
+def energy_gap(step: Step) -> float:
+    """Own-channel energy of the newest task's test samples minus the mean of the older tasks'; NaN with one task."""
+    energies = np.asarray(confidence_gap(step.test.logits, step.test.labels, step.partition))
+    return float(energies[-1] - energies[:-1].mean()) if len(energies) > 1 else float("nan")
+
+
+def feature_drift(run: Run, steps: int) -> float:
+    """The mean over tasks of 1 - CKA between their features at their own and at the last step; NaN without features."""
+    first: list[tuple[IntArray, FloatArray]] = []
+    last: list[tuple[IntArray, FloatArray]] = []
+    for index in range(steps):
+        step = Step(run, index)
+        if step.test.features is None:
+            return float("nan")
+        last = _task_features(step)
+        first.append(last[index])
+    drifts = []
+    for task, ((labels, features), (now_labels, now)) in enumerate(zip(first[:-1], last, strict=False)):
+        if not np.array_equal(labels, now_labels):
+            raise ToodError(
+                f"{run.path}: test samples of task {task} are not the same, in the same order, at step {task} "
+                f"and at step {steps - 1}: feature drift cannot be measured"
+            )
+        drifts.append(1 - linear_cka(features, now))
+    return float(np.mean(drifts)) if drifts else 0.0
+
+
+def _task_features(step: Step) -> list[tuple[IntArray, FloatArray]]:
+    """The labels, as stored columns, and features of each task's test samples, no more than are compared."""
+    tasks, test = step.test_tasks(), step.test
+    labels = step.columns[np.asarray(test.labels)]
+    rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]
+    return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]

@@ -1,0 +1,81 @@
+"""``store: figures``: the same figures, a fraction of the disk, nothing trained twice."""
+
+import dataclasses
+
+import pytest
+from click.testing import CliRunner
+
+from tood import ToodError, learners
+from tood.cli import cli
+from tood.report.gather import Measured
+from tood.runs import Run
+from tood.runs.config import RunConfig
+from tood.runs.figures_only import keep_figures, step_facts
+from tood.runs.stages import run
+from tood.runs.sweep import Cell
+
+ALL = RunConfig(learner="wa", preset="smoke", detectors=("energy", "tood_mean_shift", "mds"))
+FIGURES = dataclasses.replace(ALL, store="figures")
+
+
+def size(folder):
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.fixture(scope="module")
+def parents(tmp_path_factory):
+    """One run of each kind; a sweep's cell knows both by the same name."""
+    kept, short = tmp_path_factory.mktemp("all"), tmp_path_factory.mktemp("figures")
+    run(ALL, kept / ALL.name, say=str)
+    run(FIGURES, short / FIGURES.name, say=str)
+    return kept, short
+
+
+def test_figures_are_the_same_and_little_else_is_kept(parents):
+    kept, short = (parent / ALL.name for parent in parents)
+    assert ALL.name == FIGURES.name
+    assert (short / "metrics.parquet").read_bytes() == (kept / "metrics.parquet").read_bytes()
+    assert not Run(short).steps() and not (short / "checkpoints").exists()
+    assert [file.parent.name for file in short.rglob("model.safetensors")] == ["03"]
+    assert size(short) < size(kept) / 8
+
+
+def test_what_needs_outputs_is_kept_as_numbers(parents):
+    kept, short = (Run(parent / ALL.name) for parent in parents)
+    assert Measured(short).point() == pytest.approx(Measured(kept).point())
+    energies = Measured(kept).own_energies()[-1]
+    assert step_facts(short, 3)["gap"] == pytest.approx(energies[-1] - energies[:-1].mean())
+    factors = [step_facts(short, step).get("alignment") for step in range(4)]  # WA's; there is nothing to align at 0
+    assert factors == [step_facts(kept, step).get("alignment") for step in range(4)]
+    assert factors[0] is None and all(factors[1:])
+
+
+def test_a_finished_run_is_left_alone_and_an_interrupted_deletion_ends(parents, monkeypatch):
+    kept, short = parents
+    assert Cell(FIGURES, short).status() == "done"
+    monkeypatch.setattr(learners.Learner, "learn", lambda *a, **k: pytest.fail("trained again"))
+    before = (short / FIGURES.name / "metrics.parquet").read_bytes()
+    facts = step_facts(Run(short / FIGURES.name), 3)
+    run(FIGURES, short / FIGURES.name, say=str)
+    assert (short / FIGURES.name / "metrics.parquet").read_bytes() == before
+    assert step_facts(Run(short / FIGURES.name), 3) == facts
+
+    monkeypatch.setattr("shutil.rmtree", lambda *a, **k: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        keep_figures(Run(kept / ALL.name))
+    monkeypatch.undo()
+    run(FIGURES, kept / ALL.name, say=str)  # measured with `store: all`: only the deletion is left
+    assert not Run(kept / ALL.name).steps() and step_facts(Run(kept / ALL.name), 3) == facts
+
+
+def test_reports_work_and_audits_say_why_not(parents):
+    short = parents[1] / FIGURES.name
+    shown = CliRunner().invoke(cli, ["report", str(short)])
+    assert shown.exit_code == 0 and "TOOD (mean shift)" in shown.stdout
+    with pytest.raises(ToodError, match=r"found none; a run with `store: figures` keeps none"):
+        raise CliRunner().invoke(cli, ["audit", str(short)]).exception
+
+
+def test_an_unknown_choice(tmp_path):
+    with pytest.raises(ToodError, match=r"store 'figure'; did you mean 'figures'\?"):
+        RunConfig(store="figure")
