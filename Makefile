@@ -43,7 +43,7 @@ bench: install
 	$(BIN)/python benchmarks/score_stream.py
 
 docs: install
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "site/index.html"
 
 # The results pages from the measured figures that are committed.

@@ -1,6 +1,6 @@
-"""MkDocs hook: fills reference pages with tables generated from the code.
+"""MkDocs hook and griffe extension: tables generated from the code, and docstrings as they should look on a page.
 
-A page holds a line ``<!-- generated: NAME -->``, where NAME is a key of :data:`GENERATORS`.
+A page holds a line ``<!-- generated: NAME -->``. NAME is a key of :data:`GENERATORS`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,23 @@ from dataclasses import MISSING, Field, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
+import griffe
 
 MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$", re.MULTILINE)
 # Sphinx roles of docstrings, as MkDocs renders them: the role's name, then the target as code.
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:([\w.]+) &lt;)?~?([\w.]+)(?:&gt;)?</code>")
 EXAMPLE = re.compile(r"(?:[\w ]+: )?((?:\w+ \| )?(?:tood|printf) .+)")  # a line of help that is a command
 PARAMETER = re.compile(r"^(\w+(?:, \w+)*):$")
+DOCTEST = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+
+
+class Doctests(griffe.Extension):
+    """Shows a doctest without an "Examples" heading as code; Markdown would read ``>>>`` as a quotation."""
+
+    def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
+        """Fence the doctests of a docstring."""
+        if obj.docstring and "Examples\n---" not in obj.docstring.value:
+            obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -50,7 +61,8 @@ def _command(ctx: click.Context, command: click.Command) -> Iterator[str]:
     yield f"```console\n{ctx.command_path} {usage}\n```\n"
     options = [p for p in command.get_params(ctx) if isinstance(p, click.Option) and "--help" not in p.opts]
     if rows := [record for option in options if (record := option.get_help_record(ctx))]:
-        yield _table(("option", "meaning"), [(f"`{names}`", meaning) for names, meaning in rows]) + "\n"
+        cells = [(f"`{names}`", meaning.replace("[", "\\[")) for names, meaning in rows]  # [x] is a reference otherwise
+        yield _table(("option", "meaning"), cells) + "\n"
     if examples:
         yield f"Examples:\n\n```console\n{examples}\n```\n"
     if isinstance(command, click.Group):
@@ -71,10 +83,16 @@ def _help(command: click.Command) -> tuple[str, str]:
 
 
 def detectors() -> str:
-    """The detectors: what each needs, the set it is fitted on, its settings and its citation."""
-    from tood.commands.list import markdown_table
+    """The detectors: what each scores by, what it needs, the set it is fitted on, and its settings."""
+    from tood import detectors as registry
 
-    return markdown_table()
+    rows = []
+    for name, detector in registry.classes().items():
+        score = f"**{detector.title}.** {_summary(detector)}<br><small>{detector.citation}</small>"
+        settings = "<br>".join(f"`{key}={parameter.default}`" for key, parameter in detector.parameters.items())
+        fitted = {"none": "–", "fit": "fit set", "calibration": "calibration set"}[detector.fits_on]
+        rows.append((f"`{name}`", score, ", ".join(sorted(detector.needs)), fitted, settings))
+    return _table(("name", "score", "needs", "fitted on", "settings"), rows)
 
 
 def learner_settings() -> str:

@@ -119,7 +119,7 @@ def test_readme_opens_with_the_two_commands():
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    arguments = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    arguments = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     result = subprocess.run(arguments, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0 and "WARNING" not in result.stderr, result.stderr
     return folder

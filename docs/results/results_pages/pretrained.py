@@ -312,18 +312,18 @@ def figure(table: Table, folder: Path) -> Iterator[str]:
     yield "![One point per stream and learner.](metrics/figures/pretrained-gap.png)\n"
 
 
-def short_table(table: Table, streams: Sequence[str] = ("cifar10", "cifar100")) -> Iterator[str]:
-    """README's table: both CIFAR streams, the paper's learners, fine-tuning and ER."""
+def short_table(table: Table) -> Iterator[str]:
+    """README's table: one row per learner, CIFAR-10 and CIFAR-100 side by side."""
     default = main_columns()[3]
-    yield "| stream | learner | accuracy | energy | mean shift (paper) | TOOD | OOD forgetting: energy → TOOD |"
-    yield "| --- | --- | --- | --- | --- | --- | --- |"
-    for stream in streams:
-        for learner in (name for name in table.learners(stream) if name in (*PAPER, "er", "finetune")):
-            accuracy = spread([float(run["accuracy"]) for run in table.runs[stream, learner]])
-            cells = [spread(table.values(stream, learner, name)) for name in ("energy", VARIANTS[0], default)]
-            forgotten = [table.mean(stream, learner, name, "d_avg") for name in ("energy", default)]
-            end = f"{forgotten[0]:.1f} → {forgotten[1]:.1f}"
-            yield f"| {' | '.join([stream, label(learner), accuracy, *cells, end])} |"
+    columns = "{0}: energy | {0}: TOOD | OOD forgetting"
+    yield f"| learner | {columns.format('CIFAR-10')} | {columns.format('CIFAR-100')} |"
+    yield "|" + " --- |" * 7
+    for learner in (*PAPER, "er", "finetune"):
+        row = [label(learner)]
+        for stream in ("cifar10", "cifar100"):
+            row += [spread(table.values(stream, learner, name)) for name in ("energy", default)]
+            row.append(" → ".join(f"{table.mean(stream, learner, name, 'd_avg'):.1f}" for name in ("energy", default)))
+        yield f"| {' | '.join(row)} |"
 
 
 def fill_readme(folder: Path, readme: Path) -> None:

@@ -54,6 +54,10 @@ def audit(
 ) -> Audit:
     """Measure a run and judge it.
 
+    A plain audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. An audit with chosen
+    detectors or another calibration source writes the scores only. If the directory cannot be written, nothing is kept
+    and the notes say so.
+
     Parameters
     ----------
     run:
@@ -64,10 +68,6 @@ def audit(
         Another source of calibration samples than the one in use.
     progress:
         Called with the step and the detector before each is scored.
-
-    A plain audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run; one of chosen detectors or
-    another source leaves the first two as they are. In a directory that cannot be written nothing is kept, and the
-    notes say so.
     """
     steps = _check(run)
     scorers, notes = default_scorers(run, names, calibration)

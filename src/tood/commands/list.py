@@ -13,7 +13,7 @@ import click
 from tood.errors import ToodError
 from tood.registry import Registry
 
-__all__ = ["command", "markdown_table"]
+__all__ = ["command"]
 
 MODULES = {"detectors": "detectors", "learners": "learners", "streams": "streams", "networks": "models"}
 KINDS = (*MODULES, "presets")
@@ -23,8 +23,7 @@ FITTED = {"none": "not fitted", "fit": "fitted on the fit set", "calibration": "
 @click.command()
 @click.argument("kind", type=click.Choice(KINDS), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--markdown", is_flag=True, help="Print the detectors as a Markdown table.")
-def command(kind: str | None, as_json: bool, markdown: bool) -> None:
+def command(kind: str | None, as_json: bool) -> None:
     """List detectors, learners, streams, networks and presets; only one KIND if given.
 
     Installed packages that offer any of these (entry points tood.detectors, tood.learners, tood.streams) are included.
@@ -32,9 +31,6 @@ def command(kind: str | None, as_json: bool, markdown: bool) -> None:
 
     Example: tood list detectors
     """
-    if markdown:
-        click.echo(markdown_table())
-        return
     names = {name: listed for name in ([kind] if kind else KINDS) if (listed := _names(name)) is not None}
     if as_json:
         shown: dict[str, Any] = {name: _declarations(name) or listed for name, listed in names.items()}
@@ -104,18 +100,6 @@ def _learner(learner: Any) -> dict[str, Any]:
     common = {field.name for field in dataclasses.fields(Settings)}
     own = [field for field in dataclasses.fields(settings_class(learner)) if field.name not in common]
     return {"parameters": {field.name: {"default": field.default, "grid": []} for field in own}}
-
-
-def markdown_table() -> str:
-    """The detectors as a Markdown table, for the documentation."""
-    rows = ["| name | title | score | needs | fitted on | settings | citation |", f"|{' --- |' * 7}"]
-    for d in _declarations("detectors"):
-        if "error" not in d:
-            settings = ", ".join(f"`{name}={parameter['default']}`" for name, parameter in d["parameters"].items())
-            fitted = FITTED[d["fits_on"]].removeprefix("fitted on the ")
-            cells = (f"`{d['name']}`", d["title"], d["summary"], ", ".join(d["needs"]), fitted, settings, d["citation"])
-            rows.append(f"| {' | '.join(cell.replace('|', '∣') for cell in cells)} |")
-    return "\n".join(rows)
 
 
 def _described(declared: dict[str, Any]) -> str:

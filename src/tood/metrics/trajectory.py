@@ -71,6 +71,8 @@ class Trajectory:
     def forgetting(self, definition: Definition = "at_learning") -> Float64Array:
         """``[T-1]``: the loss of each task but the last at the final step.
 
+        If lower is better, as for an FPR, a loss is negative and ``"peak"`` has no meaning.
+
         Parameters
         ----------
         definition:
@@ -78,8 +80,6 @@ class Trajectory:
             the authors' code computes it, although it calls it "peak".
             ``"peak"``: the largest value at any step from the task's own to the last but one, minus the final one (the
             form of Eq. acc_forgetting).
-
-        If lower is better, as for an FPR, a loss comes out negative and ``"peak"`` has no meaning.
         """
         if definition not in get_args(Definition):
             raise UnknownNameError("definition", definition, get_args(Definition))
