@@ -235,9 +235,10 @@ def run_cell(dim: int, columns: int, arguments: argparse.Namespace) -> list[Row]
         if name in chosen:
             rows.append(compare(name, cell, known.get(name), principal, not arguments.no_memory))
             print(shown(rows[-1]), flush=True)
-    seconds = {row.name: row.score for row in rows}
-    for name in [n for n in ("typicality", "tood_joint") if n in seconds and "mds" in seconds]:
-        print(f"scoring with {name} takes {seconds[name] / seconds['mds']:.2f} times as long as with mds")
+    by_name = {row.name: row for row in rows}
+    for name in [n for n in ("typicality", "tood_joint") if n in by_name and "mds" in by_name]:
+        row, mds = by_name[name], by_name["mds"]
+        print(f"{name}: scoring {row.score / mds.score:.2f} and fitting {row.fit / mds.fit:.2f} times as long as mds")
     print(f"state of ViM: {vim_state(cell, principal):.2f} MB")
     return rows
 

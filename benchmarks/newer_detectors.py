@@ -45,13 +45,14 @@ def run_aurocs(run: Run, steps: int, only: list[str]) -> tuple[dict[str, float],
     """AUROC by detector, and the seconds that each took."""
     groups = {ood: group for group, names in run.manifest["ood"].items() for ood in names}
     chosen = sorted({int(i) for i in np.linspace(0, len(run.steps()) - 1, steps + 1)[1:]})
+    read = [Step(run, i) for i in chosen]
     found, seconds = {}, {}
     for name, kind in detectors.classes().items():
         if {"network", "inputs"} & kind.needs or (only and name not in only):
             continue
         started = time.perf_counter()
         try:
-            found[name] = float(np.mean([step_auroc(name, Step(run, i), groups) for i in chosen]))
+            found[name] = float(np.mean([step_auroc(name, step, groups) for step in read]))
         except ToodError as error:
             print(f"{run.path.name}: {name}: {error}")
         seconds[name] = time.perf_counter() - started

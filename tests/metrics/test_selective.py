@@ -54,3 +54,13 @@ def test_ends_of_the_scale_and_other_arrays():
     assert aurc(torch.tensor(scores), torch.tensor(correct)) == aurc(scores.tolist(), correct.tolist())
     with pytest.raises(ToodError, match="correct: expected 50 bools, found int64"):
         aurc(scores, correct.astype(int))
+
+
+@pytest.mark.parametrize("metric", [aurc, augrc])
+def test_bad_scores_are_an_error_that_names_them(metric):
+    with pytest.raises(ToodError, match="scores: expected at least one score, found none"):
+        metric([], np.empty(0, bool))
+    with pytest.raises(ToodError, match=r"scores: expected finite numbers, found nan at \(1,\)"):
+        metric([1.0, np.nan], [True, False])
+    with pytest.raises(ToodError, match=r"correct: expected 2 bools, found bool \(1,\)"):
+        metric([1.0, 2.0], [True])

@@ -18,7 +18,7 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import nearest
 from tood.detectors.registry import register
 from tood.detectors.rowwise import unit
-from tood.detectors.statistics import Moments
+from tood.detectors.statistics import MOMENT_BLOCK, Moments
 from tood.errors import ToodError
 
 Shrinkage: TypeAlias = "float | Literal['oas']"
@@ -130,12 +130,15 @@ class _Directions(Detector):
     def _moments(self, data: FitData) -> Moments | None:
         """Sums and products of the fit features; None if there are no features."""
         moments: Moments | None = None
-        for rows in data:
-            z = self._directions(rows)
-            if moments is None and z.shape[1]:
-                moments = Moments(z.mean(axis=0), data.columns, scatter=True)
-            if moments is not None:
-                moments.add(z, rows.classes)
+        for block in data:
+            step = max(256, MOMENT_BLOCK // max(1, block.features.shape[1]))
+            for start in range(0, len(block.features), step):  # directions of a few rows stay in the cache
+                rows = block.block(start, start + step)
+                z = self._directions(rows)
+                if moments is None and z.shape[1]:
+                    moments = Moments(z.mean(axis=0), data.columns, scatter=True)
+                if moments is not None:
+                    moments.add(z, rows.classes)
         return moments
 
     def _classes(self) -> Classes:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, floats, indices
+from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.errors import ToodError, UnknownNameError
 
 __all__ = [
@@ -338,11 +338,8 @@ def _checked_scores(id_scores: Any, ood_scores: Any) -> tuple[FloatArray, FloatA
     """Both score arrays, finite and in one precision that holds the values of either."""
     ids, oods = floats(id_scores, "id_scores", ndim=1), floats(ood_scores, "ood_scores", ndim=1)
     for name, scores in (("id_scores", ids), ("ood_scores", oods)):
-        if len(scores) == 0:
+        if len(finite(scores, name)) == 0:
             raise ToodError(f"{name}: expected at least one score, found none")
-        finite = np.isfinite(scores)
-        if not finite.all():
-            raise ToodError(f"{name}: expected finite scores, found {scores[finite.argmin()]} at {finite.argmin()}")
     precision = np.result_type(ids, oods)
     return ids.astype(precision, copy=False), oods.astype(precision, copy=False)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tood.arrays import Float64Array, as_array, floats, is_tensor
+from tood.arrays import Float64Array, as_array, finite, floats, is_tensor
 from tood.errors import ToodError
 
 __all__ = ["augrc", "aurc"]
@@ -61,9 +61,9 @@ def augrc(scores: Any, correct: Any) -> float:
 
 def _errors_among_highest(scores: Any, correct: Any) -> Float64Array:
     """``[n]``: the number of errors among the k highest scores, k = 1 to n; linear within equal scores."""
-    values = floats(scores, "scores", ndim=1)
-    if len(values) == 0 or not np.isfinite(values).all():
-        raise ToodError(f"scores: expected one finite number or more, found {values[~np.isfinite(values)][:1]}")
+    values = finite(floats(scores, "scores", ndim=1), "scores")
+    if len(values) == 0:
+        raise ToodError("scores: expected at least one score, found none")
     right = np.asarray(correct.detach().cpu().numpy() if is_tensor(correct) else as_array(correct, "correct"))
     if right.shape != values.shape or right.dtype != np.bool_:
         raise ToodError(f"correct: expected {len(values)} bools, found {right.dtype} {right.shape}")
