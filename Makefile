@@ -49,6 +49,7 @@ docs: install
 # The results pages from the measured figures that are committed.
 results: install
 	PYTHONPATH=docs/results $(BIN)/python -m results_pages docs/results/metrics docs/results
+	PYTHONPATH=docs/results $(BIN)/python -m results_pages.pretrained page docs/results/metrics docs/results README.md
 
 # The wheel must calibrate and score in an empty environment with the core dependencies only.
 dist: install

@@ -64,6 +64,20 @@ def test_pretrained_is_every_learner_on_short_and_long_streams_with_three_seeds(
         cells("pretrained", "runs", "paper")
 
 
+def test_released_is_evaluated_as_the_authors_did_and_the_other_presets_as_a_user_would():
+    evaluated = {
+        p: {(c.config.calibration, c.config.fit) for c in cells("table1", "runs", p)} for p in presets_of("table1")
+    }
+    assert evaluated == {
+        "cpu": {("train", "current")},
+        "paper": {("train", "current")},
+        "released": {("augmented", "all")},
+    }
+    assert names("table1", preset="released")[0] == "cifar10-icarl-released-s0"  # no option of its own
+    chosen = RunConfig(preset="released", calibration="train")
+    assert chosen.fit == "all" and chosen.identity.options == {"calibration": "train"}
+
+
 def test_the_small_vit_is_said_to_be_from_scratch():
     (cell,) = cells("vit", "runs", "cpu")
     assert cell.config.network == "vit" and "from scratch" in notes("vit", "cpu")[0]

@@ -50,6 +50,16 @@ def test_what_needs_outputs_is_kept_as_numbers(parents):
     assert factors[0] is None and all(factors[1:])
 
 
+def test_the_results_page_reads_both(parents, tmp_path):
+    from results_pages.pretrained import collect
+
+    for name, parent in zip(("all", "figures"), parents, strict=True):
+        collect([str(parent)], tmp_path / name)
+    for file in ("pretrained-scores.csv", "pretrained-runs.csv", "pretrained-facts.csv"):
+        assert (tmp_path / "all" / file).read_text() == (tmp_path / "figures" / file).read_text()
+    assert "alignment" in (tmp_path / "all" / "pretrained-facts.csv").read_text()
+
+
 def test_a_finished_run_is_left_alone_and_an_interrupted_deletion_ends(parents, monkeypatch):
     kept, short = parents
     assert Cell(FIGURES, short).status() == "done"

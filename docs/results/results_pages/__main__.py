@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from results_pages.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
+from results_pages.facts import EXPLAINED, Fact, fact_rows
 from results_pages.gains import both_protocols, seed_gains
 from results_pages.mechanisms import mechanism_claims
 from results_pages.toy_claims import toy_claims
@@ -123,8 +124,11 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     paper = {(s.stream, s.learner, s.detector): s.paper for s in compared}
     head = ("stream", "variant", "BiC's logits", *map(label, LEARNERS), "mean", "paper")
     yield from _table(head, list(both_protocols(gains, paper)))
+    if rows := list(fact_rows(_facts(own))):
+        yield from ("### What learners did to the newest task", "", EXPLAINED, "")
+        yield from _table(("learner", "stream", "step: value"), rows)
     yield from ("### Gain of TOOD over energy, points of Avg AUROC", "")
-    rows = [
+    rows_of_gains = [
         (
             s.stream,
             label(s.learner),
@@ -138,7 +142,7 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
         for s in compared
     ]
     head = ("stream", "learner", "variant", "paper", "deviation", "here", "deviation here", "agrees")
-    yield from _table(head, rows)
+    yield from _table(head, rows_of_gains)
     yield from (
         "Deviation: over seeds, the larger of energy's and TOOD's. Agrees: same sign; if the paper's gain is within "
         "its deviation, a gain here within the sum of both deviations.",
@@ -174,6 +178,12 @@ def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     yield ""
     yield from _by_set(own)
     yield from _old_tasks(own, ours)
+
+
+def _facts(own: Sequence[Collected]) -> Iterator[Fact]:
+    for one in own:
+        for step, facts in enumerate(one.facts):
+            yield from (Fact(one.run.stream, name, step, value) for name, value in facts.items())
 
 
 def _by_set(own: Sequence[Collected]) -> Iterator[str]:
@@ -239,7 +249,7 @@ def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
         for config in wanted:
             if config.name not in names:
                 learner = config.identity.label
-                absent.setdefault((config.stream, learner), []).append(str(config.seed))
+                absent.setdefault((config.identity.stream, learner), []).append(str(config.seed))
         together: dict[tuple[str, str], list[str]] = {}
         for (stream, learner), seeds in absent.items():
             together.setdefault((stream, ", ".join(seeds)), []).append(learner)

@@ -1,8 +1,8 @@
-"""Results on frozen pretrained features: collected into two small CSV files, then written as a page.
+"""Results on frozen pretrained features: collected into three small CSV files, then written as a page.
 
-``python -m results_pages.pretrained collect RUNS... docs/results/metrics`` reads finished runs of ``tood reproduce
+``python -m results_pages.pretrained collect RUNS... docs/results/metrics`` reads the finished runs of ``tood reproduce
 pretrained``; ``python -m results_pages.pretrained page docs/results/metrics docs/results README.md`` writes
-``pretrained.md``, its figures and README's table from the CSV files alone.
+``pretrained.md``, its figures and README's table from the CSV files alone. Any part of the grid will do.
 """
 
 from __future__ import annotations
@@ -16,27 +16,36 @@ from typing import Any
 
 import numpy as np
 
+from results_pages.facts import EXPLAINED, FACT_NAMES, Fact, fact_rows
+from results_pages.gains import RAW, mean_over_learners
 from tood.files import write_text
-from tood.metrics import confidence_gap, correlation
+from tood.metrics import correlation
+from tood.paper.reproduce import cells
 from tood.report.appearance import label
 from tood.report.gather import Measured
 from tood.report.summary import ACCURACY, learner_label, run_figures
 from tood.runs import Run, Step, find_runs
+from tood.runs.figures_only import energy_gap, step_facts
+from tood.runs.measure import is_measured
 
-SCORES, RUNS = "pretrained-scores.csv", "pretrained-runs.csv"
+SCORES, RUNS, FACTS = "pretrained-scores.csv", "pretrained-runs.csv", "pretrained-facts.csv"
 METRICS = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "old_auroc", "avg_fpr95")
 PAPER = ("icarl", "bic", "der", "wa", "lwf")
 VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
-RAW = " (logits=raw)"
+STREAMS = ("cifar10", "cifar100", "cifar100-20", "cifar100-50", "tinyimagenet", "tinyimagenet-100")
 Row = dict[str, str]
+Setting = tuple[str, str]  # stream and learner
 
 
 def collect(paths: Iterable[str], folder: Path) -> None:
-    """Write one line per run and detector, and one line per run."""
+    """Write one line per run and detector, one per run, and one per step of learners that compute something."""
     scores: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
+    unfinished = []
     for run in find_runs([Path(path) for path in paths]):
-        if not run.metrics_path.exists() or len(run.steps()) < len(run.partition):
+        if not is_measured(run.path, ()):
+            unfinished.append(run.path.name)
             continue
         measured = Measured(run)
         who = {"stream": run.stream, "learner": learner(run), "seed": run.manifest.get("seed", 0)}
@@ -45,22 +54,26 @@ def collect(paths: Iterable[str], folder: Path) -> None:
             values = {metric: figures.get((detector, metric)) for metric in METRICS}
             text = {metric: "" if value is None else f"{value:.2f}" for metric, value in values.items()}
             scores.append({**who, "detector": detector, **text})
-        point = measured.point()
+        point, last = measured.point(), len(run.partition) - 1
+        gap = energy_gap(Step(run, last)) if measured.has_outputs else step_facts(run, last)["gap"]
         runs.append(
             {
                 **who,
-                "tasks": len(run.partition),
+                "tasks": last + 1,
                 "accuracy": f"{figures['-', ACCURACY]:.2f}",
                 "accuracy_forgetting": f"{point['f_avg']:.2f}",
                 "drift": f"{point['drift']:.4f}",
-                "gap": f"{gap(run):.3f}",
+                "gap": f"{gap:.3f}",
             }
         )
+        for step in range(last + 1):
+            known = {name: value for name, value in step_facts(run, step).items() if name in FACT_NAMES}
+            facts += [{**who, "step": step, "fact": name, "value": f"{value:.4g}"} for name, value in known.items()]
     if not runs:
         raise SystemExit("no finished runs found")
-    write_csv(folder / SCORES, scores)
-    write_csv(folder / RUNS, runs)
-    print(f"{len(runs)} runs, {len(scores)} lines")
+    for name, rows in ((SCORES, scores), (RUNS, runs), (FACTS, facts)):
+        write_csv(folder / name, rows)
+    print(f"{len(runs)} runs, {len(scores)} lines; not finished: {', '.join(unfinished) or 'none'}")
 
 
 def learner(run: Run) -> str:
@@ -70,79 +83,87 @@ def learner(run: Run) -> str:
     return learner_label(run).split(" (")[0] + (f" ({options})" if options else "")
 
 
-def gap(run: Run) -> float:
-    """How far old tasks' own-channel energy lies below the newest task's at the last step, mean over old tasks."""
-    step = Step(run, len(run.partition) - 1)
-    energies = np.asarray(confidence_gap(step.test.logits, step.test.labels, step.partition))
-    return float(energies[-1] - energies[:-1].mean())
-
-
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows that share their keys."""
-    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)]
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)] if rows else []
     write_text(path, "\n".join(lines) + "\n")
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows as dictionaries of text."""
-    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
+    """Rows as dictionaries of text; none without the file."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
 
 
 class Table:
-    """Figures by stream, learner and detector, each a list over seeds."""
+    """Figures by stream, learner and detector, each by seed."""
 
     def __init__(self, folder: Path) -> None:
-        self.scores: dict[tuple[str, str, str], list[Row]] = {}
+        self.scores: dict[tuple[str, str, str], dict[str, Row]] = {}
         for row in read_csv(folder / SCORES):
-            self.scores.setdefault((row["stream"], row["learner"], row["detector"]), []).append(row)
-        self.runs: dict[tuple[str, str], list[Row]] = {}
+            self.scores.setdefault((row["stream"], row["learner"], row["detector"]), {})[row["seed"]] = row
+        self.runs: dict[Setting, dict[str, Row]] = {}
         for row in read_csv(folder / RUNS):
-            self.runs.setdefault((row["stream"], row["learner"]), []).append(row)
+            self.runs.setdefault((row["stream"], row["learner"]), {})[row["seed"]] = row
+        self.facts = read_csv(folder / FACTS)
 
-    def values(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> list[float]:
-        """One value per seed."""
-        return [float(row[metric]) for row in self.scores.get((stream, learner, detector), ()) if row[metric]]
+    def seeds(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> dict[str, float]:
+        """The value of each seed."""
+        rows = self.scores.get((stream, learner, detector), {})
+        return {seed: float(row[metric]) for seed, row in rows.items() if row[metric]}
 
     def mean(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> float:
         """Mean over seeds; NaN without any."""
-        values = self.values(stream, learner, detector, metric)
-        return float(np.mean(values)) if values else float("nan")
+        values = self.seeds(stream, learner, detector, metric)
+        return float(np.mean(list(values.values()))) if values else float("nan")
+
+    def of_run(self, setting: Setting, name: str) -> list[float]:
+        """A value of each run of a setting."""
+        return [float(row[name]) for row in self.runs[setting].values()]
+
+    def changes(self, setting: Setting, detector: str, metric: str, suffix: str = "") -> list[float]:
+        """Seed by seed, a detector's value minus energy's."""
+        own, energy = (self.seeds(*setting, name + suffix, metric) for name in (detector, "energy"))
+        return [own[seed] - energy[seed] for seed in own if seed in energy]
 
     def streams(self) -> list[str]:
         """Streams, short ones first."""
-        order = {"cifar10": 0, "cifar100": 1, "cifar100-20": 2, "cifar100-50": 3}
-        return sorted({stream for stream, _ in self.runs}, key=lambda name: (order.get(name, 9), name))
+        found = {stream for stream, _ in self.runs}
+        return sorted(found, key=lambda name: (STREAMS.index(name) if name in STREAMS else len(STREAMS), name))
 
     def learners(self, stream: str) -> list[str]:
         """Learners of a stream, the paper's five first."""
         found = {learner for name, learner in self.runs if name == stream}
         return sorted(found, key=lambda name: (PAPER.index(name) if name in PAPER else len(PAPER), name))
 
-    def settings(self, learners: Sequence[str] | None = None) -> list[tuple[str, str]]:
+    def settings(self, learners: Sequence[str] | None = None) -> list[Setting]:
         """Pairs of stream and learner."""
         return [(s, l) for s in self.streams() for l in self.learners(s) if learners is None or l in learners]
 
 
-Value = Callable[[Table, tuple[str, str]], float]
+Value = Callable[[Table, Setting], float]
 
 
 def page(folder: Path, out: Path) -> None:
     """Write ``pretrained.md`` and its figures."""
     table = Table(folder)
     shown = [name for name in main_columns() if any(key[2] == name for key in table.scores)]
-    lines = [*opening(table), *claims(table)]
+    lines = [*opening(table), *claims(table), *by_length(table)]
     for stream in table.streams():
         lines += section(table, stream, shown)
-    lines += [*ranks(table), *figure(table, folder)]
+    lines += [*ranks(table), *facts(table), *figures(table, folder)]
     write_text(out / "pretrained.md", "\n".join(lines) + "\n")
 
 
-def main_columns() -> list[str]:
-    """Energy, the paper's two variants, the default of ``TOOD()``, and the score that also reads features."""
+def default_detector() -> str:
+    """The detector of ``TOOD()``'s default variant."""
     from tood import TOOD
 
-    default = f"tood_{TOOD([[0]]).variant}"
-    return list(dict.fromkeys(["energy", *VARIANTS, default, "tood_auto", "tood_joint", "typicality"]))
+    return f"tood_{TOOD([[0]]).variant}"
+
+
+def main_columns() -> list[str]:
+    """Energy, the paper's two variants, the default of ``TOOD()``, and the scores that also read features."""
+    return list(dict.fromkeys(["energy", *VARIANTS, default_detector(), "tood_auto", "tood_joint", "typicality"]))
 
 
 def title(detector: str) -> str:
@@ -151,70 +172,91 @@ def title(detector: str) -> str:
     return label(name) + (" (raw logits)" if "logits=raw" in settings else "")
 
 
+def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table."""
+    for row in (head, ["---"] * len(head), *rows):
+        yield f"| {' | '.join(row)} |"
+
+
 def opening(table: Table) -> Iterator[str]:
-    """What the page shows and which commands made it."""
-    seeds = sorted({row["seed"] for rows in table.runs.values() for row in rows})
-    runs = sum(len(rows) for rows in table.runs.values())
+    """What the page shows, which commands made it, and what is missing."""
     yield "# Pretrained, frozen features\n"
     yield (
         "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 "
-        "epochs per task (preset `frozen`, original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read the "
-        f"features directly. {runs} runs, seeds {', '.join(seeds)}. Avg AUROC = (mean of near + mean of far) / 2 along "
-        "the stream, in percent, mean ± standard deviation over seeds. BiC's head is corrected; rows that say so score "
-        "its raw logits.\n"
+        "epochs per task (preset `frozen`: the original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read "
+        "the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in percent, mean ± "
+        "standard deviation over seeds. BiC's logits are the corrected ones; rows that say so score its raw logits, as "
+        "the authors of the paper did.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
-        "results_pages.pretrained collect RUNS docs/results/metrics` and `python -m results_pages.pretrained page "
-        "docs/results/metrics docs/results README.md`.\n"
+        "results_pages.pretrained collect RUNS docs/results/metrics` and `make results`.\n"
     )
+    wanted: dict[Setting, set[str]] = {}
+    for cell in cells("pretrained", "runs"):
+        identity = cell.config.identity
+        wanted.setdefault((identity.stream, identity.learner), set()).add(str(identity.seed))
+    rows = []
+    for stream in dict.fromkeys([*table.streams(), *(s for s, _ in wanted)]):
+        here = {of: set(seeds) for (name, of), seeds in table.runs.items() if name == stream}
+        absent: dict[str, list[str]] = {}
+        for (name, of), seeds in wanted.items():
+            if name == stream and seeds - here.get(of, set()):
+                absent.setdefault(", ".join(sorted(seeds - here.get(of, set()))), []).append(label(of))
+        done = sum(len(seeds) for seeds in here.values())
+        seeds = ", ".join(sorted(set().union(*here.values()))) if here else "–"
+        gaps = "; ".join(f"seed {of}: {', '.join(names)}" for of, names in absent.items())
+        rows.append((stream, str(len(here)), seeds, str(done), gaps or "none"))
+    yield from grid(("stream", "learners", "seeds", "runs", "missing"), rows)
 
 
 def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
     """The table of one stream."""
-    tasks = next(rows[0]["tasks"] for (name, _), rows in table.runs.items() if name == stream)
-    yield f"\n## {stream}: {tasks} tasks\n"
-    head = ["learner", "seeds", "accuracy", *(title(name) for name in shown), "D_avg: energy → default"]
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + " --- |" * len(head)
-    default = shown[min(3, len(shown) - 1)]
-    for learner in table.learners(stream):
-        runs = table.runs[stream, learner]
+    learners, default = table.learners(stream), default_detector()
+    yield f"\n## {stream}: {tasks_of(table, stream)} tasks\n"
+    rows = []
+    for learner in learners:
         for suffix in ("", RAW):
-            if not table.values(stream, learner, "energy" + suffix):
+            if not table.seeds(stream, learner, "energy" + suffix):
                 continue
-            cells = [spread(table.values(stream, learner, name + suffix)) for name in shown]
-            means = [table.mean(stream, learner, name + suffix) for name in shown]
-            best = int(np.nanargmax(means))
-            cells[best] = f"**{cells[best]}**"
+            cells_ = [spread_of(table.seeds(stream, learner, name + suffix).values()) for name in shown]
+            best = int(np.nanargmax([table.mean(stream, learner, name + suffix) for name in shown]))
+            cells_[best] = f"**{cells_[best]}**"
             forgotten = [table.mean(stream, learner, name + suffix, "d_avg") for name in ("energy", default)]
-            row = [
-                learner + (" (raw logits)" if suffix else ""),
-                str(len(runs)),
-                spread([float(run["accuracy"]) for run in runs]),
-                *cells,
-                f"{forgotten[0]:.1f} → {forgotten[1]:.1f}",
-            ]
-            yield "| " + " | ".join(row) + " |"
+            accuracy = table.of_run((stream, learner), "accuracy")
+            name = label(learner) + (" (raw logits)" if suffix else "")
+            rows.append((name, str(len(accuracy)), spread_of(accuracy), *cells_, arrow(forgotten)))
+    yield from grid(("learner", "seeds", "accuracy", *map(title, shown), "D_avg: energy → default"), rows)
 
 
-def spread(values: Sequence[float]) -> str:
-    """Mean ± standard deviation."""
-    if not values:
+def arrow(values: Sequence[float]) -> str:
+    """``12.3 → 4.5``; a dash for what was not measured."""
+    return " → ".join(f"{value:.1f}" if np.isfinite(value) else "–" for value in values)
+
+
+def spread_of(values: Iterable[float]) -> str:
+    """Mean ± standard deviation; a dash without values."""
+    found = list(values)
+    if not found:
         return "–"
-    return f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else "")
+    return f"{np.mean(found):.1f}" + (f" ± {np.std(found, ddof=1):.1f}" if len(found) > 1 else "")
 
 
 def claims(table: Table) -> Iterator[str]:
     """The paper's claims, counted over settings (stream × learner) of its five learners and of all."""
-    yield "\n## The paper's claims in this regime\n"
-    yield "| claim | the paper's five learners | all learners |"
-    yield "| --- | --- | --- |"
     groups = (table.settings(PAPER), table.settings())
+    yield "\n## The paper's claims in this regime\n"
+    yield (
+        "Counted over settings (stream × learner). Means are over settings, with the 95 % interval over seeds; "
+        "correlations with the 95 % interval over settings (Fisher's z). `BiC raw`: as the authors scored it.\n"
+    )
+    rows = []
     for name in VARIANTS:
         for what, metric, better in (("raises Avg AUROC", "avg_auroc", 1), ("lowers D_avg", "d_avg", -1)):
-            cells = [count(table, group, name, metric, better) for group in groups]
-            yield f"| {title(name)} {what} against energy | {' | '.join(cells)} |"
+            for suffix in ("", RAW):
+                found = [count(table, group, name, metric, better, suffix) for group in groups]
+                note = ", BiC raw" if suffix else ", BiC corrected"
+                rows.append((f"{title(name)} {what} against energy{note}", *found))
     relations: dict[str, tuple[Value, Value]] = {
         "mean shift's gain grows with the confidence gap": (gain, partial(of_run, name="gap")),
         "feature drift goes with accuracy forgetting": (
@@ -224,41 +266,62 @@ def claims(table: Table) -> Iterator[str]:
         "feature drift goes with D_avg of energy": (partial(of_run, name="drift"), forgetting),
     }
     for text, (one, other) in relations.items():
-        cells = [relation(table, group, one, other) for group in groups]
-        yield f"| {text} | {' | '.join(cells)} |"
+        rows.append((text, *(relation(table, group, one, other) for group in groups)))
+    heads = (f"the paper's five learners ({len(groups[0])} settings)", f"all learners ({len(groups[1])} settings)")
+    yield from grid(("claim", *heads), rows)
 
 
-def forgetting(table: Table, setting: tuple[str, str]) -> float:
-    """D_avg of energy."""
-    return table.mean(*setting, "energy", "d_avg")
+def count(table: Table, group: Sequence[Setting], name: str, metric: str, better: int, suffix: str) -> str:
+    """In how many settings a detector is better than energy, and by how much."""
+    changes = [table.changes(setting, name, metric, suffix * (setting[1] == "bic")) for setting in group]
+    changes = [of for of in changes if of]
+    if not changes:
+        return "not measured"
+    means = [float(np.mean(of)) for of in changes]
+    good = sum(better * mean > 0 for mean in means)
+    return f"{good} of {len(means)}; mean {mean_over_learners(changes)}, median {np.median(means):+.1f}"
 
 
-def count(table: Table, group: Sequence[tuple[str, str]], name: str, metric: str, better: int) -> str:
-    """In how many settings a detector is better than energy."""
-    changes = [table.mean(s, l, name, metric) - table.mean(s, l, "energy", metric) for s, l in group]
-    changes = [change for change in changes if np.isfinite(change)]
-    good = sum(better * change > 0 for change in changes)
-    return f"{good} of {len(changes)}; mean {np.mean(changes):+.1f}, median {np.median(changes):+.1f}"
+def by_length(table: Table) -> Iterator[str]:
+    """Gains over energy against the number of tasks: does TOOD scale to 100 channels?"""
+    names = (*VARIANTS, default_detector())
+    rows = []
+    for stream in table.streams():
+        for who, group in (("the paper's five", table.settings(PAPER)), ("all", table.settings())):
+            own = [setting for setting in group if setting[0] == stream]
+            changes = [[c for c in (table.changes(s, name, "avg_auroc") for s in own) if c] for name in names]
+            if any(changes):
+                energy = np.mean([table.mean(*setting, "energy") for setting in own])
+                cells_ = (f"{mean_over_learners(of)}" if of else "–" for of in changes)
+                rows.append((stream, tasks_of(table, stream), who, str(len(own)), f"{energy:.1f}", *cells_))
+    yield "\n## Gain by length of the stream\n"
+    yield "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds.\n"
+    yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(title, names)), rows)
 
 
-def gain(table: Table, setting: tuple[str, str]) -> float:
+def tasks_of(table: Table, stream: str) -> str:
+    """The number of tasks of a stream."""
+    return next(row["tasks"] for (name, _), seeds in table.runs.items() if name == stream for row in seeds.values())
+
+
+def gain(table: Table, setting: Setting) -> float:
     """Mean shift's Avg AUROC above energy's."""
     return table.mean(*setting, VARIANTS[0]) - table.mean(*setting, "energy")
 
 
-def of_run(table: Table, setting: tuple[str, str], name: str) -> float:
+def forgetting(table: Table, setting: Setting) -> float:
+    """D_avg of energy."""
+    return table.mean(*setting, "energy", "d_avg")
+
+
+def of_run(table: Table, setting: Setting, name: str) -> float:
     """A value of the runs of a setting, mean over seeds."""
-    return float(np.mean([float(row[name]) for row in table.runs[setting]]))
+    return float(np.mean(table.of_run(setting, name)))
 
 
-def relation(
-    table: Table,
-    group: Sequence[tuple[str, str]],
-    one: Value,
-    other: Value,
-) -> str:
-    """Pearson's r over settings, with its 95 % interval (Fisher's z)."""
-    pairs = np.array([(one(table, setting), other(table, setting)) for setting in group])
+def relation(table: Table, group: Sequence[Setting], one: Value, other: Value) -> str:
+    """Pearson's r over settings, with its 95 % interval."""
+    pairs = np.array([(one(table, setting), other(table, setting)) for setting in group]).reshape(-1, 2)
     pairs = pairs[np.isfinite(pairs).all(axis=1)]
     if len(pairs) < 5 or pairs.std(axis=0).min() == 0:
         return f"too few settings ({len(pairs)})"
@@ -268,62 +331,94 @@ def relation(
 
 
 def ranks(table: Table) -> Iterator[str]:
-    """Every detector: mean rank and mean Avg AUROC over settings."""
+    """Every detector that nine tenths of the settings have: mean rank and mean Avg AUROC."""
     names = sorted({key[2] for key in table.scores if "(" not in key[2]})
-    settings = [s for s in table.settings() if all(table.values(*s, name) for name in ("energy",))]
-    common = [name for name in names if sum(bool(table.values(*s, name)) for s in settings) >= 0.9 * len(settings)]
+    settings = [s for s in table.settings() if table.seeds(*s, "energy")]
+    common = [name for name in names if sum(bool(table.seeds(*s, name)) for s in settings) >= 0.9 * len(settings)]
     values = np.array([[table.mean(*s, name) for name in common] for s in settings])
     places = np.array([[1 + np.nansum(row > value) for value in row] for row in values])
     yield "\n## Every detector\n"
     yield f"Mean over {len(settings)} settings (stream × learner); rank 1 is best.\n"
-    yield "| detector | mean rank | Avg AUROC | near | far | D_avg |"
-    yield "| --- | --- | --- | --- | --- | --- |"
+    rows = []
     for j in np.argsort(places.mean(axis=0)):
         metrics = ("near_auroc", "far_auroc", "d_avg")
         others = [np.nanmean([table.mean(*s, common[j], metric) for s in settings]) for metric in metrics]
-        cells = [f"{value:.1f}" for value in (places[:, j].mean(), np.nanmean(values[:, j]), *others)]
-        yield f"| {title(common[j])} | {' | '.join(cells)} |"
+        numbers = (places[:, j].mean(), np.nanmean(values[:, j]), *others)
+        rows.append((title(common[j]), *(f"{value:.1f}" for value in numbers)))
+    yield from grid(("detector", "mean rank", "Avg AUROC", "near", "far", "D_avg"), rows)
 
 
-def figure(table: Table, folder: Path) -> Iterator[str]:
-    """Gain of mean shift against the confidence gap; one point per setting."""
+def facts(table: Table) -> Iterator[str]:
+    """What learners did to the newest task."""
+    read = (Fact(row["stream"], row["fact"], int(row["step"]), float(row["value"])) for row in table.facts)
+    if rows := list(fact_rows(read)):
+        yield "\n## What learners did to the newest task\n"
+        yield f"{EXPLAINED}\n"
+        yield from grid(("learner", "stream", "step: value"), rows)
+
+
+def figures(table: Table, folder: Path) -> Iterator[str]:
+    """Gain against the confidence gap, and feature drift against both kinds of forgetting; one point per setting."""
+    x_gap, x_drift = partial(of_run, name="gap"), partial(of_run, name="drift")
+    gap_text = "confidence gap at the last step (energy of the newest task above old ones)"
+    drift_text = "feature drift, 1 - CKA"
+    drawn = {
+        "gap": [(x_gap, gain, gap_text, "mean shift − energy, Avg AUROC")],
+        "drift": [
+            (x_drift, partial(of_run, name="accuracy_forgetting"), drift_text, "accuracy forgetting"),
+            (x_drift, forgetting, drift_text, "D_avg of energy"),
+        ],
+    }
+    heads = {"gap": "Gain against the confidence gap", "drift": "Feature drift against forgetting"}
+    for name, panels in drawn.items():
+        scatter(table, panels, folder / "figures" / f"pretrained-{name}.png")
+        yield f"\n## {heads[name]}\n"
+        yield f"![One point per stream and learner.](metrics/figures/pretrained-{name}.png)\n"
+
+
+def scatter(table: Table, panels: Sequence[tuple[Value, Value, str, str]], file: Path) -> None:
+    """One panel per pair of values; the colour is the learner's, the marker the stream's."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
 
-    points = [(of_run(table, s, "gap"), gain(table, s), s) for s in table.settings()]
-    points = [point for point in points if np.isfinite(point[1])]
-    drawn, axes = plt.subplots(figsize=(6.5, 4), layout="constrained")
-    marks = dict(zip(table.streams(), "os^Dv", strict=False))
-    for stream in table.streams():
-        own = [point for point in points if point[2][0] == stream]
-        axes.scatter([p[0] for p in own], [p[1] for p in own], marker=marks.get(stream, "x"), label=stream, s=28)
-        for x, y, (_, name) in own:
-            axes.annotate(name, (x, y), fontsize=6, xytext=(3, 2), textcoords="offset points")
-    axes.axhline(0, color="0.6", linewidth=0.8)
-    axes.set_xlabel("confidence gap at the last step (energy of the newest task above old ones)")
-    axes.set_ylabel("mean shift − energy, Avg AUROC")
-    axes.margins(x=0.12)
-    axes.legend(fontsize=8, loc="lower right", title="stream", title_fontsize=8)
-    drawn.savefig(folder / "figures" / "pretrained-gap.png", dpi=150)
+    learners = list(dict.fromkeys(of for _, of in sorted(table.settings(), key=lambda s: s[1] not in PAPER)))
+    colours = dict(zip(learners, plt.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
+    marks = dict(zip(table.streams(), "os^Dv*", strict=False))
+    drawn, axes = plt.subplots(
+        1, len(panels), figsize=(5.2 * len(panels) + 1.6, 4), layout="constrained", squeeze=False
+    )
+    for plot, (x, y, x_text, y_text) in zip(axes[0], panels, strict=True):
+        for setting in table.settings():
+            place = (x(table, setting), y(table, setting))
+            if np.isfinite(place).all():
+                style = {"color": colours.get(setting[1], "0.5"), "marker": marks.get(setting[0], "x")}
+                plot.scatter(*place, s=34, edgecolors="black", linewidths=0.4, **style)
+        plot.axhline(0, color="0.6", linewidth=0.8, zorder=0)
+        plot.set_xlabel(x_text, fontsize=8)
+        plot.set_ylabel(y_text, fontsize=8)
+    handles = [Line2D([], [], linestyle="", marker=marks[s], color="0.3", label=s) for s in marks]
+    handles += [Line2D([], [], linestyle="", marker="s", color=colours[of], label=label(of)) for of in colours]
+    drawn.legend(handles=handles, loc="outside right upper", fontsize=7, frameon=False)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    drawn.savefig(file, dpi=150)
     plt.close(drawn)
-    yield "\n## Gain against the confidence gap\n"
-    yield "![One point per stream and learner.](metrics/figures/pretrained-gap.png)\n"
 
 
 def short_table(table: Table) -> Iterator[str]:
     """README's table: one row per learner, CIFAR-10 and CIFAR-100 side by side."""
-    default = main_columns()[3]
-    columns = "{0}: energy | {0}: TOOD | OOD forgetting"
-    yield f"| learner | {columns.format('CIFAR-10')} | {columns.format('CIFAR-100')} |"
-    yield "|" + " --- |" * 7
+    default = default_detector()
+    rows = []
     for learner in (*PAPER, "er", "finetune"):
         row = [label(learner)]
         for stream in ("cifar10", "cifar100"):
-            row += [spread(table.values(stream, learner, name)) for name in ("energy", default)]
-            row.append(" → ".join(f"{table.mean(stream, learner, name, 'd_avg'):.1f}" for name in ("energy", default)))
-        yield f"| {' | '.join(row)} |"
+            row += [spread_of(table.seeds(stream, learner, name).values()) for name in ("energy", default)]
+            row.append(arrow([table.mean(stream, learner, name, "d_avg") for name in ("energy", default)]))
+        rows.append(row)
+    of_streams = [(f"{name}: energy", f"{name}: TOOD", "OOD forgetting") for name in ("CIFAR-10", "CIFAR-100")]
+    yield from grid(("learner", *of_streams[0], *of_streams[1]), rows)
 
 
 def fill_readme(folder: Path, readme: Path) -> None:

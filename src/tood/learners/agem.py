@@ -31,7 +31,7 @@ class GradientSettings(ExemplarSettings):
 
 
 class GradientLearner(ExemplarLearner):
-    """Trains on new data alone; exemplars only say which directions would harm old tasks."""
+    """Base of A-GEM and GEM: trains on new data alone; exemplars only give reference gradients."""
 
     settings: GradientSettings
 
@@ -49,7 +49,7 @@ class GradientLearner(ExemplarLearner):
 
 @register
 class AGEM(GradientLearner):
-    """Steps that would raise the loss on a batch of exemplars lose the component that would."""
+    """Averaged GEM: removes the part of the gradient that would raise the loss on a batch of exemplars."""
 
     name = "agem"
     title = "A-GEM"

@@ -153,7 +153,7 @@ class Learner:
         Parameters
         ----------
         task:
-            The next task; or any whose checkpoint is finished, which is then loaded.
+            The next task, or one with a finished checkpoint, which is loaded.
         checkpoint_dir:
             The folder of ``task-00.safetensors`` and so on; None to save nothing.
         checkpoint_every:
@@ -279,7 +279,7 @@ class Learner:
             yield self._batch(chunk, samples)
 
     def draw(self, rows: IntArray, count: int) -> Batch:
-        """A random batch of some rows without repetition, augmented: what is replayed."""
+        """A random batch of some rows without repetition, augmented, for replay."""
         return self.fetch(self.random.choice(rows, min(count, len(rows)), replace=False))
 
     def fetch(self, rows: IntArray) -> Batch:

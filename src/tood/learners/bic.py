@@ -46,10 +46,11 @@ class BiCSettings(ExemplarSettings):
 
 @register
 class BiC(ExemplarLearner):
-    """Replay and distillation, then a scale and an offset for the newest task's logits from held-out samples.
+    """Bias Correction: replay and distillation, then a scale and an offset for the newest task's logits.
 
-    As in the authors' code: the student's logits are not corrected while it trains, the teacher's are (for its own
-    newest task), and a correction is dropped when the next task begins, since distillation has absorbed it.
+    Scale and offset are fitted on held-out samples. As in the authors' code, the student's logits are not corrected
+    while it trains, the teacher's are (for its own newest task), and a correction is dropped when the next task begins,
+    since distillation has absorbed it.
     """
 
     name = "bic"
@@ -81,7 +82,7 @@ class BiC(ExemplarLearner):
         self.held_out.add(drawn, self.columns[drawn])
 
     def training_rows(self, task: int) -> IntArray:
-        """New data and, with mixed batches, exemplars, without what is held out."""
+        """New data and, with mixed batches, exemplars; never held-out samples."""
         halves = self.settings.batches == "halves"
         rows = self.stream.train_rows(task) if halves else super().training_rows(task)
         return np.setdiff1d(rows, self.held_out.rows)
@@ -98,7 +99,7 @@ class BiC(ExemplarLearner):
         return weighted_distillation(self, batch, logits, self.settings.temperature)
 
     def end_task(self, task: int) -> None:
-        """Correct the new columns, then keep exemplars of what was trained on."""
+        """Correct the new columns, then keep exemplars of the training samples."""
         if self.old:
             self.correct()
         self.keep(self.memory, np.setdiff1d(self.stream.train_rows(task), self.held_out.rows))

@@ -38,7 +38,7 @@ def checkpoint_path(directory: str | Path, task: int) -> Path:
 
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
-    """What identifies a stream in a checkpoint."""
+    """The identity of a stream in a checkpoint."""
     return {
         "name": stream.name,
         "order": [int(c) for c in stream.order],

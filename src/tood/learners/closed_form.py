@@ -76,7 +76,7 @@ class ClosedForm(Learner):
 
 
 class Moments:
-    """Count and mean of every class, and the sum of squares within classes, exact whatever the order.
+    """Count and mean of every class, and the sum of squares within classes, exact in any order of arrival.
 
     Parameters
     ----------

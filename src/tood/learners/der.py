@@ -62,7 +62,7 @@ class DERppSettings(DERSettings):
 
 @register
 class DER(ReservoirLearner):
-    """Replays samples together with the logits the network gave them when they were stored."""
+    """Dark Experience Replay: replays samples with the logits that the network gave them when they were stored."""
 
     name = "der"
     title = "DER"
@@ -109,7 +109,7 @@ class DER(ReservoirLearner):
         return self.random.choice(len(self.memory), min(size, len(self.memory)), replace=False)
 
     def distance(self, logits: Tensor, slots: Tensor) -> Tensor:
-        """The mean squared difference to what is stored in these slots, ``[n, C]`` to one number."""
+        """The mean squared difference between logits ``[n, C]`` and the targets stored in these slots."""
         squares = (logits - self.stored[slots, : logits.shape[1]]).square()
         if self.settings.stored == "zero_pad":
             return squares.mean()
@@ -147,7 +147,7 @@ class DER(ReservoirLearner):
 
 @register
 class DERpp(DER):
-    """DER with cross-entropy on a second replayed batch."""
+    """DER++: DER with cross-entropy on a second replayed batch."""
 
     name = "derpp"
     title = "DER++"

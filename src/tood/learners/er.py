@@ -14,7 +14,7 @@ from tood.learners.replay import ReservoirLearner
 
 @register
 class ER(ReservoirLearner):
-    """Cross-entropy on each batch of new data joined with a batch from a reservoir."""
+    """Experience Replay: cross-entropy on each batch of new data joined with a batch from a reservoir."""
 
     name = "er"
     title = "ER"

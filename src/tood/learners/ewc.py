@@ -44,10 +44,11 @@ class EWCSettings(Settings):
 
 @register
 class EWC(Learner):
-    """A quadratic penalty holds weights near their old values, in proportion to their importance to old tasks.
+    """Elastic Weight Consolidation: a quadratic penalty on changes of weights that old tasks need.
 
-    The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one with the sum of the ``F_k`` around
-    the mean of the ``θ_k`` weighted by them; so two numbers per weight suffice for any number of tasks.
+    The Fisher information measures that need. The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one
+    with the sum of the ``F_k`` around the mean of the ``θ_k`` weighted by them; so two numbers per weight suffice for
+    any number of tasks.
     """
 
     name = "ewc"

@@ -36,7 +36,7 @@ class FeCAMSettings(ClosedFormSettings):
 
 @register
 class FeCAM(ClosedForm):
-    """The class at the smallest Mahalanobis distance, after Tukey's transform, shrinkage and normalisation.
+    """FeCAM: Mahalanobis distance to class means, after Tukey's transform, shrinkage and normalisation.
 
     With ``g = f^λ``, scaled to length one in the distance, and the covariance Σ of g within classes:
 

@@ -8,7 +8,7 @@ from tood.learners.registry import register
 
 @register
 class FineTune(Learner):
-    """Cross-entropy on the new task alone, over all columns seen."""
+    """Fine-tuning: cross-entropy on the new task alone, over all columns seen."""
 
     name = "finetune"
     title = "Fine-tuning"

@@ -29,7 +29,7 @@ class GEMSettings(GradientSettings):
 
 @register
 class GEM(GradientLearner):
-    """Steps raise the loss of no past task's exemplars, to first order: one constraint per task."""
+    """Gradient Episodic Memory: steps that, to first order, raise the loss of no past task's exemplars."""
 
     name = "gem"
     title = "GEM"

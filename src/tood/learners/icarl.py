@@ -37,7 +37,7 @@ class ICaRLSettings(ExemplarSettings):
 
 @register
 class ICaRL(ExemplarLearner):
-    """Learns features with its linear head and answers with the nearest mean of exemplars.
+    """iCaRL: replay and distillation with a linear head; predictions by the nearest mean of exemplars.
 
     Logits always come from the linear head; only :meth:`predict` uses the class means.
     """

@@ -1,4 +1,4 @@
-"""What EWC and SI share: an importance and an anchor for each weight."""
+"""Importance and anchor of each weight, shared by EWC and SI."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class JointSettings(Settings):
 
 @register
 class Joint(Learner):
-    """Cross-entropy on the data of all tasks up to this one."""
+    """Joint training: cross-entropy on the data of all tasks up to this one."""
 
     name = "joint"
     title = "Joint"

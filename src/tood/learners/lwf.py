@@ -38,7 +38,7 @@ class LwFSettings(Settings):
 
 @register
 class LwF(Learner):
-    """Cross-entropy on the new task plus distillation of the old columns; no memory."""
+    """Learning without Forgetting: cross-entropy on the new task, distillation of the old columns, no memory."""
 
     name = "lwf"
     title = "LwF"

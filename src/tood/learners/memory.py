@@ -90,7 +90,7 @@ class Exemplars:
     total:
         The size of the whole memory, shared equally by all classes seen so far.
     per_class:
-        Or the number of rows per class, whatever the number of classes. Give exactly one of the two.
+        The number of rows per class. Give exactly one of ``total`` and ``per_class``.
     selection:
         ``"random"`` or ``"herding"``.
     seed:
@@ -146,7 +146,7 @@ class Exemplars:
         rows:
             Rows of the new classes, ``[n]``.
         labels:
-            The class of each row, ``[n]``: class ids or logit columns, as long as it is always the same.
+            The class of each row, ``[n]``: class ids or logit columns, always the same kind.
         features:
             Penultimate features of those rows, ``[n, D]``; needed by herding only.
         """

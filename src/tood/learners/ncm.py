@@ -28,7 +28,7 @@ class NCMSettings(ClosedFormSettings):
 
 @register
 class NCM(ClosedForm):
-    """The class whose mean feature points in the direction nearest to the sample's.
+    """Nearest class mean (SimpleCIL): the cosine between a feature and each class's mean feature.
 
     With the mean feature ``m_c`` of class c: ``z_c(x) = scale · ⟨f(x), m_c⟩ / (‖f(x)‖ ‖m_c‖)``. Stored features have
     length one, so the head's weights are ``scale · m_c / ‖m_c‖`` and its biases 0.

@@ -54,6 +54,6 @@ def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict
 
 
 def worlds() -> dict[str, str]:
-    """What each preset is: the first line of its file."""
+    """One line about each preset: the first line of its file."""
     texts = {name: (files("tood.learners") / "presets" / f"{name}.yaml").read_text("utf-8") for name in presets()}
     return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}

@@ -38,7 +38,7 @@ class RanPACSettings(ClosedFormSettings):
 
 @register
 class RanPAC(ClosedForm):
-    """Second-order prototypes: class sums decorrelated by the Gram matrix of ``h = ReLU(f R)``, R random and fixed.
+    """RanPAC: ridge regression on random features ``h = ReLU(f R)``, R random and fixed.
 
     ``G = Σ h hᵀ`` and ``C = Σ h yᵀ`` over everything seen, y one-hot; ``W = (G + λ I)⁻¹ C`` and
     ``z(x) = scale · Wᵀ h(x)``. This is the paper's method without its first-task fine-tuning.
@@ -83,7 +83,7 @@ class RanPAC(ClosedForm):
         return self.settings.scale * weight, weight.new_zeros(len(weight))
 
     def _choose(self, lifted: Tensor, targets: Tensor) -> float:
-        """The ridge whose regression with four fifths of the task has the least mean square error on the rest.
+        """The ridge with the least mean square error on a fifth of the task, after fitting on the rest.
 
         One eigendecomposition serves all ridges: ``(G + λ I)⁻¹ = Q (E + λ)⁻¹ Qᵀ``.
         """

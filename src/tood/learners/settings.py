@@ -14,7 +14,7 @@ __all__ = ["ExemplarSettings", "ReservoirSettings", "Settings", "learning_rate",
 
 @dataclass(frozen=True)
 class Settings:
-    """How every learner trains: stochastic gradient descent over ``epochs`` of each task's rows.
+    """Settings of stochastic gradient descent, which every learner has.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def learning_rate(settings: Settings, epoch: int, done: float) -> float:
-    """The learning rate in an epoch of which the share ``done`` is complete."""
+    """The learning rate in an epoch; ``done`` is the share of it that is complete."""
     if settings.schedule == "multistep":
         return settings.lr * settings.gamma ** sum(epoch >= milestone for milestone in settings.milestones)
     progress = (epoch + done) / settings.epochs

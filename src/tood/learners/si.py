@@ -31,7 +31,7 @@ class SISettings(Settings):
 
 @register
 class SI(Learner):
-    """A quadratic penalty holds each weight in proportion to how much its path through old tasks lowered their loss."""
+    """Synaptic Intelligence: a quadratic penalty on changes of weights that lowered the loss of old tasks."""
 
     name = "si"
     title = "SI"

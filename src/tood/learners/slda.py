@@ -27,7 +27,7 @@ class SLDASettings(ClosedFormSettings):
 
 @register
 class SLDA(ClosedForm):
-    """Gaussian classes with one covariance, whose moments are updated as samples arrive.
+    """Streaming linear discriminant analysis: Gaussian classes with one covariance, updated with each task.
 
     With the class means ``m_c`` and the covariance within classes Σ of everything seen:
     ``Λ = ((1 - ε) Σ + ε I)⁻¹`` and ``z_c(x) = m_cᵀ Λ f(x) - ½ m_cᵀ Λ m_c``, which is ``log p(f(x) | c)`` but for a term

@@ -33,7 +33,7 @@ class WASettings(ExemplarSettings):
 
 @register
 class WA(ExemplarLearner):
-    """Replay and distillation; after each task the new columns' weights get the mean length of the old ones'."""
+    """Weight Aligning: replay and distillation; then new weights are scaled to the mean length of the old ones."""
 
     name = "wa"
     title = "WA"

@@ -1,4 +1,4 @@
-"""Networks: a backbone by name, a growing linear head, and whatever changes logits inside it.
+"""Networks: a backbone by name and a growing linear head, which holds any correction of the logits.
 
 >>> from tood import models
 >>> network = models.create("resnet8", shape=(32, 32, 3), columns=10)
@@ -38,7 +38,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "mlp": Perceptron,
     "resnet8": partial(cifar_resnet, depth=8),
     "resnet18": resnet18,
-    "resnet18_imagenet": partial(resnet18, small=False),  # ImageNet's stem whatever the size: a 16th of the work
+    "resnet18_imagenet": partial(resnet18, small=False),  # ImageNet's stem at any size: a 16th of the work
     "resnet20": partial(cifar_resnet, depth=20),
     "resnet20_icarl": partial(cifar_resnet, depth=20, signed=True),
     "resnet32": partial(cifar_resnet, depth=32),

@@ -182,7 +182,7 @@ def _split(model: nn.Module, batch: Any) -> tuple[list[Any], dict[str, Any], Any
 
 
 def _accepted(model: nn.Module, named: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """What of a dictionary the model takes: the entries that ``forward`` names; a single other one by position."""
+    """The entries of a dictionary that ``forward`` names; a single other entry is passed by position."""
     parameters = inspect.signature(model.forward).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return [], named

@@ -13,7 +13,7 @@ __all__ = ["Head"]
 
 
 class Head(nn.Module):
-    """``logits = scale · (features @ weightᵀ + bias) + offset``, one more set of columns with every task.
+    """Linear head that grows with each task: ``logits = scale · (features @ weightᵀ + bias) + offset``.
 
     ``weight`` ``[C, D]`` and ``bias`` ``[C]`` are trained; ``scale`` and ``offset`` ``[C]`` are 1 and 0 unless a
     learner corrects its logits (BiC). :meth:`effective` folds them into one linear map.
@@ -79,7 +79,7 @@ class Head(nn.Module):
 
     @property
     def corrected(self) -> bool:
-        """Whether some column has a correction."""
+        """True if some column has a correction."""
         return bool((self.scale != 1).any() or (self.offset != 0).any())
 
     def effective(self) -> tuple[Tensor, Tensor]:

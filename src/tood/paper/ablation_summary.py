@@ -249,7 +249,7 @@ def _intervals(rows: Rows) -> Iterator[str]:
 
 
 def _agreement(measured: Mapping[tuple[str, str], list[float]], known: Mapping[tuple[str, str], str]) -> Iterator[str]:
-    """Which of the changes that the paper states have the same sign here."""
+    """The changes stated in the paper that have the same sign here, and those that do not."""
     signs: dict[bool, list[str]] = {True: [], False: []}
     for (name, learner), values in measured.items():
         theirs = known.get((name, learner))

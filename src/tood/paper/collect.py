@@ -2,7 +2,8 @@
 
 FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD recall), enough for every table
                   manifest.json      makes it a run directory that `tood report` reads
-                  collected.json     the commit, and diagnostics that need the outputs (drift, energies, distances)
+                  collected.json     the commit, diagnostics that need the outputs (drift, energies, distances), and
+                                     numbers that the learner computed at each step (WA's alignment factor)
 FOLDER/figures/STREAM/*.png          figures over learners, of ablations, and of the run that the paper shows
 FOLDER/ablations.md                  summary of the ablations
 """
@@ -22,6 +23,7 @@ import numpy as np
 from tood.files import file_name, write_text
 from tood.report.gather import Measured
 from tood.runs.directory import Run, find_runs
+from tood.runs.figures_only import step_facts
 from tood.runs.metrics_file import load_metrics, save_metrics
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class Collected(NamedTuple):
     commit: str  # of the code that collected the run
     point: dict[str, Any]  # its values in figures over learners
     along: dict[str, list[float]]  # diagnostics per step; empty if the run had no outputs
+    facts: tuple[dict[str, float], ...] = ()  # numbers of the learner, step by step
 
     @property
     def preset(self) -> str:
@@ -57,7 +60,7 @@ def read_collected(folder: Path) -> list[Collected]:
         file = run.path / "collected.json"
         kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         commit, point, along = kept.get("commit") or "unknown", kept.get("point") or {}, kept.get("along") or {}
-        collected.append(Collected(run, load_metrics(run.path), commit, point, along))
+        collected.append(Collected(run, load_metrics(run.path), commit, point, along, tuple(kept.get("facts") or ())))
     return collected
 
 
@@ -80,7 +83,9 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
         target = Path(folder) / file_name(run.stream) / run.path.name
         table, measured = _slim(load_metrics(run.path)), Measured(run)
         point = {name: _plain(value) for name, value in measured.point().items()}
-        kept = {"point": point, "along": measured.along()}
+        kept: dict[str, Any] = {"point": point, "along": measured.along()}
+        facts = [step_facts(run, step) for step in range(measured.steps)]
+        kept |= {"facts": facts} if any(facts) else {}
         if _unchanged(target, run, table, kept):
             continue
         target.mkdir(parents=True, exist_ok=True)
@@ -145,7 +150,7 @@ def _slim(table: pa.Table) -> pa.Table:
 
 
 def _unchanged(target: Path, run: Run, table: pa.Table, kept: dict[str, Any]) -> bool:
-    """Whether the target already holds the same content, from any commit."""
+    """True if the target already holds the same content, from any commit."""
     files = [target / name for name in ("metrics.parquet", "manifest.json", "collected.json")]
     if not all(file.exists() for file in files):
         return False

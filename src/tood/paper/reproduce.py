@@ -62,7 +62,7 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
     if preset not in allowed:
         raise UnknownNameError(f"preset of {target}", preset, allowed)
     return [
-        Cell(dataclasses.replace(config, preset=preset, seed=seed), Path(out))
+        Cell(dataclasses.replace(config, preset=preset, seed=seed, calibration="", fit=""), Path(out))
         for seed in range(seeds or TARGETS[target])
         for config in _grid(target, preset)
     ]

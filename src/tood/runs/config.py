@@ -24,6 +24,8 @@ Store: TypeAlias = Literal["all", "figures"]
 CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
 PER_CLASS = 10  # for every other stream
 EXACT = ("paper", "released")  # presets that train on every sample, so nothing is reserved
+# How a preset is evaluated unless a run says otherwise: "released" as the authors of the paper did.
+EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: they may change without training again.
 EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
 # Settings that set a run apart in tables.
@@ -90,7 +92,8 @@ class RunConfig:
     calibration:
         Where the calibration set comes from: ``"train"`` (random training data of each task), ``"memory"`` (replayed
         exemplars, as the paper's text says), ``"reserved"`` (set aside at arrival) or ``"augmented"`` (training data
-        augmented as in training, B shared by the classes seen so far, as the paper's authors do).
+        augmented as in training, B shared by the classes seen so far, as the paper's authors do). The default is the
+        preset's: ``"augmented"`` for ``released``, else ``"train"``.
     calibration_size:
         B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper gives none.
     reserve:
@@ -98,7 +101,8 @@ class RunConfig:
         the presets that reproduce the paper exactly.
     fit:
         What detectors fit on: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
-        (all training data seen, an oracle).
+        (all training data seen, an oracle). The default is the preset's: ``"all"`` for ``released``, else
+        ``"current"``.
     detectors:
         Names or ``package.module:Class``; empty for every detector that does not need the network again.
     logits:
@@ -126,10 +130,10 @@ class RunConfig:
     frozen: bool = False
     adapter: int = -1
     settings: Mapping[str, Any] = field(default_factory=dict)
-    calibration: CalibrationSource = "train"
+    calibration: CalibrationSource | Literal[""] = ""
     calibration_size: int = 0
     reserve: int = -1
-    fit: FitData = "current"
+    fit: FitData | Literal[""] = ""
     detectors: tuple[str, ...] = ()
     logits: Logits = "both"
     store: Store = "all"
@@ -138,6 +142,8 @@ class RunConfig:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
+        for name, value in {"calibration": "train", "fit": "current", **EVALUATED.get(self.preset, {})}.items():
+            object.__setattr__(self, name, getattr(self, name) or value)
         choices = {"calibration": CalibrationSource, "fit": FitData, "logits": Logits, "store": Store}
         for name, allowed in choices.items():
             if getattr(self, name) not in get_args(allowed):

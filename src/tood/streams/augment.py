@@ -31,7 +31,7 @@ def prepare(
     mean, std:
         Of each channel, of pixels in [0, 1].
     device:
-        Where the result is to be; images move there as bytes.
+        The device of the result; images move there as bytes.
 
     Returns
     -------
@@ -75,8 +75,8 @@ def augment(
     pad:
         Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
     black:
-        The value of a black pixel, one or one per channel, which is what is added. A prepared batch is normalised, so
-        its black is :attr:`Stream.black <tood.streams.Stream.black>`, not 0; uint8 batches need no value.
+        The value of the added pixels: black, one number or one per channel. A prepared batch is normalised, so its
+        black is :attr:`Stream.black <tood.streams.Stream.black>`, not 0; uint8 batches need no value.
 
     Returns
     -------

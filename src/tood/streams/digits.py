@@ -48,7 +48,7 @@ def digits() -> tuple[ArraySource, ArraySource, dict[str, dict[str, ArraySource]
 
 
 def _test_rows(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which samples are for testing: the same share of every class."""
+    """A mask of the test samples: the same share of every class."""
     rng = np.random.RandomState(0)
     chosen = np.zeros(len(labels), bool)
     for c in range(int(labels.max()) + 1):

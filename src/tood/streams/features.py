@@ -232,7 +232,7 @@ class Extractor:
 
 
 def content(source: Source) -> str:
-    """What distinguishes the images of a source: a hash of all of them, or what the source gives in its place."""
+    """A fingerprint of the images of a source: the source's own, or a hash of all images."""
     if hasattr(source, "content"):
         own: str = source.content()
         return own

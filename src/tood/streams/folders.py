@@ -47,7 +47,7 @@ class _Files:
         return images
 
     def content(self) -> str:
-        """What distinguishes its images from others, without reading them: names, sizes and times of the files."""
+        """A fingerprint of the images without reading them: names, sizes and times of the files."""
         digest = hashlib.sha256(f"{self.size} {self.resize}".encode())
         for file in self.files:
             status = os.stat(os.path.join(self.root, file))

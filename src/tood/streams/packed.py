@@ -38,7 +38,7 @@ _decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
 class PackedSource:
     """One packed set. Opening it reads the labels; the images are verified and decoded on first use.
 
-    Two sources of the same file and size share one decoded copy for as long as one of them lives.
+    Two sources of the same file and size share one decoded copy.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class PackedSource:
         return taken
 
     def content(self) -> str:
-        """What distinguishes its images from others, without decoding them: the file's SHA-256 and the size."""
+        """A fingerprint of the images without decoding them: the file's SHA-256 and the size."""
         return f"{sha256(self.path)} {self.size}" + (f" {self.resize}" if self.resize else "")
 
     @property
@@ -140,7 +140,7 @@ class PackedSource:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Turn whatever a broken archive raises into one error that names the file."""
+    """Turn any error of a broken archive into one that names the file."""
     try:
         yield
     except ToodError:

@@ -93,7 +93,7 @@ def load(
 
 
 def _call(factory: Factory, name: str, given: Mapping[str, Any], ood: Sequence[str]) -> Stream:
-    """What a factory makes of the options it takes; an option it does not take is an error."""
+    """Call a factory; an option that it does not take is an error."""
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in given:
@@ -104,7 +104,7 @@ def _call(factory: Factory, name: str, given: Mapping[str, Any], ood: Sequence[s
         made = factory(**given, **picks)
     except ToodError:
         raise
-    except Exception as error:  # whatever a factory of the user's raises
+    except Exception as error:  # any error of a factory of the user
         raise ToodError(f"stream {name}: making it failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Stream):
         raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")

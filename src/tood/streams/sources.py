@@ -1,4 +1,4 @@
-"""Where samples come from: anything that has labels and hands out samples by row."""
+"""Sources: labelled samples that are read by row, in memory or from another source."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tood.errors import ToodError
 
 __all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure"]
 
-CHANNELS = (1, 2, 3, 4)  # of images; what is larger is a side
+CHANNELS = (1, 2, 3, 4)  # numbers of channels; a larger axis is height or width
 Samples = npt.NDArray[Any]  # uint8 [k, H, W, C] for images, float32 [k, D] for vectors
 
 
@@ -118,7 +118,7 @@ class Subset:
 
 
 def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Iterator[Samples]:
-    """``source.take`` of every chunk in turn; sources that decode on demand do so while the last batch is being used.
+    """The samples of each chunk of rows; lazy sources decode the next batches while the last one is in use.
 
     Parameters
     ----------

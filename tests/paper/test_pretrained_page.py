@@ -1,0 +1,88 @@
+"""docs/results/pretrained.md: counts, intervals and correlations by hand and by SciPy, from any part of the grid."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from results_pages import pretrained
+from results_pages.pretrained import FACTS, METRICS, RUNS, SCORES, Table, claims, count, facts, fill_readme, page
+
+# Avg AUROC of energy and of mean shift by seed; D_avg is 100 minus Avg AUROC, so that its sign is the other one.
+GRID = {
+    ("cifar10", "bic"): {"0": (80.0, 78.0), "1": (82.0, 81.0)},
+    ("cifar10", "bic", "raw"): {"0": (70.0, 73.0), "1": (72.0, 74.0)},
+    ("cifar10", "wa"): {"0": (60.0, 66.0), "1": (61.0, 66.5)},
+    ("cifar10", "er"): {"0": (50.0, 51.0)},
+    ("cifar100-50", "wa"): {"0": (55.0, 57.0)},
+    ("cifar100-50", "slda"): {"0": (75.0, 74.5)},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    scores, runs, steps = [], [], []
+    for (stream, learner, *raw), seeds in GRID.items():
+        for seed, pair in seeds.items():
+            who = {"stream": stream, "learner": learner, "seed": seed}
+            for detector, value in zip(("energy", "tood_mean_shift"), pair, strict=True):
+                name = detector + (" (logits=raw)" if raw else "")
+                values = dict.fromkeys(METRICS, value) | {"d_avg": 100 - value}
+                scores.append({**who, "detector": name, **values})
+            if not raw:
+                numbers = {"tasks": 5, "accuracy": 70.5, "accuracy_forgetting": pair[1], "drift": pair[0] / 100}
+                runs.append({**who, **numbers, "gap": pair[1] - pair[0]})
+    for step, value in enumerate((0.9, 0.7), start=1):
+        steps.append(
+            {"stream": "cifar10", "learner": "wa", "seed": 0, "step": step, "fact": "alignment", "value": value}
+        )
+    for name, rows in ((SCORES, scores), (RUNS, runs), (FACTS, steps)):
+        pretrained.write_csv(tmp_path / name, rows)
+    return tmp_path
+
+
+def test_settings_are_counted_and_bic_both_ways(folder):
+    table = Table(folder)
+    group = table.settings(("bic", "wa"))
+    assert group == [("cifar10", "bic"), ("cifar10", "wa"), ("cifar100-50", "wa")]
+    corrected = count(table, group, "tood_mean_shift", "avg_auroc", 1, "")
+    assert corrected.startswith("2 of 3; mean +2.1 (") and corrected.endswith("median +2.0")  # -1.5, 5.75, 2
+    raw = count(table, group, "tood_mean_shift", "avg_auroc", 1, pretrained.RAW)
+    assert raw.startswith("3 of 3; mean +3.4 (") and raw.endswith("median +2.5")  # 2.5, 5.75, 2
+    forgotten = count(table, group, "tood_mean_shift", "d_avg", -1, "")
+    assert forgotten.startswith("2 of 3; mean -2.1 (")
+    # Student's interval: differences over seeds of BiC 1 and of WA 0.5, two degrees of freedom, WA alone has one seed.
+    error = np.sqrt((0.5 + 0.125) / 2 * (1 / 2 + 1 / 2 + 1)) / 3
+    low = np.mean([-1.5, 5.75, 2.0]) - stats.t.ppf(0.975, 2) * error
+    assert f"({low:+.1f} to" in corrected
+    assert count(table, group, "tood_auto", "avg_auroc", 1, "") == "not measured"
+
+
+def test_relations_are_pearsons_over_settings(folder):
+    lines = [line for line in claims(Table(folder)) if line.startswith("| mean shift's gain grows")]
+    assert "too few settings (3)" in lines[0] and "r = 1.00" in lines[0] and "n = 5" in lines[0]
+    (line,) = [line for line in claims(Table(folder)) if line.startswith("| feature drift goes with accuracy")]
+    points = [np.mean(list(seeds.values()), axis=0) for key, seeds in GRID.items() if "raw" not in key]
+    r = stats.pearsonr([p[0] for p in points], [p[1] for p in points]).statistic
+    assert f"r = {r:.2f}" in line
+
+
+def test_a_part_of_the_grid_makes_a_page_that_says_what_is_missing(folder, tmp_path):
+    page(folder, tmp_path)
+    text = (tmp_path / "pretrained.md").read_text()
+    assert "| cifar10 | 3 | 0, 1 | 5 |" in text and "| tinyimagenet-100 | 0 | – | 0 |" in text
+    assert "| BiC | 2 | 70.5 ± 0.0 | **81.0 ± 1.4** | 79.5 ± 2.1 | 19.0 → – |" in text
+    assert "| BiC (raw logits) | 2 | 70.5 ± 0.0 | 71.0 ± 1.4 | **73.5 ± 0.7** |" in text
+    assert "the paper's five learners (3 settings) | all learners (5 settings)" in text
+    assert "1: 0.90, 2: 0.70" in text and text.count("![") == 2
+    for name in ("gap", "drift"):
+        assert (folder / "figures" / f"pretrained-{name}.png").stat().st_size > 5_000
+    assert not list(facts(Table(tmp_path / "nowhere")))
+
+
+def test_readmes_table_stands_between_its_marks(folder, tmp_path):
+    readme = tmp_path / "README.md"
+    readme.write_text("before\n<!-- pretrained -->\nold\n<!-- end -->\nafter\n")
+    fill_readme(folder, readme)
+    text = readme.read_text()
+    assert text.startswith("before\n") and text.endswith("<!-- end -->\nafter\n") and "old" not in text
+    assert "| WA | 60.5 ± 0.7 | – | 39.5 → – | – | – | – → – |" in text
