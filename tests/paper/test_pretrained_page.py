@@ -25,7 +25,7 @@ def folder(tmp_path):
         for seed, pair in seeds.items():
             who = {"stream": stream, "learner": learner, "seed": seed}
             for detector, value in zip(("energy", "tood_mean_shift"), pair, strict=True):
-                name = detector + (" (logits=raw)" if raw else "")
+                name = detector + (" (raw logits)" if raw else "")
                 values = dict.fromkeys(METRICS, value) | {"d_avg": 100 - value}
                 scores.append({**who, "detector": name, **values})
             if not raw:

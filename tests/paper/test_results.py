@@ -130,8 +130,8 @@ def test_the_interval_of_one_learner_is_students():
 
 
 def test_both_kinds_of_logits_are_listed_for_bic():
-    gains = {("cifar10", name, VARIANTS[0]): [1.0] for name in ("icarl", "bic", "bic (logits=raw)")}
-    gains["cifar10", "bic (logits=raw)", VARIANTS[0]] = [4.0, 6.0]
+    gains = {("cifar10", name, VARIANTS[0]): [1.0] for name in ("icarl", "bic", "bic (raw logits)")}
+    gains["cifar10", "bic (raw logits)", VARIANTS[0]] = [4.0, 6.0]
     corrected, raw = both_protocols(gains, {("cifar10", "bic", VARIANTS[0]): 2.0})
     assert corrected[2:5] == ("corrected", "+1.0 (1)", "+1.0 (1)") and raw[2:5] == ("raw", "+1.0 (1)", "+5.0 (2)")
     assert raw[-2].startswith("+3.0 (") and raw[-1] == "+2.0"
@@ -400,7 +400,7 @@ def test_runs_with_options_stand_apart(kept, tmp_path):
     assert claims_of[0] == claims_of[1]
     tables = (tmp_path / "b" / "tables.md").read_text()
     assert all(f"{name} AUROC" in tables for name in ("LwF (alpha=3.0, ce=new)", "DER (calibration=memory)", "DER+BER"))
-    assert "cifar10, seed 0: lwf (alpha=3.0, ce=new), er (epochs=3), " in after  # not a run of that name
+    assert "cifar10, seed 0: lwf (alpha=3.0, ce_weight=one), er (epochs=3), " in after  # not a run of that name
 
 
 def test_a_correlation_is_judged_by_its_interval():
@@ -530,6 +530,6 @@ def test_raw_and_corrected_logits_and_the_implementation_are_named(build, tmp_pa
     (path / "manifest.json").write_text(json.dumps({**manifest, "preset": "released"}))
     collect_runs([Run(path)], tmp_path / "kept", commit="abc")
     tables = write_results(tmp_path / "kept", tmp_path / "pages")[1].read_text()
-    assert "| Energy (logits=raw) |" in tables and "| Energy |" in tables
+    assert "| Energy (raw logits) |" in tables and "| Energy |" in tables
     assert "before its bias correction" in tables
     assert "## Preset `released`: as the authors ran it" in tables and "Learners: as the authors ran it." in tables

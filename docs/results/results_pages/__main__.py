@@ -23,7 +23,7 @@ from tood.paper.collect import Collected, read_collected
 from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
 from tood.report.appearance import label
 from tood.report.render import to_markdown
-from tood.report.summary import Key, Summary, collect, learner_label
+from tood.report.summary import RAW_LOGITS, Key, Summary, collect, learner_label
 from tood.report.tables import LEARNERS, MISMATCH_NOTE, TOOD_VARIANTS, build
 from tood.runs.metrics_file import trajectory
 
@@ -45,7 +45,7 @@ WORLDS = {
     "released": "as the authors ran it",
 }
 RAW_NOTE = (
-    "`(logits=raw)`: scored on BiC's logits before its bias correction, as the authors' evaluation does. Other rows "
+    "`(raw logits)`: scored on BiC's logits before its bias correction, as the authors' evaluation does. Other rows "
     "are scored on the corrected logits."
 )
 
@@ -277,7 +277,7 @@ def _tables(own: Sequence[Collected]) -> Iterator[str]:
         commands = dict.fromkeys(command_of(one.run.path.name, one.preset) or "tood run" for one in behind)
         commits = dict.fromkeys(one.commit for one in behind)
         yield to_markdown(table).rstrip()
-        if any("logits=raw" in row for row, _ in table.rows):
+        if any(RAW_LOGITS in row for row, _ in table.rows):
             yield f"- {RAW_NOTE}"
         worlds = dict.fromkeys(WORLDS.get(one.preset, f"preset {one.preset}") for one in behind)
         yield f"- Learners: {', '.join(worlds)}."

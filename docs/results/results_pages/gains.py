@@ -9,12 +9,12 @@ import numpy as np
 
 from tood.paper.collect import Collected
 from tood.report.appearance import label
-from tood.report.summary import learner_label, run_figures
+from tood.report.summary import RAW_LOGITS, learner_label, run_figures
 from tood.report.tables import LEARNERS, TOOD_VARIANTS
 
 __all__ = ["Mean", "both_protocols", "mean_over_learners", "seed_gains"]
 
-RAW = " (logits=raw)"  # BiC before its bias correction, which the authors of the paper score
+RAW = f" ({RAW_LOGITS})"  # BiC before its bias correction, which the authors of the paper score
 Gains = Mapping[tuple[str, str, str], Sequence[float]]
 
 
@@ -39,7 +39,7 @@ class Mean(NamedTuple):
 def seed_gains(collected: Iterable[Collected]) -> dict[tuple[str, str, str], list[float]]:
     """Avg AUROC of each variant minus energy's, per seed, by stream, learner and variant.
 
-    Gains on raw logits are listed under ``"bic (logits=raw)"``.
+    Gains on raw logits are listed under ``"bic (raw logits)"``.
     """
     gains: dict[tuple[str, str, str], list[float]] = {}
     for one in collected:

@@ -166,12 +166,6 @@ def main_columns() -> list[str]:
     return list(dict.fromkeys(["energy", *VARIANTS, default_detector(), "tood_auto", "tood_joint", "typicality"]))
 
 
-def title(detector: str) -> str:
-    """A detector's display name, and whether it read raw logits."""
-    name, _, settings = detector.partition(" (")
-    return label(name) + (" (raw logits)" if "logits=raw" in settings else "")
-
-
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """A Markdown table."""
     for row in (head, ["---"] * len(head), *rows):
@@ -205,7 +199,9 @@ def opening(table: Table) -> Iterator[str]:
                 absent.setdefault(", ".join(sorted(seeds - here.get(of, set()))), []).append(label(of))
         done = sum(len(seeds) for seeds in here.values())
         seeds = ", ".join(sorted(set().union(*here.values()))) if here else "–"
-        gaps = "; ".join(f"seed {of}: {', '.join(names)}" for of, names in absent.items())
+        every = sum(name == stream for name, _ in wanted)
+        shown = {of: "every learner" if len(names) == every else ", ".join(names) for of, names in absent.items()}
+        gaps = "; ".join(f"seed {of}: {names}" for of, names in shown.items())
         rows.append((stream, str(len(here)), seeds, str(done), gaps or "none"))
     yield from grid(("stream", "learners", "seeds", "runs", "missing"), rows)
 
@@ -224,9 +220,9 @@ def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
             cells_[best] = f"**{cells_[best]}**"
             forgotten = [table.mean(stream, learner, name + suffix, "d_avg") for name in ("energy", default)]
             accuracy = table.of_run((stream, learner), "accuracy")
-            name = label(learner) + (" (raw logits)" if suffix else "")
+            name = label(learner) + suffix
             rows.append((name, str(len(accuracy)), spread_of(accuracy), *cells_, arrow(forgotten)))
-    yield from grid(("learner", "seeds", "accuracy", *map(title, shown), "D_avg: energy → default"), rows)
+    yield from grid(("learner", "seeds", "accuracy", *map(label, shown), "D_avg: energy → default"), rows)
 
 
 def arrow(values: Sequence[float]) -> str:
@@ -256,7 +252,7 @@ def claims(table: Table) -> Iterator[str]:
             for suffix in ("", RAW):
                 found = [count(table, group, name, metric, better, suffix) for group in groups]
                 note = ", BiC raw" if suffix else ", BiC corrected"
-                rows.append((f"{title(name)} {what} against energy{note}", *found))
+                rows.append((f"{label(name)} {what} against energy{note}", *found))
     relations: dict[str, tuple[Value, Value]] = {
         "mean shift's gain grows with the confidence gap": (gain, partial(of_run, name="gap")),
         "feature drift goes with accuracy forgetting": (
@@ -296,7 +292,7 @@ def by_length(table: Table) -> Iterator[str]:
                 rows.append((stream, tasks_of(table, stream), who, str(len(own)), f"{energy:.1f}", *cells_))
     yield "\n## Gain by length of the stream\n"
     yield "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds.\n"
-    yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(title, names)), rows)
+    yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(label, names)), rows)
 
 
 def tasks_of(table: Table, stream: str) -> str:
@@ -326,7 +322,8 @@ def relation(table: Table, group: Sequence[Setting], one: Value, other: Value) -
     if len(pairs) < 5 or pairs.std(axis=0).min() == 0:
         return f"too few settings ({len(pairs)})"
     r, p = correlation(pairs[:, 0], pairs[:, 1])
-    low, high = np.tanh(np.arctanh(r) + np.array([-1.96, 1.96]) / np.sqrt(len(pairs) - 3))
+    z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
+    low, high = np.tanh(z + np.array([-1.96, 1.96]) / np.sqrt(len(pairs) - 3))
     return f"r = {r:.2f} [{low:.2f}, {high:.2f}], p = {p:.3f}, n = {len(pairs)}"
 
 
@@ -344,7 +341,7 @@ def ranks(table: Table) -> Iterator[str]:
         metrics = ("near_auroc", "far_auroc", "d_avg")
         others = [np.nanmean([table.mean(*s, common[j], metric) for s in settings]) for metric in metrics]
         numbers = (places[:, j].mean(), np.nanmean(values[:, j]), *others)
-        rows.append((title(common[j]), *(f"{value:.1f}" for value in numbers)))
+        rows.append((label(common[j]), *(f"{value:.1f}" for value in numbers)))
     yield from grid(("detector", "mean rank", "Avg AUROC", "near", "far", "D_avg"), rows)
 
 
