@@ -63,7 +63,8 @@ def test_relations_are_pearsons_over_settings(folder):
     (line,) = [line for line in claims(Table(folder)) if line.startswith("| feature drift goes with accuracy")]
     points = [np.mean(list(seeds.values()), axis=0) for key, seeds in GRID.items() if "raw" not in key]
     r = stats.pearsonr([p[0] for p in points], [p[1] for p in points]).statistic
-    assert f"r = {r:.2f}" in line
+    rank = stats.spearmanr([p[0] for p in points], [p[1] for p in points]).statistic
+    assert f"r = {r:.2f}" in line and f"ρ = {rank:.2f}" in line
 
 
 def test_a_part_of_the_grid_makes_a_page_that_says_what_is_missing(folder, tmp_path):
