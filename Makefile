@@ -61,7 +61,7 @@ dist: install
 	cd build && ../build/wheel-venv/bin/python ../tests/core_only.py
 	cd build && wheel-venv/bin/tood --version
 
-# Each peer (pytorch-ood, Avalanche, OpenOOD, Ray, MLflow, W&B) in an environment of its own, and our adapter inside it.
+# Each peer (pytorch-ood, Avalanche, OpenOOD, Ray, MLflow, W&B) in its own environment, and our adapter inside it.
 # Some only: make integrations PEERS="ray mlflow"
 integrations:
 	sh tests/integrations/environments.sh $(PYTHON) $(PEERS)

@@ -22,7 +22,7 @@ from tood.statistics import NORMAL_CONSISTENCY, least_spread
 __all__ = ["Drift", "DriftMonitor"]
 
 KIND = "tood-monitor"
-FEWEST = 20  # reference samples per task, and samples in the window, from which on there is anything to compare
+FEWEST = 20  # reference samples per task, and samples in the window, needed for a comparison
 SETTINGS = ("alpha", "reject", "window", "seed")
 
 
@@ -171,7 +171,7 @@ class DriftMonitor:
         return self
 
     def update(self, logits: Any) -> DriftMonitor:
-        """Take in inputs ``[n, C]``, or one ``[C]``, in the order in which they came."""
+        """Add inputs ``[n, C]``, or one ``[C]``, in the order in which they came."""
         self._fitted()
         logits = as_array(logits)
         scores, tasks, energies = self._read(logits[None] if logits.ndim == 1 else logits)
@@ -198,7 +198,7 @@ class DriftMonitor:
         return np.asarray(largest >= np.log(2 * len(largest) / self.alpha))
 
     def report(self) -> Drift:
-        """What has changed; may be asked for at any time without spending ``alpha``."""
+        """What has changed; may be called at any time without spending ``alpha``."""
         self._fitted()
         samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
         pairs = zip(self._energies, self._latest, strict=True)

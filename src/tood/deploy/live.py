@@ -1,4 +1,4 @@
-"""Calibration that keeps up with a stream: new samples, new tasks, dropped tasks, no old raw data."""
+"""Incremental calibration: samples and tasks come and go, and no raw data are kept."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ KIND = "tood-live"
 
 
 class LiveTOOD:
-    """What a calibrator needs of every sample seen so far: its energy in its own task's channel, 8 bytes.
+    """Incremental calibrator: keeps one energy per sample, 8 bytes, in the channel of the sample's own task.
 
-    A task's energies depend on its own columns alone, so tasks can come and go without touching the others. Statistics
-    are those of the set of samples: the order in which they came, how they were cut into batches and what was merged
-    with what makes no difference, to the last bit. Of energies in other tasks' channels, which ``"shrinkage"`` needs,
-    the mean and variance of each pair of tasks are kept; these depend on the order by rounding. Energies are as old as
-    the network that gave them: after training it further, :meth:`forget` the tasks whose logits moved
-    (:class:`~tood.deploy.drift.DriftMonitor` says which).
+    A task's energies depend on its own columns alone, so tasks can come and go without changing the others. Statistics
+    do not depend on the order of samples, on batches or on merges, to the last bit. Of energies in other tasks'
+    channels, which ``"shrinkage"`` needs, the mean and variance of each pair of tasks are kept; these depend on the
+    order by rounding. Energies belong to the network that gave them: after further training, :meth:`forget` the tasks
+    whose logits moved (:class:`~tood.deploy.drift.DriftMonitor` says which).
 
     Parameters
     ----------
@@ -74,7 +73,7 @@ class LiveTOOD:
         return np.array([sketch.count for sketch in self.sketches], dtype=np.int64)
 
     def partial_fit(self, logits: Any, labels: Any) -> LiveTOOD:
-        """Take in calibration samples of any tasks.
+        """Add calibration samples of any tasks.
 
         Parameters
         ----------
@@ -92,43 +91,43 @@ class LiveTOOD:
             check_calibration(logits, columns, self.partition)
             self._widen(logit_range(logits))
         for t in np.unique(tasks):
-            of = energies[tasks == t]
-            self.sketches[t].add(of[:, t])
-            moments = np.stack([np.full(of.shape[1], float(len(of))), of.mean(axis=0), len(of) * of.var(axis=0)])
+            own = energies[tasks == t]
+            self.sketches[t].add(own[:, t])
+            moments = np.stack([np.full(own.shape[1], float(len(own))), own.mean(axis=0), len(own) * own.var(axis=0)])
             self.pairs[:, t] = _joined(self.pairs[:, t], moments)
         return self
 
     def merge(self, other: LiveTOOD) -> LiveTOOD:
-        """Take in what another one, on another machine perhaps, has seen of the same tasks."""
+        """Add the samples of another LiveTOOD of the same tasks, for example of another machine."""
         if other.partition != self.partition or other.capacity != self.capacity:
             raise ToodError(
                 f"other: expected {self.partition!r} and capacity {self.capacity}, "
                 f"found {other.partition!r} and capacity {other.capacity}"
             )
-        for mine, its in zip(self.sketches, other.sketches, strict=True):
-            mine.merge(its)
+        for sketch, added in zip(self.sketches, other.sketches, strict=True):
+            sketch.merge(added)
         self.pairs = _joined(self.pairs, other.pairs)
         self._widen(other.range)
         return self
 
     def add_task(self, columns: Iterable[int]) -> LiveTOOD:
-        """The head has grown: ``columns`` are the new task's, which has no samples yet."""
+        """Add a task with these logit columns; it has no samples yet."""
         self.partition = self.partition.grow(columns)
         self.sketches.append(Sketch(self.capacity))
         self.pairs = np.pad(self.pairs, ((0, 0), (0, 1), (0, 1)))
         return self
 
     def drop_task(self, task: int) -> IntArray:
-        """Forget a task and its columns; what is left is renumbered.
+        """Remove a task and its columns; the remaining columns are renumbered.
 
         Returns
         -------
-        ``[C]``: the columns that are left, ascending, so that ``logits[:, columns]`` fits from now on.
+        ``[C]``: the columns that remain, ascending; later logits must be ``logits[:, columns]``.
         """
         self._check_task(task)
         rest = [columns for t, columns in enumerate(self.partition) if t != task]
         if not rest:
-            raise ToodError("task: expected another task to be left, found only this one")
+            raise ToodError("task: expected two tasks or more, found only this one")
         kept = np.sort(np.concatenate([np.asarray(columns, dtype=np.int64) for columns in rest]))
         self.partition = Partition(np.searchsorted(kept, columns) for columns in rest)
         del self.sketches[task]
@@ -143,15 +142,15 @@ class LiveTOOD:
         return self
 
     def calibrator(self, variant: Variant = "shrinkage", margin: float = 0.5, reference: Reference = "latest") -> TOOD:
-        """The calibrator that one ``fit`` on all samples seen would give; call again to anchor it elsewhere."""
+        """The calibrator that one ``fit`` on all samples seen would give; call again for another ``reference``."""
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
         newest = len(self.partition) - 1
         if variant == "auto" and newest and not self.pairs[0, :newest, newest].any():
             raise ToodError(
-                f"variant: 'auto' lays the other channels beside that of task {newest}, in which no sample of another "
-                "task has been seen; partial_fit a few of them with the head as it is now"
+                f"variant: 'auto' compares channels with that of task {newest}, in which no sample of another task has "
+                "been seen; partial_fit a few of them with the present head"
             )
         rows = [sketch.statistics() for sketch in self.sketches]
         statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
@@ -188,7 +187,7 @@ class LiveTOOD:
         return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
 
     def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
-        """Mean and std of each channel over other tasks' samples; its own where none has been seen in it."""
+        """Mean and std of each channel over other tasks' samples; those of its own samples if there are no others."""
         count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
         safe = np.maximum(total, 1)

@@ -90,7 +90,7 @@ class ExchangeabilityTest:
         return float(np.logaddexp.reduce([*self.capital, -np.log1p(self.seen)]))
 
     def update(self, values: npt.ArrayLike) -> None:
-        """Take in numbers ``[m]`` in the order in which they came."""
+        """Add numbers ``[m]`` in the order in which they came."""
         numbers = np.asarray(values, dtype=np.float64)
         for start in range(0, len(numbers), CHUNK):
             first = self.seen + 1

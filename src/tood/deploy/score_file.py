@@ -151,7 +151,7 @@ def score_file(
 
 
 def load_scorer(path: PathLike) -> TOOD | Conformal:
-    """Whichever of the two kinds of file this is."""
+    """Load a calibrator, or a :class:`~tood.decision.Conformal` around one."""
     if kind_of(path) != CONFORMAL:
         return TOOD.load(path)
     conformal = Conformal.load(path)
@@ -270,7 +270,7 @@ class _Job:
         """The output columns of one block, and which of its rows are valid."""
         logits, start = block.logits, self.rows
         self.rows += len(logits)
-        # One pass for the two extremes: they tell whether a closer look is needed, and mostly none is.
+        # Two extremes show in one pass whether a closer look is needed, and mostly none is.
         low, high = (logits.min(), logits.max()) if logits.size else (0, 0)
         all_valid = bool(np.isfinite(low) and np.isfinite(high))
         valid = np.ones(len(logits), dtype=bool)

@@ -61,12 +61,12 @@ def score_files(
     sources:
         Files, folders and patterns: see :func:`find_files`. No two files may have the same name.
     folder:
-        The folder of the outputs, made if need be. It cannot be a folder of inputs.
+        The folder of the outputs, made if it does not exist. It cannot be a folder of inputs.
     engine:
         ``"local"``: one file after the other. ``"ray"``: one Ray task per file, on the cluster of ``RAY_ADDRESS``, on
         a running Ray, or else on this machine's cores; all nodes must see the files under the same paths.
     progress:
-        Called with each output when it is whole.
+        Called with each output when it is complete.
     settings:
         ``alpha``, ``risk``, ``invalid`` and ``keep``, as in :func:`tood.deploy.score_file.score_file`.
 
@@ -126,7 +126,7 @@ def _one_by_one(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Ite
 
 
 def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
-    """The same on a worker, whose warnings nobody would see there."""
+    """The same on a worker, with its warnings, which nobody would see there."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("once", UserWarning)
         outcome = _attempt(*arguments)
@@ -144,7 +144,7 @@ def _on_ray(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Iterato
 
 
 class _Record:
-    """From what each output was made; a missing or unreadable record only means that all files are scored again."""
+    """What each output was made from; without a readable record all files are scored again."""
 
     def __init__(self, path: Path, calibrator: Path, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, json.loads(json.dumps(settings))
@@ -157,7 +157,7 @@ class _Record:
             self.entries = {}
 
     def summary(self, target: Path, source: Path) -> Scored | None:
-        """The summary of ``target``, if it is whole and was made from ``source`` as it is now."""
+        """The summary of ``target``, if it is complete and was made from ``source`` in its present state."""
         entry = self.entries.get(target.name)
         if not isinstance(entry, dict) or not target.exists() or not source.exists():
             return None
@@ -170,7 +170,7 @@ class _Record:
             return None
 
     def add(self, target: Path, source: Path, scored: Scored) -> None:
-        """Note that ``target`` is whole."""
+        """Record that ``target`` is complete."""
         self.entries[target.name] = {**self._made_from(target, source), "scored": vars(scored)}
         write_text(self.path, json.dumps(self.entries, indent=1))
 

@@ -24,8 +24,8 @@ class Sketch:
     Without ``capacity`` every number is kept, sorted, so that nothing depends on the order in which they came. With it,
     a level that holds more than ``2 * capacity`` numbers passes every other one on to the next level, where each stands
     for twice as many (Munro and Paterson, "Selection and sorting with limited storage", 1980). Passing on numbers that
-    stand for w each moves the rank of any value by at most w, up or down as we choose; :attr:`rank_error` keeps account
-    and never exceeds ``(1 + log2(n / capacity)) / (4 * capacity)``: 0.5 % for a thousand million numbers and 1,000.
+    stand for w each moves the rank of any value by at most w, up or down as we choose; :attr:`rank_error` adds this up
+    and never exceeds ``(1 + log2(n / capacity)) / (4 * capacity)``: 0.5 % for 10⁹ numbers and capacity 1,000.
 
     Parameters
     ----------
@@ -61,23 +61,23 @@ class Sketch:
         return sum(map(len, self.levels))
 
     def add(self, values: Floats) -> None:
-        """Take in a batch."""
+        """Add a batch."""
         if len(values):
             self._add_moments(len(values), float(values.mean()), float(len(values) * values.var()))
             self._put(0, values)
             self._compact()
 
     def merge(self, other: Sketch) -> None:
-        """Take in what another sketch has seen; the errors add up."""
+        """Add the numbers of another sketch; the errors add up."""
         if other.count:
             self._add_moments(other.count, other._mean, other._squares)
-            self._moved = [mine + its for mine, its in zip(self._moved, other._moved, strict=True)]
+            self._moved = [own + added for own, added in zip(self._moved, other._moved, strict=True)]
             for level, values in enumerate(other.levels):
                 self._put(level, values)
             self._compact()
 
     def statistics(self) -> dict[str, float]:
-        """As a fitted :class:`~tood.TOOD` has them for a task; count, mean and std are exact in every case."""
+        """The statistics of a task, as in a fitted :class:`~tood.TOOD`; count, mean and std are always exact."""
         exact = len(self.levels) == 1
         values = self.levels[0]
         return {

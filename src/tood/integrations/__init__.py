@@ -1,1 +1,1 @@
-"""TOOD inside other software: ONNX runtimes, and libraries that train or detect. Each module needs its own extra."""
+"""Adapters for other libraries: training, detection, metrics, trackers, model hubs. Each needs its own extra."""

@@ -1,4 +1,4 @@
-"""What the adapters share: one ``fit`` and ``score`` for calibrators and detectors, and clear import errors."""
+"""Code shared by the adapters: one ``fit`` and ``score`` for calibrators and detectors, and clear import errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def peer(library: str, install: str, purpose: str) -> Iterator[None]:
 
 
 class Adapted:
-    """A detector that reads logits or features, whatever it was given as; higher = in-distribution, as everywhere.
+    """A detector of logits or features, given by name, as a Detector or as a TOOD; higher = in-distribution.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Adapted:
         return "TOOD" if isinstance(self.detector, TOOD) else self.detector.name
 
     def fit(self, logits: Any, labels: Any, features: Any = None, head: Head | None = None) -> None:
-        """Fit on ID ``logits [n, C]`` and ``labels [n]``, with ``features [n, D]`` and the head where they are read."""
+        """Fit on ID ``logits [n, C]`` and ``labels [n]``, with ``features [n, D]`` and the head if they are read."""
         if isinstance(self.detector, TOOD):
             self.detector.fit(logits, labels)
         else:

@@ -1,4 +1,4 @@
-"""OOD detection along anyone's Avalanche training: AUROC of energy and of TOOD, their forgetting, and accuracy.
+"""OOD metrics for Avalanche: AUROC of energy and of TOOD, their forgetting, and accuracy, during training.
 
 For class-incremental streams with one head: an OOD sample has no task label to choose a head with.
 """
@@ -42,7 +42,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         D_avg_energy/eval_phase/test_stream                    AUROC lost since each experience was learned
 
     D_avg appears from the second step on, provided that every experience seen was evaluated after every step. It does
-    not touch the random state of torch: training goes the same with and without it.
+    not use the random state of torch: training is the same with and without it.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def _figures(self, strategy: Any, stream: str) -> Iterator[tuple[str, float]]:
         step = self._step or 0
         logits, labels = self._seen(*(np.concatenate(part) for part in zip(*self._batches, strict=True)))
-        if len(labels) == 0:  # nothing but classes that are still to come
+        if len(labels) == 0:  # only classes of later steps
             return
         tasks = self._partition().column_tasks[labels]
         for i in np.unique(tasks):

@@ -1,4 +1,4 @@
-"""TOOD, or any detector of logits or features, as an OpenOOD postprocessor; there too a higher confidence means ID.
+"""TOOD, or any detector of logits or features, as an OpenOOD postprocessor; higher confidence = ID, as in OpenOOD.
 
 OpenOOD is not on PyPI; its 1.5 interface is used: ``openood.postprocessors.BasePostprocessor``, loaders of dictionaries
 with ``data`` and ``label``, networks that give ``net(x, return_feature=True)`` and ``net.get_fc()``.
@@ -25,7 +25,7 @@ with peer("openood", "git+https://github.com/Jingkang50/OpenOOD", "tood.integrat
 
 
 class Postprocessor(BasePostprocessor):  # type: ignore[misc]
-    """Give it to OpenOOD's ``Evaluator(net, id_name, postprocessor=...)``; it runs on the device of the network.
+    """OpenOOD postprocessor for ``Evaluator(net, id_name, postprocessor=...)``; runs on the device of the network.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Every detector of logits or features as a detector of pytorch-ood 0.4, for its metrics, benchmarks and grid search.
 
-There a higher score means *more out-of-distribution*: the sign is turned here and nowhere else. Labels below 0 mark OOD
-samples there; ``fit`` leaves them out.
+In pytorch-ood a higher score means *more out-of-distribution*, so the sign is flipped here, and nowhere else. Labels
+below 0 mark OOD samples; ``fit`` leaves them out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["FeaturesDetector", "LogitsDetector"]
 
 
 class _Common:
-    """The hyper-parameters of a detector under pytorch-ood's names, and its score with the sign turned."""
+    """The hyper-parameters of a detector under pytorch-ood's names, and its score with the sign flipped."""
 
     info = api.DetectorInfo(tasks={api.Task.CLASSIFICATION})
 
@@ -63,7 +63,7 @@ class LogitsDetector(_Common, api.LogitsDetector):  # type: ignore[misc]
     Parameters
     ----------
     model:
-        Maps inputs to logits ``[n, C]``; none where only ``fit_logits`` and ``predict_logits`` are called.
+        Maps inputs to logits ``[n, C]``; None if only ``fit_logits`` and ``predict_logits`` are called.
     detector:
         A :class:`~tood.TOOD` (fitted, as from a file, or not), a detector, or its name.
     tasks:
@@ -103,7 +103,7 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
     Parameters
     ----------
     encoder:
-        Maps inputs to features ``[n, D]``; none where only ``fit_features`` and ``predict_features`` are called.
+        Maps inputs to features ``[n, D]``; None if only ``fit_features`` and ``predict_features`` are called.
     detector:
         A detector or its name.
     head:
@@ -165,5 +165,5 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
 
 
 def _copy(values: Any) -> torch.Tensor:
-    """A tensor of its own, because a network that learns on changes its head in place."""
+    """A copy, because further training changes the head of a network in place."""
     return values.detach().clone() if isinstance(values, torch.Tensor) else torch.from_numpy(np.array(values))

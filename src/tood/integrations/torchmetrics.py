@@ -50,7 +50,7 @@ class _Scores(Metric):
         getattr(self, name).append(values)
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
-        """Synchronise; a process without samples contributes none instead of hanging the others."""
+        """Synchronise; a process without samples contributes none, and the others do not hang."""
         for name, kind in self._empty().items():
             if not getattr(self, name):
                 self._keep(name, kind.to(self.device))

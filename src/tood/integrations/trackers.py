@@ -1,7 +1,7 @@
 """Experiment trackers: a run's loss, accuracy and AUROC in TensorBoard, MLflow or Weights & Biases.
 
-Each tracker is fed by the same two events: :class:`~tood.learners.Progress` while a task is trained, and the figures
-of a step when it has been measured. They are written through the tracker's own library, so its own settings apply:
+Each tracker gets the same two events: :class:`~tood.learners.Progress` during training, and the figures of a step once
+it is measured. They are written through the tracker's own library, so its settings apply:
 ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=offline``, ``WANDB_PROJECT``.
 """
 
@@ -26,7 +26,7 @@ Axis = Literal["iteration", "step"]
 
 
 class Tracker(Protocol):
-    """What a tracker must offer."""
+    """Interface of a tracker."""
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
         """Record figures by name at a training iteration or at a step of the stream."""
@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """Keep a file."""
 
     def close(self, failed: bool) -> None:
-        """Write what is left."""
+        """Write what is buffered and close."""
 
 
 class TensorBoard:
@@ -54,7 +54,7 @@ class TensorBoard:
         self.writer.flush()
 
     def artifact(self, path: Path) -> None:
-        """Copy the file beside the events: TensorBoard keeps no artifacts of its own."""
+        """Copy the file beside the events, because TensorBoard has no artifacts."""
         (self.folder / path.name).write_bytes(path.read_bytes())
 
     def close(self, failed: bool) -> None:
