@@ -21,8 +21,8 @@ from tood.files import printable
 __all__ = ["main"]
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143  # 0 is success, 2 is click's code for wrong usage
-LINES = "\n\t"  # what an error message may have besides what can be printed
-RESUMABLE = {"ablate", "audit", "monitor", "reproduce", "run", "score", "sweep"}  # these keep what they had done
+LINES = "\n\t"  # control characters that an error message may have
+RESUMABLE = {"ablate", "audit", "monitor", "reproduce", "run", "score", "sweep"}  # these keep finished parts
 EXTRAS = {  # packages that commands import, and the extra that installs them
     **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
     **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
@@ -117,7 +117,8 @@ def main() -> None:
         elif isinstance(error, (ToodError, OSError)):
             click.echo(f"tood: {printable(str(error), keep=LINES)}", err=True)
         else:
-            click.echo(f"tood: {type(error).__name__}: {error} (a bug: `tood --debug …` shows where)", err=True)
+            message = printable(f"{type(error).__name__}: {error}", keep=LINES)
+            click.echo(f"tood: {message} (a bug: `tood --debug …` shows where)", err=True)
         sys.exit(FAILED)
 
 

@@ -1,4 +1,4 @@
-"""What commands share on a terminal: warnings as lines, a progress bar, completion of names."""
+"""Shared parts of commands: options, warnings as lines, a progress bar, completion of names."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import click
 
-__all__ = ["complete_names", "progress_bar", "warnings_as_lines"]
+from tood.files import printable
+
+__all__ = ["FILE", "LOGITS", "SHARE", "complete_names", "invalid_option", "progress_bar", "warnings_as_lines"]
+
+FILE = click.Path(path_type=Path)
+SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
+LOGITS = "Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …"
+
+
+def invalid_option(action: str) -> Callable[[Any], Any]:
+    """``--invalid error|reject``; ``action`` says what ``reject`` does."""
+    what = f"Rows with a missing, NaN or infinite logit: stop, or {action}."
+    return click.option(
+        "--invalid", type=click.Choice(["error", "reject"]), default="error", show_default=True, help=what
+    )
 
 
 @contextlib.contextmanager
@@ -18,7 +34,7 @@ def warnings_as_lines(quiet: bool = False) -> Iterator[None]:
     """Print each different warning once, as ``tood: warning: …`` on standard error."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if quiet else "once", UserWarning)
-        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_: click.echo(f"tood: warning: {printable(str(message))}", err=True)
         yield
 
 

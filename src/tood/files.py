@@ -27,6 +27,7 @@ __all__ = [
     "DAMAGE",
     "csv_text",
     "file_name",
+    "for_json",
     "kind_of",
     "npy_header",
     "npz_member",
@@ -207,6 +208,17 @@ def printable(text: str, keep: str = "") -> str:
 def plain(value: Any) -> Any:
     """A NumPy scalar as a Python number: the ``default`` argument of ``json.dumps``."""
     return value.item()
+
+
+def for_json(value: Any) -> Any:
+    """A value ready for ``json.dumps``: arrays as lists, NumPy scalars as Python numbers, NaN as None."""
+    if isinstance(value, dict):
+        return {name: for_json(entry) for name, entry in value.items()}
+    if isinstance(value, (np.ndarray, np.generic)):
+        value = value.tolist()
+    if isinstance(value, (list, tuple)):
+        return [for_json(entry) for entry in value]
+    return None if value != value else value
 
 
 def write_tensors(

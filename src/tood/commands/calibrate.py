@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tood.calibration import Reference, Variant
-from tood.console import warnings_as_lines
+from tood.console import FILE, LOGITS, SHARE, invalid_option, warnings_as_lines
+from tood.files import for_json
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray, IntArray
@@ -19,17 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-FILE = click.Path(path_type=Path)
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
-
 
 @click.command()
-@click.option(
-    "--logits",
-    type=FILE,
-    required=True,
-    help="Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …",
-)
+@click.option("--logits", type=FILE, required=True, help=LOGITS)
 @click.option("--labels", type=FILE, help="Labels [n], logit columns.  [default: the column labels of --logits]")
 @click.option("--tasks", required=True, help="Columns per task, '[[0, 1], [2, 3]]', or a JSON file or run's manifest.")
 @click.option("--out", type=FILE, required=True, help="The safetensors file to write.")
@@ -48,13 +41,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
     type=click.Choice(["held_out", "reserved", "memory", "train"]),
     help="Where the samples for decisions come from.  [default: held_out]",
 )
-@click.option(
-    "--invalid",
-    type=click.Choice(["error", "reject"]),
-    default="error",
-    show_default=True,
-    help="Rows with a missing, NaN or infinite logit: stop, or leave them out.",
-)
+@invalid_option("leave them out")
 @click.option("--seed", default=0, show_default=True, help="Of the split and of random ties.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -74,12 +61,12 @@ def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     model.save(out)
     cal: Any = getattr(model, "cal", model)
     rows = [
-        {**{name: float(values[t]) for name, values in cal.statistics_.items()}, **diagnostics._asdict()}
+        {**{name: values[t] for name, values in cal.statistics_.items()}, **diagnostics._asdict()}
         for t, diagnostics in enumerate(cal.diagnostics_)
     ]
     if as_json:
         figures = {"out": str(out), "kind": type(model).__name__, "left_out": left_out, "tasks": rows}
-        click.echo(json.dumps(_without_nan(figures), indent=2))
+        click.echo(json.dumps(for_json(figures), indent=2))
     elif not quiet:
         _show(rows)
         invalid = f"; invalid rows left out: {left_out:,}" if left_out else ""
@@ -103,15 +90,6 @@ def _show(rows: list[dict[str, Any]]) -> None:
         "energy of\nthe latest task minus this task's. A dead channel does not separate its task; trust: how far the "
         "default variant moves it."
     )
-
-
-def _without_nan(figures: Any) -> Any:
-    """The same with null in place of NaN, which JSON does not have."""
-    if isinstance(figures, dict):
-        return {name: _without_nan(value) for name, value in figures.items()}
-    if isinstance(figures, list):
-        return [_without_nan(value) for value in figures]
-    return None if figures != figures else figures
 
 
 def _fit(

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tood.files import printable
+
 __all__ = ["command"]
 
 root_option = click.option(
@@ -73,9 +75,9 @@ def _describe(path: Path) -> dict[str, Any]:
 
 def _line(found: dict[str, Any]) -> str:
     if "error" in found:
-        return f"{found['file']:<24}{found['error']}"
+        return printable(f"{found['file']:<24}{found['error']}")
     height, width, _ = found["shape"]
-    return (
+    return printable(
         f"{found['file']:<24}{found['images']:>9,} images{found['classes']:>6,} classes  "
         f"{height}x{width}  {found['bytes'] / 2**20:>6.1f} MiB  {found['source']}  ({found['licence']})"
     )

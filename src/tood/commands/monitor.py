@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import progress_bar, warnings_as_lines
+from tood.console import FILE, SHARE, invalid_option, progress_bar, warnings_as_lines
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-FILE = click.Path(path_type=Path)
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 SAVE_SECONDS = 1.0  # the state is saved that often while rows come in
 
 
@@ -39,13 +37,7 @@ SAVE_SECONDS = 1.0  # the state is saved that often while rows come in
 )
 @click.option("--alpha", type=SHARE, help="Chance that stationary traffic ever raises an alarm.  [default: 0.01]")
 @click.option("--reject", type=SHARE, help="Share of the reference that counts as rejected.  [default: 0.05]")
-@click.option(
-    "--invalid",
-    type=click.Choice(["error", "reject"]),
-    default="error",
-    show_default=True,
-    help="Rows with a missing, NaN or infinite logit: stop, or leave them out.",
-)
+@invalid_option("leave them out")
 @click.option("--reset", is_flag=True, help="Forget earlier traffic and alarms first; the reference stays.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the report.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

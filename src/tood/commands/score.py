@@ -9,16 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import progress_bar, warnings_as_lines
+from tood.console import FILE, LOGITS, SHARE, invalid_option, progress_bar, warnings_as_lines
 from tood.times import duration
 
 if TYPE_CHECKING:
     from tood.deploy.score_file import Scored
 
 __all__ = ["command"]
-
-FILE = click.Path(path_type=Path)
-SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 
 
 @click.command()
@@ -29,8 +26,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
     type=FILE,
     required=True,
     multiple=True,
-    help="Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …. Also a "
-    "folder of such files or a quoted pattern; may be given several times.",
+    help=f"{LOGITS} Also a folder of such files or a quoted pattern; may be given several times.",
 )
 @click.option(
     "--out",
@@ -40,13 +36,7 @@ SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 )
 @click.option("--alpha", type=SHARE, help="Also decide: reject at most this share of in-distribution rows.")
 @click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows has a wrong answer.")
-@click.option(
-    "--invalid",
-    type=click.Choice(["error", "reject"]),
-    default="error",
-    show_default=True,
-    help="Rows with a missing, NaN or infinite logit: stop, or reject them with a null score.",
-)
+@invalid_option("reject them with a null score")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Copy this input column, such as an id; may be repeated.")
 @click.option(
     "--engine",

@@ -16,7 +16,7 @@ from tood.decision.conformal import file_of, from_file
 from tood.decision.ranks import Ranks, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
-from tood.files import read_tensors, write_tensors
+from tood.files import for_json, read_tensors, write_tensors
 from tood.statistics import NORMAL_CONSISTENCY, least_spread
 
 __all__ = ["Drift", "DriftMonitor"]
@@ -223,7 +223,7 @@ class DriftMonitor:
     def to_dict(self) -> dict[str, Any]:
         """Settings and report, ready for JSON; NaN is None."""
         report = self.report()
-        figures = {name: _plain(value) for name, value in report._asdict().items()}
+        figures = for_json(report._asdict())
         settings = {name: getattr(self, name) for name in SETTINGS}
         return {**settings, "drift_detected": self.drift_detected, **figures, "message": str(report)}
 
@@ -305,12 +305,3 @@ def _e_value(logarithm: float) -> float:
 
 def _under(tensors: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-
-
-def _plain(value: Any) -> Any:
-    """A figure as JSON has it."""
-    if isinstance(value, np.ndarray):
-        return [_plain(entry) for entry in value.tolist()]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and np.isnan(value) else value
