@@ -48,16 +48,14 @@ class FeCAM(ClosedForm):
     The scale s makes the mean of ``s · d_c`` over a class's own samples D, as it is for Gaussian classes. All classes
     share one covariance (the paper's FeCAM-1; its FeCAM-N has one per class): logits are linear, and one matrix is
     kept however many classes there are.
-
-    References
-    ----------
-    Goswami et al., "FeCAM: Exploiting the Heterogeneity of Class Distributions in Exemplar-Free Continual Learning",
-    NeurIPS 2023.
     """
 
     name = "fecam"
     title = "FeCAM"
-    citation = "Goswami et al., FeCAM: Exploiting the Heterogeneity of Class Distributions, NeurIPS 2023"
+    citation = (
+        'Goswami et al., "FeCAM: Exploiting the Heterogeneity of Class Distributions in Exemplar-Free Continual '
+        'Learning", NeurIPS 2023.'
+    )
     settings: FeCAMSettings
     remembers = ("moments", "unit")
 

@@ -32,16 +32,14 @@ class NCM(ClosedForm):
 
     With the mean feature ``m_c`` of class c: ``z_c(x) = scale · ⟨f(x), m_c⟩ / (‖f(x)‖ ‖m_c‖)``. Stored features have
     length one, so the head's weights are ``scale · m_c / ‖m_c‖`` and its biases 0.
-
-    References
-    ----------
-    Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models: Generalizability and Adaptivity are All
-    You Need", IJCV 2024 (SimpleCIL).
     """
 
     name = "ncm"
     title = "NCM"
-    citation = "Zhou et al., Revisiting Class-Incremental Learning with Pre-Trained Models, IJCV 2024"
+    citation = (
+        'Zhou et al., "Revisiting Class-Incremental Learning with Pre-Trained Models: Generalizability and Adaptivity '
+        'are All You Need", IJCV 2024 (SimpleCIL).'
+    )
     settings: NCMSettings
     remembers = ("moments",)
 

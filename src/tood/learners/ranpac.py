@@ -42,15 +42,13 @@ class RanPAC(ClosedForm):
 
     ``G = Σ h hᵀ`` and ``C = Σ h yᵀ`` over everything seen, y one-hot; ``W = (G + λ I)⁻¹ C`` and
     ``z(x) = scale · Wᵀ h(x)``. This is the paper's method without its first-task fine-tuning.
-
-    References
-    ----------
-    McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for Continual Learning", NeurIPS 2023.
     """
 
     name = "ranpac"
     title = "RanPAC"
-    citation = "McDonnell et al., RanPAC: Random Projections and Pre-trained Models, NeurIPS 2023"
+    citation = (
+        'McDonnell et al., "RanPAC: Random Projections and Pre-trained Models for Continual Learning", NeurIPS 2023.'
+    )
     settings: RanPACSettings
     remembers = ("gram", "sums", "ridge")
 

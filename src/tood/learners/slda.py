@@ -32,15 +32,14 @@ class SLDA(ClosedForm):
     With the class means ``m_c`` and the covariance within classes Σ of everything seen:
     ``Λ = ((1 - ε) Σ + ε I)⁻¹`` and ``z_c(x) = m_cᵀ Λ f(x) - ½ m_cᵀ Λ m_c``, which is ``log p(f(x) | c)`` but for a term
     that all classes share. Σ is exact, where the paper updates it sample by sample with the mean of that moment.
-
-    References
-    ----------
-    Hayes and Kanan, "Lifelong Machine Learning with Deep Streaming Linear Discriminant Analysis", CVPR Workshops 2020.
     """
 
     name = "slda"
     title = "SLDA"
-    citation = "Hayes and Kanan, Lifelong Machine Learning with Deep Streaming Linear Discriminant Analysis, CVPRW 2020"
+    citation = (
+        'Hayes and Kanan, "Lifelong Machine Learning with Deep Streaming Linear Discriminant Analysis", CVPR Workshops '
+        "2020."
+    )
     settings: SLDASettings
     remembers = ("moments",)
 

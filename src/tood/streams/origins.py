@@ -16,22 +16,18 @@ class Origin(NamedTuple):
 
 
 IMAGENET = "ImageNet terms of access: see https://www.image-net.org/download"
+CIFAR = Origin("https://www.cs.toronto.edu/~kriz/cifar.html", "none stated; cite Krizhevsky 2009")
+DTD = Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes")
 ORIGINS = {
-    "cifar10": Origin(
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        "none stated; cite Krizhevsky 2009",
-    ),
-    "cifar100": Origin(
-        "https://www.cs.toronto.edu/~kriz/cifar.html",
-        "none stated; cite Krizhevsky 2009",
-    ),
+    "cifar10": CIFAR,
+    "cifar100": CIFAR,
     "tinyimagenet": Origin("http://cs231n.stanford.edu/tiny-imagenet-200.zip", IMAGENET),
     "imagenet64": Origin("https://www.image-net.org", IMAGENET),
     "svhn": Origin("http://ufldl.stanford.edu/housenumbers/", "non-commercial use only"),
     "mnist": Origin("http://yann.lecun.com/exdb/mnist/", "CC BY-SA 3.0 (LeCun and Cortes)"),
     "places": Origin("http://places2.csail.mit.edu", "see source"),
-    "dtd": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes"),
-    "textures": Origin("https://www.robots.ox.ac.uk/~vgg/data/dtd/", "for research purposes"),
+    "dtd": DTD,
+    "textures": DTD,
     "imagenet1k": Origin("https://www.image-net.org", IMAGENET),
     "ssb_hard": Origin("https://github.com/sgvaze/SSB", IMAGENET),
     "ninco": Origin("https://github.com/j-cb/NINCO", "see source"),
