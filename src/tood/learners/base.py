@@ -312,7 +312,7 @@ class Learner:
     def teach(self, inputs: Tensor) -> Tensor:
         """The teacher's logits ``[n, old]`` of the same augmented inputs."""
         if self._frozen_teacher is None:
-            raise ToodError("teacher: there is none in the first task")
+            raise ToodError("teacher: expected one, found none: the first task has nothing to distil")
         with self.fabric.autocast():
             logits: Tensor = self._frozen_teacher(inputs)
         return logits.float()

@@ -67,7 +67,7 @@ class BiC(ExemplarLearner):
         least = len(self.stream.order) if s.memory_unit == "total" else 1
         size = max(least, int(s.validation * s.memory))
         if s.memory < 2 * least:
-            raise ToodError(f"memory: BiC trains on part and holds out part, so it needs {2 * least}, found {s.memory}")
+            raise ToodError(f"memory: BiC holds out a part of it, so expected {2 * least} or more, found {s.memory}")
         self.memory = self.make_memory(s.memory - size)
         held = self.make_memory(size)
         self.held_out = Exemplars(held.total, held.per_class, "random", self.seed)

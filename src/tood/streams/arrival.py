@@ -25,7 +25,7 @@ def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tupl
     """
     if not isinstance(tasks, int) and len(tasks) and all(np.ndim(task) == 1 for task in tasks):
         if order != "label":
-            raise ToodError("order: the class ids of each task are given, so an order cannot be")
+            raise ToodError(f"order: expected 'label' if tasks gives class ids, found {order!r}")
         groups = [indices(task, "tasks").tolist() for task in tasks]
         return tuple(c for group in groups for c in group), tuple(map(len, groups))
     ids = [int(c) for c in classes]

@@ -91,7 +91,9 @@ def augment(
         raise ToodError(f"batch: {kind} needs images [n, C, H, W], found shape {tuple(batch.shape)}")
     if black is None:
         if batch.is_floating_point():
-            raise ToodError("black: a normalised batch is padded with what black has become; pass stream.black")
+            raise ToodError(
+                "black: expected the value of a black pixel after normalisation, found none; pass stream.black"
+            )
         black = 0
     n, height = len(batch), batch.shape[2]
     pad = height // 8 if pad is None else pad

@@ -59,7 +59,9 @@ def check_size(size: int | None, resize: Resize) -> None:
     if resize not in (None, "squash") and not whole:
         raise ToodError(f"resize: expected 'squash' or pixels of the shorter side, found {resize!r}")
     if size is None or size < 1 or (isinstance(resize, int) and resize < size):
-        raise ToodError(f"size, resize: expected 1 or more and at least the size, found {size} and {resize}")
+        raise ToodError(
+            f"size, resize: expected a size of 1 or more and a resize no smaller, found {size} and {resize}"
+        )
 
 
 def pixels(image: Any) -> Pixels:

@@ -105,7 +105,7 @@ def _call(factory: Factory, name: str, given: Mapping[str, Any], ood: Sequence[s
     except ToodError:
         raise
     except Exception as error:  # any error of a factory of the user
-        raise ToodError(f"stream {name}: making it failed: {type(error).__name__}: {error}") from error
+        raise ToodError(f"stream {name}: its factory failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Stream):
         raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
     return made if picks else made.with_ood(ood)
