@@ -101,7 +101,7 @@ def test_black_is_what_a_black_pixel_becomes():
         ({"tasks": [6, 0]}, "at least one column"),
         ({"tasks": [[0, 1], [1, 2]]}, "class 1 is in two tasks"),
         ({"tasks": [[0, 1], [2, 9]]}, r"class 9 \(9\) has no training samples"),
-        ({"tasks": [[0, 1]], "order": 3}, "an order cannot be"),
+        ({"tasks": [[0, 1]], "order": 3}, "order: expected 'label' if tasks gives class ids, found"),
         ({"order": "random"}, "order: expected 'label' or the seed"),
         ({"order": -1}, "order: expected 'label' or the seed"),
         ({"reserve": -1}, "reserve: expected 0 or more"),
