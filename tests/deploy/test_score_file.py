@@ -55,6 +55,17 @@ def test_the_file_holds_what_the_library_says(files):
     assert not list(files.glob(".*"))
 
 
+def test_scoring_imports_neither_detectors_nor_torch(files):
+    program = """
+import sys
+from tood.deploy.score_file import score_file
+score_file("conservative.safetensors", "logits.npy", "scores.parquet", alpha=0.1)
+print(sorted({"tood.detectors", "torch"} & set(sys.modules)))
+"""
+    result = subprocess.run([sys.executable, "-c", program], cwd=files, capture_output=True, text=True, check=True)
+    assert result.stdout == "[]\n"
+
+
 def test_random_ties_are_the_same_in_every_format(files):
     logits = np.load(files / "logits.npy")
     np.savez_compressed(files / "logits.npz", logits=logits)

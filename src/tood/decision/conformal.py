@@ -24,7 +24,7 @@ from tood.calibration import TOOD
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import kind_of, plain, read_tensors, write_atomically, write_tensors
+from tood.files import kind_of, plain, read_tensors, write_tensors
 from tood.partition import Partition
 from tood.statistics import task_of_labels
 
@@ -359,9 +359,11 @@ def file_of(cal: Any) -> npt.NDArray[np.uint8]:
 
 def from_file(file: npt.NDArray[np.uint8]) -> Any:
     """The calibrator or detector whose bytes :func:`file_of` gave."""
-    from tood.detectors import Detector
-
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cal")
-        write_atomically(path, lambda temporary: temporary.write_bytes(file.tobytes()))
-        return TOOD.load(path) if kind_of(path) == CALIBRATOR else Detector.load(path)
+        path.write_bytes(file.tobytes())
+        if kind_of(path) == CALIBRATOR:
+            return TOOD.load(path)
+        from tood.detectors import Detector  # a tenth of a second, which scoring files does not need
+
+        return Detector.load(path)
