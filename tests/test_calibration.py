@@ -121,6 +121,48 @@ def test_auto_moves_channels_towards_their_middles(reference):
     np.testing.assert_array_equal(cal.assign(logits), u.argmax(axis=1))
 
 
+@pytest.mark.parametrize("reference", REFERENCES)
+@pytest.mark.parametrize("margin", [0, 0.5])
+def test_shrinkage_is_its_formula(reference, margin):
+    """Location and log-scale shrunk by w = d² / (d² + ½), energies capped one deviation above the own mean."""
+    partition, cal_logits, labels, logits, ood = problem(per_class=7)
+    tasks, x = partition.column_tasks[labels], np.concatenate([logits, logits + 6, ood + 9])
+    cal = TOOD(partition, "shrinkage", margin=margin, reference=reference).fit(cal_logits, labels)
+    middle, spread, trusted, cap = np.empty((4, len(partition)))
+    for t, task in enumerate(partition):
+        e = logsumexp(cal_logits[:, list(task)], axis=1)
+        own, rest = e[tasks == t], e[tasks != t]
+        middle[t], spread[t] = (own.mean() + rest.mean()) / 2, np.sqrt((own.var() + rest.var()) / 2)
+        squared = max((own.mean() - rest.mean()) / spread[t], 0) ** 2
+        trusted[t], cap[t] = squared / (squared + 0.5), own.mean() + own.std()
+    common, common_log = np.average(middle, weights=trusted), np.average(np.log(spread), weights=trusted)
+    energies = np.stack([logsumexp(x[:, list(task)], axis=1) for task in partition], axis=1)
+    assert 0.05 < (energies > cap).mean() < 0.95  # both sides of the cap are tried
+    rate = (np.exp(common_log) / spread) ** trusted
+    u = middle + trusted * (common - middle) + (np.minimum(energies, cap) - middle) * rate
+    first, second = np.sort(u, axis=1)[:, :-3:-1].T
+    expected, scored = first + margin * (first - second), cal.score(x)
+    gain, offset = np.polyfit(expected, scored, 1)  # the reference's units
+    assert gain > 0
+    np.testing.assert_allclose(scored, gain * expected + offset, rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(cal.assign(x), u.argmax(axis=1))
+    top = np.sort(cal.normalized_energies(x), axis=1)
+    np.testing.assert_allclose(scored, top[:, -1] + margin * (top[:, -1] - top[:, -2]), rtol=1e-10)
+    tensor = torch.from_numpy(x).requires_grad_()
+    np.testing.assert_allclose(cal.score(tensor).detach().numpy(), scored, rtol=1e-11)
+    np.testing.assert_allclose(cal.normalized_energies(tensor).detach(), cal.normalized_energies(x), rtol=1e-11)
+
+
+def test_more_energy_than_own_samples_have_is_no_more_evidence():
+    """Unknown inputs with twice the energy of any known one, in every channel, score below most known ones."""
+    partition, cal_logits, labels, logits, _ = problem(gap=0.0)
+    loud = np.full((50, 12), 2 * logits.max()) + np.random.default_rng(0).normal(size=(50, 12))
+    truth = np.r_[np.ones(len(logits)), np.zeros(len(loud))]
+    cal = TOOD(partition).fit(cal_logits, labels)
+    assert roc_auc_score(truth, np.r_[energy(logits), energy(loud)]) == 0
+    assert roc_auc_score(truth, np.r_[cal.score(logits), cal.score(loud)]) > 0.5
+
+
 def test_a_channel_in_which_others_answer_louder_is_not_trusted():
     """Only evidence for the own task counts: a channel that the rest excites more keeps its raw energy."""
     own = {"count": [9, 9], "mean": [1.0, 6.0], "median": [1.0, 6.0], "mad": [1.0, 1.0], "std": [1.0, 1.0]}
@@ -405,29 +447,6 @@ def test_metadata_is_plain_json(tmp_path):
     length = int.from_bytes(header[:8], "little")
     metadata = json.loads(json.loads(header[8 : 8 + length])["__metadata__"]["tood"])
     assert json.loads(metadata["settings"]) == {"variant": "shrinkage", "margin": 0.5, "reference": "latest"}
-
-
-def test_shrinkage_by_hand():
-    partition, cal_logits, labels, logits, _ = problem(gap=2.0)
-    tasks, count = partition.column_tasks[labels], len(partition)
-    energies = np.stack([logsumexp(cal_logits[:, list(task)], axis=1) for task in partition], axis=1)
-    trusted, middle, spread = np.empty(count), np.empty(count), np.empty(count)
-    for t in range(count):
-        own, rest = energies[tasks == t, t], energies[tasks != t, t]
-        middle[t], spread[t] = (own.mean() + rest.mean()) / 2, np.sqrt((own.var() + rest.var()) / 2)
-        d = max(own.mean() - rest.mean(), 0) / spread[t]
-        trusted[t] = d**2 / (d**2 + 1)
-    common = (trusted * middle).sum() / trusted.sum()
-    common_spread = np.exp((trusted * np.log(spread)).sum() / trusted.sum())
-    new = np.stack([logsumexp(logits[:, list(task)], axis=1) for task in partition], axis=1)
-    moved = middle + trusted * (common - middle) + (new - middle) * (common_spread / spread) ** trusted
-    ordered = np.sort(moved, axis=1)
-    expected = ordered[:, -1] + 0.5 * (ordered[:, -1] - ordered[:, -2])
-    cal = TOOD(partition, "shrinkage").fit(cal_logits, labels)
-    slope, intercept = np.polyfit(expected, cal.score(logits), 1)  # the reference sets the units
-    assert slope > 0
-    np.testing.assert_allclose(cal.score(logits), slope * expected + intercept, rtol=0, atol=1e-9)
-    np.testing.assert_array_equal(cal.assign(logits), moved.argmax(axis=1))
 
 
 def test_shrinkage_leaves_dead_channels_alone():

@@ -42,12 +42,18 @@ KIND = "tood-calibrator"
 
 
 class Channels(NamedTuple):
-    """``E_norm = gain · (E_t - location_t) / scale_t + offset``."""
+    """``E_norm = gain · u_t + offset`` with ``u_t = (E_t - location_t) / scale_t``, at most ``cap_t``."""
 
     location: FloatArray  # [N]
     scale: FloatArray  # [N]
     gain: float
     offset: float
+    cap: FloatArray | None = None  # [N], in units of u; None if no channel is capped
+
+    def normalised(self, energies: FloatArray) -> FloatArray:
+        """``[n, N]``: u of each channel."""
+        u: FloatArray = (energies - self.location) / self.scale
+        return u if self.cap is None else np.minimum(u, self.cap)
 
 
 class TOOD(HubMixin):
@@ -172,14 +178,15 @@ class TOOD(HubMixin):
         margin = float(self.margin) if len(partition) > 1 else 0.0
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
-            normalized = (energies - _like(channels.location, energies)) / _like(channels.scale, energies)
-            best, channel = tensor_with_lead(normalized, margin)
+            best, channel = tensor_with_lead(_normalised_tensor(energies, channels), margin)
             return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, channel)
         scores = np.empty(len(logits), dtype=score_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
             values -= channels.location[:, None].astype(values.dtype)
             values /= channels.scale[:, None].astype(values.dtype)
+            if channels.cap is not None:
+                np.minimum(values, channels.cap[:, None].astype(values.dtype), out=values)
             top, winners = largest_with_lead(values, margin, assign)
             scores[rows] = top.astype(np.float64) * channels.gain + channels.offset
             if assign:
@@ -196,11 +203,10 @@ class TOOD(HubMixin):
         """``[n, N]``: E_t after normalisation, in the units of the reference task."""
         logits, partition, channels = self._ready(logits)
         energies = task_energies(logits, partition)
-        gain = channels.gain / channels.scale
-        offset = channels.offset - gain * channels.location
-        if on_torch(energies) or not isinstance(energies, np.ndarray):
-            return cast(ArrayT, energies * _like(gain, energies) + _like(offset, energies))
-        return cast(ArrayT, (energies * gain + offset).astype(energies.dtype))
+        if isinstance(energies, np.ndarray):
+            normalised = channels.normalised(energies) * channels.gain + channels.offset
+            return cast(ArrayT, normalised.astype(energies.dtype))
+        return cast(ArrayT, _normalised_tensor(energies, channels) * channels.gain + channels.offset)
 
     def assign(self, logits: ArrayT) -> ArrayT:
         """``[n]``: the task whose normalised energy is largest."""
@@ -281,10 +287,12 @@ class TOOD(HubMixin):
         ``"shrinkage"`` asks channel t whether a sample belongs to task t. Own calibration samples have mean m and
         variance v there, other tasks' samples m' and v'. The decision falls at the middle ``c = (m + m') / 2``, and
         ``s = √((v + v') / 2)`` is the unit in which evidence counts; so channels are comparable as ``(E - c) / s``. How
-        far that is trusted is the reliability ``w = d² / (d² + 1)`` with ``d = max(m - m', 0) / s``: near 1 in a live
+        far that is trusted is the reliability ``w = d² / (d² + ½)`` with ``d = max(m - m', 0) / s``: near 1 in a live
         channel, 0 in a dead one, which keeps its raw energy. Between the two, location and log-scale are interpolated:
-        ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by ``w``. If nothing
-        is trusted the score is the largest task energy, plus its lead.
+        ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by ``w``. An energy
+        above ``m + √v`` counts as that much: few own samples have more, so more is no further evidence for the task,
+        while unknown inputs with large features have far more. With one task nothing is capped. If nothing is trusted
+        the score is the largest task energy, plus its lead.
 
         ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``.
         """
@@ -296,7 +304,8 @@ class TOOD(HubMixin):
             )
         if self.variant == "shrinkage":
             location, scale = _shrunk_channels(statistics)
-            return Channels(location, scale, self._of_reference(scale), self._of_reference(location))
+            cap = (statistics["mean"] + statistics["std"] - location) / scale if len(scale) > 1 else None
+            return Channels(location, scale, self._of_reference(scale), self._of_reference(location), cap)
         if self.variant == "auto":
             location = _shrunk_middles(statistics)
             return Channels(location, np.ones_like(location), 1.0, self._of_reference(location))
@@ -352,6 +361,12 @@ def _shrunk_middles(statistics: Statistics) -> FloatArray:
     middle = (statistics["mean"] + statistics["rest_mean"]) / 2
     location: FloatArray = gap / (gap + spread) * (middle - middle[-1])
     return location
+
+
+def _normalised_tensor(energies: Any, channels: Channels) -> Any:
+    """:meth:`Channels.normalised` in torch."""
+    u = (energies - _like(channels.location, energies)) / _like(channels.scale, energies)
+    return u if channels.cap is None else u.minimum(_like(channels.cap, u))
 
 
 def _like(values: FloatArray, tensor: Any) -> Any:

@@ -18,6 +18,7 @@ from tood.arrays import Float64Array
 __all__ = ["ChannelDiagnostics", "DeadChannelWarning", "diagnose", "separation", "trust"]
 
 Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+HALF_TRUSTED = 0.5  # the d′² at which a channel is moved half of the way; chosen in benchmarks/regimes.py
 
 
 class DeadChannelWarning(UserWarning):
@@ -73,9 +74,9 @@ def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
 
 
 def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: d′² / (d′² + 1), the reliability of each channel; 0 if own samples lie below the rest."""
+    """``[N]``: d′² / (d′² + ½), the reliability of each channel; 0 if own samples lie below the rest."""
     squared = np.maximum(separation(statistics), 0) ** 2
-    result: Float64Array = squared / (squared + 1)
+    result: Float64Array = squared / (squared + HALF_TRUSTED)
     return result
 
 

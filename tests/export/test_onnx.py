@@ -189,9 +189,9 @@ def test_onnxruntime_scores_as_tood_joint_does(tmp_path, sizes, variant, margin,
     in_single = run_scorer(tmp_path / "joint.onnx", single(outputs))
     # A sum near zero is known as well as its terms are.
     np.testing.assert_allclose(in_single["score"], expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
-    location, scale, _, _ = detector._ready(np.dtype(np.float64)).channels
-    channels = (task_energies(outputs.logits, partition) - location) / scale
-    np.testing.assert_array_equal(found["task"], channels.argmax(axis=1))
+    channels = detector._ready(np.dtype(np.float64)).channels
+    normalised = channels.normalised(task_energies(outputs.logits, partition))
+    np.testing.assert_array_equal(found["task"], normalised.argmax(axis=1))
 
 
 @pytest.mark.parametrize("normalize", [True, False])

@@ -23,7 +23,7 @@ from tood.statistics import Statistics, energy_statistics
 Weight: TypeAlias = "float | Literal['auto']"
 
 # With a larger weight, runs whose features mislead lose too much (benchmarks/regimes.py).
-LARGEST_WEIGHT = 0.25
+LARGEST_WEIGHT = 0.5
 
 
 class Mixture(NamedTuple):
@@ -44,8 +44,7 @@ def mixture(logits: FloatArray, squared: FloatArray, weight: float) -> Mixture:
 def normalised_score(energies: FloatArray, statistics: Statistics, variant: Variant, margin: float) -> FloatArray:
     """TOOD's score of task energies ``[n, N]``, without the reference's units."""
     cal = TOOD.from_statistics(Partition.from_sizes([1] * energies.shape[1]), statistics, variant=variant)
-    location, scale, _, _ = cal.channels()
-    return with_lead((energies - location) / scale, margin)
+    return with_lead(cal.channels().normalised(energies), margin)
 
 
 def weight_of_features(
@@ -115,19 +114,19 @@ class TOODJoint(_Directions, _Calibrated):
         As for :class:`tood.TOOD`.
     weight:
         w ≥ 0; ``"auto"`` compares features with logits on the calibration set (:func:`weight_of_features`), at most
-        0.25.
+        0.5.
     normalize, shrinkage:
         As for :class:`~tood.detectors.typicality.Typicality`.
     """
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 2
+    version = 3
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
     citation = f"{TOOD_PAPER}; {MAHALANOBIS_PP}; how they are combined: this library"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "weight": ("auto", 0.25, 1.0)}
+    grid: ClassVar[Grid] = {"margin": (0.0, 0.5), "weight": ("auto", 0.5, 1.0)}
     refit = frozenset({"normalize", "shrinkage", "margin", "variant", "weight"})
     passes = 3
     reference: Reference = "latest"
@@ -198,7 +197,7 @@ class TOODJoint(_Directions, _Calibrated):
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         partition, channels, means = prepared
         energies = task_energies(rows.logits, partition).astype(np.float64)
-        logits = with_lead((energies - channels.location) / channels.scale, float(self.margin))
+        logits = with_lead(channels.normalised(energies), float(self.margin))
         if means is None:
             return logits
         weights = Mixture(*self.mixture_)

@@ -62,6 +62,7 @@ class ScorerModule(torch.nn.Module):
             self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
             self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
             self.squared = tasks.squared
+            self.capped = tasks.energies.cap is not None
         if parts.limits is not None:
             arrays["limits"] = parts.limits
         for name, values in arrays.items():
@@ -99,8 +100,10 @@ class ScorerModule(torch.nn.Module):
         ]
         energies = torch.cat(parts, dim=1).index_select(1, self._buffer("places"))
         values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
+        if self.capped:
+            values = values.minimum(self._buffer("cap", values))
         top, winner = tensor_with_lead(values, self.margin)
-        top = top + (0 * values).sum(1)  # TopK may ignore NaN, and does in ONNX: NaN in any channel is NaN here
+        top = top + (0 * energies).sum(1)  # TopK may ignore NaN and a cap hides infinity: either makes NaN here
         score = top * self.gain + self.offset
         return score if squared is None else score + self.squared * squared, winner
 
@@ -120,7 +123,8 @@ class ScorerModule(torch.nn.Module):
 
 def _task_arrays(tasks: Tasks) -> dict[str, Any]:
     order, _, groups = tasks.partition.layout
-    return {
+    cap = {} if tasks.energies.cap is None else {"cap": np.asarray(tasks.energies.cap, dtype=np.float64)}
+    return cap | {
         "order": order,
         "places": np.argsort(np.concatenate([members for _, _, members in groups])),
         "location": np.asarray(tasks.energies.location, dtype=np.float64),

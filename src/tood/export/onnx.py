@@ -138,9 +138,9 @@ class _Graph:
         return self.add("ReduceSumSquare", apart, self.indices(1), keepdims=0), point
 
     def normalised(self, values: str, channels: Channels) -> str:
-        """``[batch, N]``: (value - location) / scale of each task."""
-        centred = self.add("Sub", values, self.constant(channels.location))
-        return str(self.add("Div", centred, self.constant(channels.scale)))
+        """``[batch, N]``: :meth:`tood.calibration.Channels.normalised`."""
+        u = self.add("Div", self.add("Sub", values, self.constant(channels.location)), self.constant(channels.scale))
+        return str(u if channels.cap is None else self.add("Min", u, self.constant(channels.cap)))
 
     def score(self, parts: Portable) -> None:
         """Everything up to the outputs."""
@@ -162,14 +162,15 @@ class _Graph:
 
     def best_task(self, tasks: Tasks, squared: str) -> None:
         """The maximum over tasks, its lead, and its task; ``squared``: squared distances, or empty if not read."""
-        values = self.normalised(self.energies(tasks.partition), tasks.energies)
+        energies = self.energies(tasks.partition)
+        values = self.normalised(energies, tasks.energies)
         best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
         lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
-        zero = self.add("ReduceSum", self.add("Mul", values, self.constant(0.0)), axis, keepdims=0)
-        lead = self.add("Add", lead, zero)  # TopK ignores NaN: NaN in any channel is NaN here
+        zero = self.add("ReduceSum", self.add("Mul", energies, self.constant(0.0)), axis, keepdims=0)
+        lead = self.add("Add", lead, zero)  # TopK ignores NaN and a cap hides infinity: either is NaN here
         scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
         if squared:
             scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(tasks.squared)))
