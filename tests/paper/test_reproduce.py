@@ -107,6 +107,23 @@ def test_dry_run_lists_every_cell_and_makes_nothing(gap_run, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_dry_run_adds_up_time_and_disk_of_what_is_left(tmp_path, monkeypatch):
+    from tood.runs import plan
+
+    asked = []
+
+    def estimate(config):
+        asked.append(config.name)
+        return plan.Estimate(1, 1, training=3000.0, evaluation=600.0, disk=2e8, parameters=1)
+
+    monkeypatch.setattr(plan, "estimate", estimate)
+    result = CliRunner().invoke(command, ["table1", "--seeds", "2", "--out", str(tmp_path), "--dry-run"])
+    count = len(cells("table1", tmp_path, seeds=2))
+    assert f"{count} runs left: about {count}:00:00 on this device" in result.stdout
+    assert f"and {count * 0.2:.1f} GB" in result.stdout
+    assert len(asked) == count / 2  # seeds cost the same
+
+
 def test_targets_are_those_of_the_package():
     assert set(TRAINED) == set(TARGETS) and set(STORED) == {"figures", "ablations", "toy"}
 

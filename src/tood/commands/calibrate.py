@@ -55,7 +55,7 @@ def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     """
     inputs = [settings["logits"], settings["labels"], settings["conformal"], Path(settings["tasks"])]
     if out.resolve() in {path.resolve() for path in inputs if path}:
-        raise click.UsageError(f"{out} is an input, and the output would take its place")
+        raise click.UsageError(f"{out} is an input; the output would overwrite it")
     with warnings_as_lines(quiet):
         model, left_out = _fit(**settings)
     model.save(out)

@@ -70,11 +70,11 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[
 def pooled_p_values(
     known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
 ) -> npt.NDArray[np.float64]:
-    """The same for several calibration sets, each with scores ``[m]`` of its own: the ranks are added."""
+    """Conformal p-values ``[m]`` over several calibration sets, each with its own scores ``[m]``: ranks are added."""
     total = 1 + sum(len(ranks.values) for ranks in known)
 
     def count(side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
-        return functools.reduce(operator.add, map(lambda ranks, its: ranks.count(its, side), known, scores))
+        return functools.reduce(operator.add, map(lambda ranks, values: ranks.count(values, side), known, scores))
 
     at_most = count("right")
     if uniform is None:

@@ -100,8 +100,7 @@ class PredictionSets:
         alpha:
             The share of known inputs whose true class may be missing.
         """
-        if not hasattr(self, "_gate"):
-            raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
+        self._fitted()
         check_share("alpha", alpha)
         logits = as_array(logits)
         scores, typical = self._scores(logits)
@@ -111,8 +110,7 @@ class PredictionSets:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator and the calibration scores to one safetensors file."""
-        if not hasattr(self, "_gate"):
-            raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
+        self._fitted()
         settings = {"method": self.method, "classes": self.classes, "unknown": float(self.unknown)}
         tensors: dict[str, npt.NDArray[Any]] = {
             "calibrator": file_of(self.cal),
@@ -132,6 +130,10 @@ class PredictionSets:
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable file of prediction sets: {error}") from error
         return self
+
+    def _fitted(self) -> None:
+        if not hasattr(self, "_gate"):
+            raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
 
     def __repr__(self) -> str:
         fitted = f"fitted to {len(self._gate.values)} samples" if hasattr(self, "_gate") else "not fitted"

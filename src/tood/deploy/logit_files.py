@@ -122,7 +122,7 @@ class LogitsFile:
         """One whole column by name, or the only one of a file."""
         with self._errors():
             if self.suffix == ".npy":
-                return _load(self.path)
+                return np.asarray(np.load(self.path, allow_pickle=False))
             names = self._names()
             if name is None and len(names) != 1:
                 raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {_listed(names)}")
@@ -346,10 +346,6 @@ def valid_rows(
 def _stacked(columns: list[Any]) -> FloatArray:
     """One array per class as ``[rows, C]``; a null is NaN."""
     return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
-
-
-def _load(path: Path) -> npt.NDArray[Any]:
-    return np.asarray(np.load(path, allow_pickle=False))
 
 
 def _listed(names: list[str]) -> str:

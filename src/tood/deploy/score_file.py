@@ -142,7 +142,7 @@ def score_file(
         raise MissingDependencyError("pyarrow", "report", "writing scores") from error
     target = Path(target)
     if target.resolve() in (Path(source).resolve(), Path(calibrator).resolve()):
-        raise ToodError(f"{target}: is an input, and the output would take its place")
+        raise ToodError(f"{target}: is an input; the output would overwrite it")
     if target.suffix in OTHER_FORMATS:
         raise ToodError(f"{target}: scores are written as Parquet; expected a name such as {target.stem}.parquet")
     job = _Job(Path(calibrator), LogitsFile(source, keep), alpha, risk, invalid)

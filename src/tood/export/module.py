@@ -26,13 +26,8 @@ class ScorerModule(torch.nn.Module):
 
     Parameters
     ----------
-    cal:
-        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; or a
-        :class:`~tood.decision.Conformal` around one. Later changes to it do not reach the module.
-    alpha:
-        With a ``Conformal``: decide as ``decide(logits, alpha)`` does.
-    threshold:
-        Accept scores that reach this number, in place of ``alpha``.
+    cal, alpha, threshold:
+        As for :func:`tood.export.onnx.export_scorer`. Later changes to ``cal`` do not change the module.
 
     Examples
     --------
