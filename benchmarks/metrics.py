@@ -2,7 +2,7 @@
 
     python benchmarks/metrics.py
 
-The cube of 10 steps × tasks seen × 6 OOD sets (1,000 ID samples a task, 10,000 a set), one thread: `roc_auc_score`,
+The cube of 10 steps × tasks seen × 6 OOD sets (1,000 ID samples per task, 10,000 per set), one thread: `roc_auc_score`,
 `roc_curve` for each FPR and `average_precision_score` both ways, against `evaluate` cell by cell and `evaluate_tasks`
 row by row (which gives the pooled figures as well). They take turns, and the least of several rounds counts.
 """

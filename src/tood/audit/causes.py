@@ -63,7 +63,7 @@ class Judgement:
     causes:
         Those that 95 % of resamples name.
     undecided:
-        Sets of causes that cannot be told apart, or a single one that cannot be decided.
+        Sets of causes that cannot be distinguished, or a single one that cannot be decided.
     """
 
     scope: str
@@ -135,7 +135,7 @@ def _divided(own: Pair, recentred: Pair, channels: Pair) -> dict[str, Pair]:
 def _causes(
     sides: Mapping[str, bool | None], came: bool | None
 ) -> tuple[tuple[Cause, ...], tuple[tuple[Cause, ...], ...]]:
-    """The rule: what is named, and what cannot be told apart.
+    """The rule: which causes are named, and which cannot be distinguished.
 
     ``sides`` say whether a part accounts for a quarter of the loss, ``came`` whether OOD has come nearer; None if
     resamples disagree.

@@ -60,7 +60,7 @@ class Responses:
             self._found["features", task, step.index == self.steps - 1] = found
 
     def fell(self, features: bool) -> list[Change]:
-        """What each old task fell; ``features``: beyond what its features lost. Nothing where it is not known."""
+        """What each old task fell; ``features``: beyond what its features lost. Empty if unknown."""
         found = []
         for task in range(self.steps - 1):
             before, now = (self._found.get(("logits", task, end)) for end in (False, True))

@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def spoken(self) -> tuple[Judgement, ...]:
-        """The judgements that the cause is told for: groups that lost, as one if they agree."""
+        """The judgements whose cause is reported: groups that lost, as one if they agree."""
         groups = [one for one in self.judgements if one.scope != "all"]
         whole = [one for one in self.judgements if one.scope == "all"]
         lost = [one for one in groups if one.state == "lost"]
@@ -199,7 +199,7 @@ PARTS = {"confidence gap": "gap", "crowding": "crowding", "lost features": "feat
 
 
 def _explained(one: Judgement) -> str:
-    """The causes of one judgement with their shares, what cannot be told apart, and what is left."""
+    """The causes of one judgement with their shares, what cannot be distinguished, and what is left."""
     rule = f"the rule is {100 * SHARE:.0f} %"
     told = [f"{cause}, {_part_points(one, cause)} points, {_percent(one.shares[PARTS[cause]])}" for cause in one.causes]
     said = [" and ".join(told) + " of the loss"] if told else []

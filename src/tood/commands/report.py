@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     "--format",
     "form",
     type=click.Choice(["terminal", "md", "csv", "latex"]),
-    help="How tables are printed.  [default: terminal; md where the output is not one]",
+    help="How tables are printed.  [default: terminal; md if the output is not one]",
 )
 @click.option("--against", type=click.Choice(["paper"]), help="Put the paper's figure and the difference beside each.")
 @click.option(

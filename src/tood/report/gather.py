@@ -140,8 +140,8 @@ class Measured:
         """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones.
 
         ``"nearest"`` is the median distance of one OOD set, ``"distance_ratio"`` that of all in units of ID samples'
-        own; ``"own_channel"``, of each task at the last step, the AUROC of its own energy alone. Empty where the
-        outputs are gone, without distances where a run has no features.
+        own; ``"own_channel"``, of each task at the last step, the AUROC of its own energy alone. Empty if the
+        outputs are gone; without distances if the run has no features.
         """
         if not self.has_outputs:
             return {}
@@ -202,7 +202,7 @@ def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str
 
 
 def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, list[StepScores]]:
-    """The scores of several detectors at every step: read where they were kept, else computed."""
+    """The scores of several detectors at every step: read if they were kept, else computed."""
     found: dict[str, list[StepScores]] = {name: [] for name in detectors}
     for index in range(steps):
         step = Step(run, index)

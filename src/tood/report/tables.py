@@ -1,6 +1,6 @@
 """Tables in the form of the paper's, for any set of runs; :mod:`tood.report.render` writes them out.
 
-Table 1: detectors × learners. Table 2: with and without fine-tuning by BER. And where each detector ranks.
+Table 1: detectors × learners. Table 2: with and without fine-tuning by BER. Ranks: how often each detector is first.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, whether it is among the best of its column, and the paper's where that was asked for."""
+    """A figure, whether it is among the best of its column, and the paper's figure if that was asked for."""
 
     value: Summary
     best: bool = False
@@ -126,7 +126,7 @@ def tables_of(
 
 
 def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:
-    """The tables of summaries, each compared with ``reference`` where that has the same entry."""
+    """The tables of summaries, each compared with ``reference`` if that has the same entry."""
     best = best_keys(summaries)
     # A preset in brackets sets runs of one learner apart; the paper knows the learner alone.
     plain = {key: key._replace(learner=RunIdentity.from_label(key.learner).label) for key in summaries}
@@ -198,7 +198,7 @@ def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
 
 
 def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
-    """Table 2, where there are runs with and without BER."""
+    """Table 2, if there are runs with and without BER."""
     present = {name: RunIdentity.from_label(name) for name in _learners(cells, stream)}
     tuned = {
         name: other

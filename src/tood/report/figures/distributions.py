@@ -45,7 +45,7 @@ def whiskers(
     ----------
     learners:
         For each learner the uncalibrated and the calibrated scores: an entry per step, each with the scores ``[n]`` of
-        ``"id"`` and of ``"near"`` and ``"far"`` where there are any.
+        ``"id"`` and, if there are any, of ``"near"`` and ``"far"``.
     names:
         The two detectors.
     note:

@@ -137,7 +137,7 @@ def _of_outputs(
 
 
 def _compared(one: Measured) -> list[str]:
-    """Energy and, where it was measured, a TOOD variant."""
+    """Energy and, if one was measured, a TOOD variant."""
     return ["energy", one.tood] if one.tood else ["energy"]
 
 
@@ -160,7 +160,7 @@ def _heat_maps(one: Measured, of: str) -> Figure:
 
 
 def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
-    """t-SNE and nearest distances against one OOD set, where the run has features."""
+    """t-SNE and nearest distances against one OOD set, if the run has features."""
     if not Step(one.run, 0).has("features"):
         return
     name = one.crowding_set

@@ -192,5 +192,5 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
 
 
 def _bars(deviations: Sequence[float]) -> list[float] | None:
-    """Error bars, where there is any deviation to show."""
+    """Error bars, if there is any deviation to show."""
     return list(deviations) if any(deviations) else None

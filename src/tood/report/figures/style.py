@@ -118,7 +118,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def whole_ticks(axis: Any, count: int) -> None:
-    """Ticks at whole numbers: at each of 0 to ``count - 1`` where there is room, else at round ones."""
+    """Ticks at whole numbers: at each of 0 to ``count - 1`` if there is room, else at round ones."""
     if count <= 12:
         axis.set_ticks(range(count))
     else:
@@ -152,7 +152,7 @@ def task_colours(tasks: int) -> list[tuple[float, ...]]:
 
 
 def task_bar(figure: Figure, axes: Any, tasks: int) -> None:
-    """The colours of the tasks as a bar, where there are too many for a legend."""
+    """The colours of the tasks as a bar, if there are too many for a legend."""
     colours = mpl.colors.ListedColormap(task_colours(tasks))
     norm = mpl.colors.Normalize(-0.5, tasks - 0.5)
     bar = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=axes, label="task", pad=0.02, fraction=0.05)

@@ -93,13 +93,13 @@ def _verdict(one: Measured, found: Json | None) -> Json:
         **words,
         "findings": [finding["text"] for finding in found["findings"]],
         "use": found["advice"]["best"],
-        # A run tells most if much was lost and a score gives it back.
+        # The most instructive run: much was lost, and a score restores it.
         "telling": max([0.0, *losses]) + 2 * (gain["value"] if gain else 0.0),
     }
 
 
 def _start(verdicts: Sequence[Json]) -> str:
-    """The run to begin with: the one that tells most."""
+    """The run to begin with: the most instructive one."""
     own = [verdict for verdict in verdicts if not verdict["baseline"]] or verdicts
     return str(max(own, key=lambda verdict: verdict["telling"])["run"])
 

@@ -45,7 +45,7 @@ def write_page(
     reference:
         Published figures, shown beside ours.
     verdicts:
-        By run directory; those that the runs hold where it has none. The page never scores.
+        By run directory; if it has none for a run, the one stored there. The page never scores.
 
     Returns
     -------
