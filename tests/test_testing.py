@@ -97,7 +97,7 @@ RANDOM = lambda self, rows, prepared: Near._score(self, rows, prepared) + np.ran
         ({"__init__": stores_more}, "__init__ stores", "attributes cache set by __init__"),
         ({"grid": {"powers": (1,)}}, "__init__ stores", "powers in grid or refit"),
         ({"_score": lambda self, rows, prepared: rows.features}, "one finite number", "ValueError|shape"),
-        ({"_score": NAN}, "one finite number", "overflows"),
+        ({"_score": NAN}, "one finite number", "score of row 0 is -inf, expected a finite float"),
         ({"_score": lambda self, rows, prepared: -np.linalg.norm(rows.features, axis=1)}, "A higher", r"AUROC 0\.0"),
         ({"_score": RANDOM}, "The same data", "of 120 scores differ"),
         ({"_score": changes_its_input}, "leave the arrays they are given", "changed: test.features"),
@@ -177,6 +177,9 @@ def grows(self, task):
         ({"__annotations__": {"settings": int}}, "Settings are a frozen dataclass", "int"),
         ({"end_task": grows}, "the head has the columns of tasks 0 to t", "3 columns in evaluation mode after task 0"),
         ({"loss": lambda self, batch, logits: 0 * logits.sum()}, "It learns", "accuracy"),
+        ({"loss": lambda self, batch, logits: logits.sum(dim=1)}, "loss returns one number", r"shape \(8,\), Tensor"),
+        ({"loss": lambda self, batch, logits: logits.detach().sum()}, "loss returns one number", "without a gradient"),
+        ({"loss": lambda self, batch, logits: 1 / 0}, "loss returns one number", "ZeroDivisionError: division by zero"),
         ({"predict": lambda self, features, logits: logits}, "predict gives one column", r"shape \(48, 6\)"),
         (
             {"training_rows": lambda self, task: np.arange(len(self.stream.train))},

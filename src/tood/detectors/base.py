@@ -174,7 +174,8 @@ class Detector:
             for start in range(0, count, step):
                 result[start : start + step] = self._score(rows.block(start, start + step), prepared)
         if not is_finite(result):
-            raise ToodError(f"{self.name}: the score of row {int(np.isfinite(result).argmin())} overflows {dtype}")
+            row = int(np.isfinite(result).argmin())
+            raise ToodError(f"{self.name}: the score of row {row} is {result[row]}, expected a finite {dtype}")
         return back(result, like=outputs.logits)
 
     def save(self, path: str | os.PathLike[str]) -> None:

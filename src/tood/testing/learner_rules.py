@@ -133,6 +133,34 @@ def _honest(case: Case) -> str | None:
 
 
 @RULES.rule(
+    "loss returns one number that depends on the logits.",
+    "Average over the batch, as in cross_entropy(logits, batch.columns); do not detach the logits.",
+)
+def _scalar_loss(case: Case) -> str | None:
+    learner = case.create()
+    loss = learner.loss
+    problems: list[str] = []
+
+    def checked(batch: Any, logits: torch.Tensor) -> torch.Tensor:
+        try:
+            value = loss(batch, logits)
+        except Exception as error:
+            problems.append(f"{type(error).__name__}: {error}")
+        else:
+            if not isinstance(value, torch.Tensor) or value.ndim:
+                problems.append(f"shape {tuple(np.shape(value))}, {type(value).__name__}")
+            elif not value.requires_grad:
+                problems.append("a tensor without a gradient")
+        raise Stop  # one batch is enough
+
+    learner.loss = checked  # type: ignore[method-assign]
+    if not case.learner.closed_form:  # which has no loss
+        with contextlib.suppress(Exception):  # other rules report what is wrong outside of loss
+            learner.learn(0)
+    return problems[0] if problems else None
+
+
+@RULES.rule(
     "After learn(t) the head has the columns of tasks 0 to t, and the network is in evaluation mode.",
     "The loop grows the head; do not grow or shrink it yourself, and leave modes to the loop.",
 )
