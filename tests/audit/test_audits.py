@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tood import ToodError
-from tood.audit import audit
+from tood.audit import audit, read_verdict
 from tood.audit.advice import default_score
 from tood.metrics import auroc
 from tood.runs import Run, load_metrics, measure, trajectory, write_manifest, write_step
@@ -162,6 +162,13 @@ def test_plain_audit_writes_what_measure_writes(gap_run):
     assert Run(gap_run).metrics_path.read_bytes() == written
     audit(Run(gap_run), ["energy"])  # chosen detectors leave the file alone
     assert Run(gap_run).metrics_path.read_bytes() == written
+
+
+def test_chosen_detectors_are_kept_if_there_are_no_figures_yet(gap_run, tmp_path):
+    found = audit(Run(gap_run), ["msp"])
+    assert load_metrics(gap_run).equals(found.table) and read_verdict(Run(gap_run))["card"] == found.verdict.card()
+    result = tood("report", gap_run, "--out", tmp_path / "report")
+    assert result.returncode == 0 and (tmp_path / "report/report.html").exists()
 
 
 def test_one_task_and_one_group(tmp_path):

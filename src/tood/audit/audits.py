@@ -54,9 +54,9 @@ def audit(
 ) -> Audit:
     """Measure a run and judge it.
 
-    A plain audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. An audit with chosen
-    detectors or another calibration source writes the scores only. If the directory cannot be written, nothing is kept
-    and the notes say so.
+    An audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. With another calibration source,
+    or with chosen detectors if the run already has figures, it writes the scores only. If the directory cannot be
+    written, nothing is kept and the notes say so.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def audit(
     own = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
     collector = Collector(run, steps)
     writable = os.access(run.path, os.W_OK)
-    plain = names is None and calibration in (None, run.calibration)
+    keep = (names is None or not run.metrics_path.exists()) and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
         measured = figures(run, _merged(scorers, own), keep=writable, progress=progress, watch=collector)
         if not writable:
@@ -82,7 +82,7 @@ def audit(
         evidence = collector.evidence() if run.ood else None
         said = tuple(dict.fromkeys([*notes, *measured.notes]))
         verdict = _verdict(run, collector, evidence, measured.table, calibration, said)
-        if writable and plain:
+        if writable and keep:
             if "detectors" not in run.manifest or not run.metrics_path.exists():  # else as whoever made the run chose
                 save_metrics(measured.table, run.metrics_path)
             write_verdict(run, verdict)

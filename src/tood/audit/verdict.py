@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -109,19 +110,15 @@ class Verdict:
             return f"Not known: {why}."
         groups = [one for one in self.judgements if one.scope != "all"]
         lost = [one for one in groups if one.state == "lost"]
-        if lost:
-            parts = [f"{_points(one.loss)} on {one.scope}-OOD {_interval(one.loss)}" for one in lost]
-            text = f"Energy lost {' and '.join(parts)}, in points of AUROC"
-            others = [_unlost(one) for one in groups if one.state != "lost"]
-            return "; ".join([text, *others]) + "."
+        others = [_unlost(one) for one in groups if one.state != "lost"]
         whole = self.judgements[-1]
+        if lost:
+            parts = [f"{_points(one.loss)} {_interval(one.loss)} on {one.scope}-OOD" for one in lost]
+            return "; ".join([f"Energy lost {' and '.join(parts)} (points of AUROC)", *others]) + "."
         if whole.state == "lost":
-            apart = ", ".join(f"{one.scope}-OOD {_points(one.loss)} {_interval(one.loss)}" for one in groups)
-            return (
-                f"Energy lost {_points(whole.loss)} points of AUROC {_interval(whole.loss)} on near- and far-OOD "
-                f"together; neither is sure alone: {apart}."
-            )
-        return f"No loss of energy is sure: {'; '.join(map(_unlost, groups))} (points of AUROC)."
+            both = f"Energy lost {_points(whole.loss)} {_interval(whole.loss)} on near- and far-OOD together"
+            return f"{both} (points of AUROC); neither is sure alone: {', '.join(others)}."
+        return f"No loss of energy is sure: {'; '.join(others)} (points of AUROC)."
 
     def _cause(self) -> str:
         if not self.judgements:
@@ -144,20 +141,20 @@ class Verdict:
         if advice.basis == "calibration":
             return f"{_name(advice.use)}, from the calibration set alone; OOD samples would show what it gains."
         assert advice.energy and advice.score and advice.gain
-        if advice.use == "energy":
-            text = "Plain energy: "
-            if advice.best == "energy":
-                text += f"none of {advice.tried} scores is better by half a point."
-            else:
-                text += f"the best of {advice.tried} scores, {_name(advice.best)}, adds {_gain(advice.gain)}: not sure."
-        else:
+        if advice.use != "energy":
             before, after = _points(advice.energy), _points(advice.score)
-            apart = ", ".join(f"{group} {_gain(gain)}" for group, gain in advice.gains.items())
-            text = f"{_name(advice.use)}: Avg AUROC {before} → {after}, {_gain(advice.gain)}"
-            text += f" ({apart}), on OOD samples it was not chosen on, of {advice.tried} scores."
+            text = f"{_name(advice.use)}: Avg AUROC {before} → {after}, {_gain(advice.gain)}."
+            text += f" Best of {advice.tried} scores, measured on OOD samples it was not chosen on."
+            worse = [f"{group}-OOD {_gain(gain)}" for group, gain in advice.gains.items() if gain.value < 0]
+            text += f" But {', '.join(worse)}." if worse else ""
+        elif advice.best == "energy":
+            text = f"Plain energy: none of {advice.tried} scores is better by half a point."
+        else:
+            text = f"Plain energy: the gain of the best of {advice.tried} scores, {_name(advice.best)}, is not sure: "
+            text += f"{_gain(advice.gain)}."
         lost = advice.default_gain is not None and advice.default_gain.value <= -GAIN
         if lost and advice.default and advice.default_gain:
-            text += f" TOOD's default, {_name(advice.default)}, loses here: {_gain(advice.default_gain)}."
+            text += f" TOOD's default, {_name(advice.default)}, loses: {_gain(advice.default_gain)}."
         return text
 
     def _details(self) -> Iterator[str]:
@@ -181,6 +178,9 @@ class Verdict:
         elif self.tasks > 1:
             yield "There are no features at every step, so crowding cannot be judged."
         yield f"Scored: {self.logits}. Calibration set: {self.calibration}."
+        if self.advice.gains:
+            apart = ", ".join(f"{group}-OOD {_gain(gain)}" for group, gain in self.advice.gains.items())
+            yield f"Gain of {_name(self.advice.best)} over energy: {apart}."
         losers = self.advice.losers
         if losers:
             most = ", ".join(f"{_name(name)} {_gain(gain)}" for name, gain in losers[:3])
@@ -199,25 +199,31 @@ PARTS = {"confidence gap": "gap", "crowding": "crowding", "lost features": "feat
 
 
 def _explained(one: Judgement) -> str:
-    """The causes of one judgement with their shares, what cannot be distinguished, and what is left."""
-    rule = f"the rule is {100 * SHARE:.0f} %"
-    told = [f"{cause}, {_part_points(one, cause)} points, {_percent(one.shares[PARTS[cause]])}" for cause in one.causes]
-    said = [" and ".join(told) + " of the loss"] if told else []
+    """The causes of one judgement with their shares, what is undecided, and what is left."""
+
+    def part(cause: str) -> str:
+        return f"{cause} {_percent(one.shares[PARTS[cause]])}"
+
+    rule = f"{100 * SHARE:.0f} % of the loss counts as a cause"
+    said = [" and ".join(f"{part(cause)} of the loss, {_part_points(one, cause)} points" for cause in one.causes)]
     single = [kinds[0] for kinds in one.undecided if len(kinds) == 1]
     if single:
-        parts = [f"{cause}, {_percent(one.shares[PARTS[cause]])}{_how_near(one, cause)}" for cause in single]
-        said.append(f"cannot be decided: {' and '.join(parts)} of the loss, where {rule}")
+        parts = " and ".join(part(cause) + _how_near(one, cause) for cause in single)
+        said.append(f"cannot be decided: {parts}; {rule}")
     alike = len(single) < len(one.undecided)
     if alike:
-        said.append(f"cannot be told apart: lost features or dead channels, together {_percent(one.shares['own'])}")
+        both = " or ".join(part(cause) if one.features else cause for cause in ("lost features", "dead channels"))
+        said.append(f"cannot be told apart: {both}, together {_percent(one.shares['own'])} of the loss")
     spoken = {*one.causes, *single, *(("lost features", "dead channels", WEAKER) if alike else ())}
-    minor = {name: share for name, share in _shares(one).items() if name not in spoken and share.value >= MINOR}
-    if not said:
-        shares = ", ".join(f"{name} {_percent(share)}" for name, share in minor.items())
-        return f"No cause is shown{f': {shares}' if shares else ''}; {rule} of the loss."
-    rest = [f"{name} {100 * share.value:.0f} %" for name, share in minor.items()]
-    text = "; ".join([*said, *([f"the rest: {', '.join(rest)}"] if rest else [])])
-    return text[0].upper() + text[1:] + "." + " Features would tell the two apart." * (alike and one.features is None)
+    rest = {name: share for name, share in _shares(one).items() if name not in spoken and share.value >= MINOR}
+    if not any(said):
+        joined = ", ".join(f"{name} {_percent(share)}" for name, share in rest.items())
+        return f"No cause is shown{': ' if joined else ''}{joined}; {rule}."
+    if rest:
+        said.append("the rest: " + ", ".join(f"{name} {100 * share.value:.0f} %" for name, share in rest.items()))
+    if alike and one.features is None:
+        said.append("features would tell the two apart")
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in said if text)
 
 
 WEAKER = "old tasks' weaker response"
@@ -246,19 +252,18 @@ def _how_near(one: Judgement, cause: str) -> str:
 
 
 def _unlost(one: Judgement) -> str:
-    """A group that did not surely lose."""
-    words = {
-        "gained": f"gained {100 * -one.loss.value:.1f} ({100 * -one.loss.high:.1f} to {100 * -one.loss.low:.1f})",
-        "kept": f"hardly changed, lost {_points(one.loss)} {_interval(one.loss)}",
-        "unsure": f"lost {_points(one.loss)} {_interval(one.loss)}, too few samples to tell",
-    }
-    return f"{one.scope}-OOD {words[one.state]}"
+    """A group that did not surely lose: its change, a gain being positive."""
+    gain = Estimate(-one.loss.value, -one.loss.high, -one.loss.low)
+    if one.state == "gained":
+        return f"{one.scope}-OOD gained {_points(gain)} {_interval(gain)}"
+    words = {"kept": "hardly changed,", "unsure": "has too few samples to tell,", "lost": "changed by"}[one.state]
+    return f"{one.scope}-OOD {words} {_gain(gain)}"
 
 
 def _name(detector: str) -> str:
-    """The title of a detector and, if it differs, the name to type."""
+    """The title of a detector and, unless it can be read from that, the name to type."""
     title = detectors.title(detector)
-    return title if title.lower() == detector else f"{title} (`{detector}`)" if title != detector else detector
+    return title if re.sub(r"\W+", "_", title.lower()).strip("_") == detector else f"{title} (`{detector}`)"
 
 
 def _points(value: Estimate) -> str:
@@ -266,7 +271,8 @@ def _points(value: Estimate) -> str:
 
 
 def _interval(value: Estimate) -> str:
-    return f"({100 * value.low:.1f} to {100 * value.high:.1f})"
+    low, high = (round(100 * end, 1) + 0.0 for end in (value.low, value.high))  # + 0.0: no minus zero
+    return f"({low:.1f} to {high:.1f})"
 
 
 def _gain(value: Estimate) -> str:
@@ -278,7 +284,7 @@ def _percent(value: Estimate) -> str:
 
 
 def _fell(loss: float) -> str:
-    return f"{'fell' if loss >= 0 else 'rose'} by {abs(100 * loss):.1f}"
+    return f"{'fell' if loss > -1e-9 else 'rose'} by {abs(100 * loss):.1f}"
 
 
 def _numbers(values: Sequence[float]) -> str:

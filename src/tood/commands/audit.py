@@ -49,16 +49,18 @@ def command(
     with _Progress(quiet=as_json) as progress:
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
     groups = [(group, group[0].verdict if len(group) == 1 else audit_seeds(group)) for group in _seeds(audits)]
-    tables = [table for group, verdict in groups for table in _overviews(group[0], verdict)]
+    overviews = [_overview(group[0], verdict) for group, verdict in groups]
+    tables: list[Table] = []
     if full or as_json or out:
         measured = [(one.run, one.table) for one in audits if one.evidence]
-        tables += tables_of(measured)[: None if len(groups) > 1 else -1] if measured else []
+        tables = tables_of(measured)[: None if len(groups) > 1 else -1] if measured else []
+    every = [*(table for table in overviews if table), *tables]
     if out is not None:
-        _write(audits, groups, tables, out)
+        _write(audits, groups, every, out)
     if as_json:
-        click.echo(json.dumps(_mapping(groups, tables), indent=2))
+        click.echo(json.dumps(_mapping(groups, every), indent=2))
     else:
-        _print(groups, tables, full)
+        _print(groups, overviews, tables, full)
 
 
 def _seeds(audits: list[Audit]) -> list[list[Audit]]:
@@ -74,17 +76,19 @@ def _seeds(audits: list[Audit]) -> list[list[Audit]]:
     return list(groups.values())
 
 
-def _overviews(found: Audit, verdict: Verdict) -> list[Table]:
-    """AUROC along the stream of energy and of the score to use, beside accuracy."""
+def _overview(found: Audit, verdict: Verdict) -> Table | None:
+    """AUROC along the stream of energy and of the score to use, beside accuracy; None without OOD sets."""
     from tood.report.tables import overview_table
     from tood.runs.metrics_file import detectors_of
 
-    use = verdict.advice.best
-    shown = [name for name in dict.fromkeys(("energy", use)) if name in detectors_of(found.table)]
-    return [overview_table(found.table, shown, found.run)] if found.evidence and shown else []
+    shown = [name for name in dict.fromkeys(("energy", verdict.advice.best)) if name in detectors_of(found.table)]
+    return overview_table(found.table, shown, found.run) if found.evidence and shown else None
 
 
-def _print(groups: list[tuple[list[Audit], Verdict]], tables: list[Table], full: bool) -> None:
+def _print(
+    groups: list[tuple[list[Audit], Verdict]], overviews: list[Table | None], tables: list[Table], full: bool
+) -> None:
+    """A card and one table per run (or runs that differ in their seed alone), then all other tables."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as Grid
@@ -94,21 +98,21 @@ def _print(groups: list[tuple[list[Audit], Verdict]], tables: list[Table], full:
     from tood.report.render import print_tables
 
     console = Console(highlight=False)
-    for group, verdict in groups:
+    for (group, verdict), overview in zip(groups, overviews, strict=True):
         if len(groups) > 1:
             console.print(Text(printable(", ".join(str(one.run.path) for one in group)), style="bold"))
         card = Grid.grid(padding=(0, 2))
         for name, text in verdict.card().items():
             card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
+        for finding in verdict.findings:
+            card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
         console.print(card)
         if full:
-            console.print(Padding(Text("\n".join(map(printable, verdict.sentences()))), (1, 0, 0, 0)))
-        for finding in verdict.findings:
-            console.print(Text("Check: ", style="bold"), Text(printable(str(finding))), sep="")
-        if full:
-            for note in verdict.notes:
-                console.print(Text(printable(f"Note: {note}.")))
+            notes = [f"Note: {note}." for note in verdict.notes]
+            lines = [*verdict.sentences(), *notes]
+            console.print(Padding(Text("\n".join(map(printable, lines))), (1, 0, 0, 0)))
         console.print()
+        print_tables([overview] if overview else [], console)
     print_tables(tables, console)
     if not full:
         console.print(Text("--full prints the evidence and every table, --json everything.", style="dim"))
