@@ -191,9 +191,11 @@ def test_a_sweep_lets_one_choose_the_run(visit: Callable[..., Any], sweep: Path,
     tab.select_option("#run", label="iCaRL on digits, seed 1")
     assert tab.is_visible("#no-scores") and tab.is_hidden("#score-panel")
     heads = [text.split(" ")[0] for text in tab.locator("#main-table thead th").all_text_contents()]
-    assert heads[0] == "Score" and set(heads[1:]) == {"iCaRL", "DER", "WA"}  # learners side by side
+    assert heads[:2] == ["Score", "Mean"] and set(heads[2:]) == {"iCaRL", "DER", "WA"}  # learners side by side
     runs = {run.learner: load_metrics(run.path) for run in find_runs([sweep]) if run.manifest["seed"] == 0}
     shown = dict(zip(heads[1:], rows(tab, "main-table")["Energy"], strict=True))
+    by_learner = [float(shown[name].split(" ")[0]) for name in heads[2:]]
+    assert float(shown["Mean"]) == pytest.approx(np.mean(by_learner), abs=0.11)
     wa = 100 * trajectory(runs["wa"], "energy").balanced().average()
     assert shown["WA"] == f"{wa:.1f}" and "±" in shown["iCaRL"]
     tab.select_option("#table-metric", "d_avg")

@@ -107,7 +107,8 @@ def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]
             "balance",
             accuracy_balance(
                 points,
-                f"{runs}, {measured[0].steps} tasks{over.replace('points', 'bars').replace('bars one', 'lines one')}.",
+                f"{runs}, {measured[0].steps} tasks{over.replace('points', 'bars').replace('bars one', 'lines one')}. "
+                f"TOOD: {label(measured[0].tood or '')}.",
             ),
         )
 

@@ -99,7 +99,10 @@ def forgetting_by_task(ood: Mapping[str, npt.ArrayLike], accuracy: npt.ArrayLike
     width = 0.8 / len(series)
     for k, (name, (values, colour)) in enumerate(series.items()):
         if count <= 20:
-            axes.bar(places + (k - (len(series) - 1) / 2) * width, values, 0.9 * width, color=colour, label=name)
+            x = places + (k - (len(series) - 1) / 2) * width
+            axes.bar(x, values, 0.9 * width, color=colour, label=name)
+            for place in np.flatnonzero(np.abs(values) < 0.05):  # a zero is not a figure that is missing
+                axes.annotate("0", (x[place], 0), (0, 1.5), textcoords="offset points", ha="center", fontsize=6.5)
         else:
             axes.plot(places, values, color=colour, linewidth=1, label=name)
     axes.axhline(0, color="#000000", linewidth=0.8)

@@ -50,12 +50,12 @@ function labelRoom(texts, most) {
   return [room, (text) => (wide(text) > room ? cut(text) : text)];
 }
 
-function lineChart(lines, { width, height, name, rule }) {
+function lineChart(lines, { width, height, name, names, rule }) {
   const few = run().steps <= 20;
   const values = lines.flat().map((row) => row.value);
   const [low, top] = d3.nice(Math.min(...values), Math.max(...values) + 0.01, 6);
   const high = Math.min(100, top);
-  const [room, short] = labelRoom(lines.map((rows) => label(rows[0].name)), 0.36 * width);
+  const [room, short] = labelRoom(names.map(label), 0.36 * width);
   return Plot.plot({
     width, height, marginLeft: 44, marginRight: room, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
     ariaLabel: `${name} by step`,
@@ -82,9 +82,10 @@ function trajectories() {
   at("trajectory-chart").hidden = !scored.length;
   at("accuracy-chart").hidden = !known.length;
   const rule = metric === "auroc" ? 50 : undefined;
+  const names = shown; // both charts leave the same room for labels, so that their steps stand below each other
   if (scored.length) draw("trajectory-chart", (width) => lineChart(scored,
-    { width, height: Math.min(360, 210 + width / 6), name: `${METRICS[metric]} (%)`, rule }));
-  if (known.length) draw("accuracy-chart", (width) => lineChart(known, { width, height: 150, name: "accuracy (%)" }));
+    { width, height: Math.min(360, 210 + width / 6), name: `${METRICS[metric]} (%)`, names, rule }));
+  if (known.length) draw("accuracy-chart", (width) => lineChart(known, { width, height: 150, name: "accuracy (%)", names }));
   at("trajectory-table").replaceChildren(
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Detector"),
       ...d3.range(run().steps).map((step) => make("th", { scope: "col" }, `step ${step}`)))),

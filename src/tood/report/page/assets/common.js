@@ -49,7 +49,7 @@ for (const node of document.querySelectorAll("[data-term]")) {
     "aria-label": `${word}: ${data.terms[word]}` }, word));
 }
 function explained(text) {
-  return text.split("`").flatMap((part, place) => (place % 2 ? [make("code", {}, part)] : withTerms(part)));
+  return text.replaceAll(" %", "\u00a0%").split("`").flatMap((part, place) => (place % 2 ? [make("code", {}, part)] : withTerms(part)));
 }
 function withTerms(text) {
   const words = Object.keys(data.terms).sort((a, b) => b.length - a.length);

@@ -34,7 +34,11 @@ function columns(rows) {
   const found = [{ key: "detector", name: "Score", text: true, of: (row) => label(row.detector) }];
   if (everyone()) {
     const metric = at("table-metric").value;
-    for (const learner of [...new Set(rows.map((row) => row.learner))]) {
+    const learners = [...new Set(rows.map((row) => row.learner))];
+    const overall = (row) => (learners.every((name) => row.by[name]?.[metric]) // means of other learners do not compare
+      ? { mean: mean(learners.map((name) => row.by[name][metric].mean)), seeds: 1 } : undefined);
+    found.push({ key: "*", name: "Mean", metric, value: overall, of: (row) => overall(row)?.mean });
+    for (const learner of learners) {
       const value = (row) => row.by[learner]?.[metric];
       found.push({ key: learner, name: label(learner), metric, value, of: (row) => value(row)?.mean });
     }
