@@ -38,7 +38,14 @@ def test_a_clean_run_gets_no_finding(build, tmp_path):
 def test_probabilities(build, tmp_path, function, word):
     path = build(tmp_path / "run")
     change(path, ["outputs"], function)
-    assert word in findings(path)["probabilities"]
+    found = findings(path)
+    assert word in found["probabilities"] and "overlap" not in found  # those of sure predictions are equal
+
+
+def test_small_logits_of_ood_are_no_finding(build, tmp_path):
+    path = build(tmp_path / "run", features=False)
+    change(path, ["outputs/ood/far_a"], lambda arrays, file: {"logits": 0.05 * arrays["logits"]})
+    assert findings(path) == {}
 
 
 def test_labels_off_by_one_and_permuted(tmp_path):

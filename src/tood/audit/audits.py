@@ -168,7 +168,7 @@ def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The first of findings that differ in their figures alone."""
     found: dict[str, Finding] = {}
     for finding in findings:
-        found.setdefault(re.sub(r"\(.*?\)|[\d.]+", "", finding.problem), finding)
+        found.setdefault(re.sub(r"\(.*?\)|-?[\d.]+", "", finding.problem), finding)
     return tuple(found.values())
 
 

@@ -20,7 +20,8 @@ __all__ = ["Finding", "check_energy", "check_step"]
 
 REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")
 CHANCE = 1.5  # times chance: accuracy below this means that labels do not belong to the logits
-SCALE = (0.2, 2.0)  # OOD inputs rarely excite a network more than ID inputs do; twice as much is another preprocessing
+LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs do; twice as much is another preprocessing
+SMALLER = 0.2  # of the length of features; logits of OOD inputs may well be that small
 
 
 class Finding(NamedTuple):
@@ -37,11 +38,13 @@ class Finding(NamedTuple):
 def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
     """Everything that one step shows. The labels are those of the tasks just learned, which the network must know."""
     sets = {"test.npz": step.test, "calibration.npz": step.calibration(source)}
-    yield from _probabilities(step)
+    probabilities = list(_probabilities(step))
+    yield from probabilities
     for name, outputs in sets.items():
         yield from _labels(name, outputs, step)
         yield from _missing(name, outputs, step)
-    yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
+    if not probabilities:  # those of sure predictions are equal
+        yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
     yield from _scale(step)
 
 
@@ -150,7 +153,7 @@ def _scale(step: Step) -> Iterator[Finding]:
     known = _length(step.test)
     ratios = {name: _length(outputs) / known for name, outputs in step.ood.items()} if known > 0 else {}
     for name, ratio in ratios.items():
-        if not SCALE[0] <= ratio <= SCALE[1]:
+        if ratio > LARGER or (ratio < SMALLER and step.has("features")):
             yield Finding(
                 "preprocessing",
                 f"Activations of OOD set {name} at step {step.index} are {ratio:.2g} times as large as those of ID "

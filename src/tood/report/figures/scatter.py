@@ -93,6 +93,9 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
                 left.annotate(said, (0, place + shift), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
     right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw=errors)
+    for place, mean in zip(places, means, strict=True):
+        if abs(mean) < 0.01 * max(map(abs, means)):  # too short a bar to see
+            right.annotate("0", (0, place), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     right.axvline(0, color="#000000", linewidth=0.8)
     left.set(xlabel="accuracy at the last step (%)", xlim=(0, 106), xticks=range(0, 101, 20), yticks=places)
     left.set_yticklabels([label(name) for name in learners])
