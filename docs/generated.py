@@ -19,15 +19,23 @@ ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:([\w.]+) &lt
 EXAMPLE = re.compile(r"(?:[\w ]+: )?((?:\w+ \| )?(?:tood|printf) .+)")  # a line of help that is a command
 PARAMETER = re.compile(r"^(\w+(?:, \w+)*):$")
 DOCTEST = re.compile(r"^>>> .*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+JOINT = re.compile(r"^(\w+(?:, \w+)+):\n((?: {4}.+(?:\n|\Z))+)", re.MULTILINE)  # "a, b:" and its indented text
 
 
-class Doctests(griffe.Extension):
-    """Shows a doctest without an "Examples" heading as code; Markdown would read ``>>>`` as a quotation."""
+class Docstrings(griffe.Extension):
+    """Prepares docstrings for the page."""
 
     def on_object(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Fence the doctests of a docstring."""
-        if obj.docstring and "Examples\n---" not in obj.docstring.value:
-            obj.docstring.value = DOCTEST.sub(r"```pycon\n\g<0>\n```", obj.docstring.value)
+        """Fence doctests without a heading, and describe each of several parameters with its own type and default."""
+        if obj.docstring:
+            text = obj.docstring.value
+            if "Examples\n---" not in text:  # Markdown would read >>> as a quotation
+                text = DOCTEST.sub(r"```pycon\n\g<0>\n```", text)
+            obj.docstring.value = JOINT.sub(_separate, text)
+
+
+def _separate(joint: re.Match[str]) -> str:
+    return "\n".join(f"{name}:\n{joint[2]}" for name in joint[1].split(", "))
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import click
+import griffe
 import pytest
 from docs import generated
 
@@ -160,6 +161,15 @@ def all_commands():
             yield from walk(click.Context(child, parent=context, info_name=name), child)
 
     return walk(click.Context(cli, info_name="tood"), cli)
+
+
+def test_docstrings_are_prepared_for_the_page():
+    text = "Sum.\n\n>>> 1 + 1\n2\n\nParameters\n----------\na, b:\n    Numbers.\nc:\n    Another."
+    function = griffe.Function("f", docstring=griffe.Docstring(text))
+    generated.Docstrings().on_object(obj=function)
+    example, parameters = function.docstring.value.split("\n\nParameters\n----------\n")
+    assert example == "Sum.\n\n```pycon\n>>> 1 + 1\n2\n```"
+    assert parameters.split() == ["a:", "Numbers.", "b:", "Numbers.", "c:", "Another."]
 
 
 def test_generated_tables_are_found_by_name():

@@ -61,7 +61,7 @@ def _names(field: str, value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One run.
+    """Configuration of one run.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ JOINT = "+"  # between a learner and its fine-tuning: icarl+ber
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What a run is. Runs that differ in ``seed`` alone are averaged.
+    """Identity of a run. Runs that differ only in ``seed`` are averaged.
 
     Parameters
     ----------

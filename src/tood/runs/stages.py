@@ -56,7 +56,7 @@ def run(
     progress: Report | None = None,
     on_step: OnStep | None = None,
 ) -> Run:
-    """Bring a run directory to completion and return it.
+    """Train, score and measure one run; whatever its directory already holds is not done again.
 
     Parameters
     ----------
