@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.audit.resampling import Interval, Resampling
 from tood.calibration import TOOD, Reference, Variant
 from tood.energy import energy, task_energies
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics import Trajectory
+from tood.paper.resampling import Interval, Resampling
 from tood.partition import Partition
 from tood.runs.directory import Run
 from tood.runs.score import Scorer, scores
