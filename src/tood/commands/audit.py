@@ -31,8 +31,8 @@ def command(
 ) -> None:
     """Judge run directories: how much OOD detection was lost, why, and which score to use.
 
-    RUN needs nothing but logits and labels, from any framework; docs/how-to/audit.md shows how to write it. Several
-    RUNs that differ in their seed alone are judged together. The verdict is kept in RUN/verdict.json.
+    RUN needs only logits and labels, from any framework: tood.runs.write_manifest and tood.runs.write_step write it.
+    Several RUNs that differ only in their seed are judged together. The verdict is kept in RUN/verdict.json.
 
     \b
     Examples:

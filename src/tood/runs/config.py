@@ -83,7 +83,7 @@ class RunConfig:
         The network's name; the preset's by default.
     frozen:
         Keep the network as it is and learn on its features, which are extracted once. The preset ``frozen`` sets it,
-        and is the default with it. See docs/how-to/pretrained.md.
+        and is the default with it. See the page "Start from a pretrained network".
     adapter:
         With ``frozen``: the width of a trained hidden layer with ReLU between features and head; 0 for none, -1 for the
         preset's.

@@ -74,7 +74,7 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     """The cells of a sweep file.
 
     The file has ``base`` (settings of every cell), ``grid`` (lists of values, every combination is a cell) and
-    ``also`` (further cells, one mapping each); see docs/how-to/run.md.
+    ``also`` (further cells, one mapping each); see the page "Run and sweep".
     """
     content = read_yaml(path)
     for key in content:

@@ -54,7 +54,7 @@ def load(
     stream:
         One of :func:`names`; ``package.module:factory``, a function that returns a :class:`Stream`; or a mapping with
         one of ``folder``, ``npz``, ``huggingface`` or ``stream`` (a name) and options of it, such as ``tasks``,
-        ``size`` and ``ood`` (see docs/how-to/run.md).
+        ``size`` and ``ood`` (see the page "Run and sweep").
     root:
         The folder of the packed sets (by default see :func:`tood.streams.catalog.data_root`), or OpenOOD's data
         folder: one with ``benchmark_imglist`` in it is read by its lists.
