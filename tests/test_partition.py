@@ -73,6 +73,10 @@ def test_construction_from_sizes_class_tasks_and_growth():
     assert p.grow([4, 5]) == Partition.from_sizes([2, 2, 2])
     assert len(p) == 2  # growing leaves the original alone
     assert Partition(np.array([[0, 1], [2, 3]])) == p
+    assert p != Partition([[0, 1, 2, 3]]) and p != [[0, 1], [2, 3]]
+    assert repr(p) == "Partition([[0, 1], [2, 3]])"
+    assert repr(Partition.from_sizes([20])).startswith("Partition([[0, 1,")
+    assert repr(Partition.from_sizes([20, 1])) == "<Partition of 21 columns into 2 tasks>"
     assert Partition(p) == p and hash(Partition(p)) == hash(p)
 
 
@@ -95,7 +99,7 @@ def test_bad_tasks_are_named(tasks, message):
         Partition(tasks)
 
 
-@pytest.mark.parametrize("text", ["", "{", "3", '{"tasks": [[0]]}', "[0, 1]"])
+@pytest.mark.parametrize("text", ["", "{", "3", '{"tasks": [[0]]}', "[0, 1]", "[[0], 1]"])
 def test_bad_json_is_named(text):
     with pytest.raises(ToodError, match="expected JSON such as"):
         Partition.from_json(text)

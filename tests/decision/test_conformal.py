@@ -15,6 +15,7 @@ from tood.calibration import Variant
 from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
 from tood.decision.ranks import Ranks
 from tood.errors import NotFittedError
+from tood.files import read_tensors, write_tensors
 from tood.metrics import fpr_at_id_recall
 
 SIMULATIONS = 1_000
@@ -358,11 +359,47 @@ def test_warnings_say_what_is_wrong():
     for source in ("memory", "train"):
         with pytest.warns(UserWarning, match="trained on"):
             Conformal(cal, source=source).fit(draw(100)[0])
-    with pytest.warns(UserWarning, match="8 calibration samples cannot reject anything at alpha=0.05: at least 19"):
-        Conformal(cal).fit(draw(8)[0]).decide(draw(1)[0])
+    with pytest.warns(UserWarning, match="18 calibration samples cannot reject anything at alpha=0.05: at least 19"):
+        Conformal(cal).fit(draw(18)[0]).decide(draw(1)[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Conformal(cal, source="reserved").fit(draw(19)[0]).decide(draw(1)[0])
+        Conformal(cal, source="memory")  # the samples are given to fit, which warns
+
+
+def test_defaults_are_those_documented():
+    draw = Mixture(15)
+    cal, (logits, labels), new = draw.calibrator(), draw(100), draw(50)[0]
+    randomized = [Conformal(cal, ties="randomized", **s).fit(logits).decide(new).p_value for s in ({}, {"seed": 0})]
+    np.testing.assert_array_equal(*randomized)
+    crossed = [Conformal.cross(cal, logits, labels, **s).decide(new).p_value for s in ({}, {"folds": 5})]
+    np.testing.assert_array_equal(*crossed)
+
+
+def test_a_fold_may_hold_one_sample():
+    """Leave-one-out: every sample is ranked under a calibrator fitted to all others."""
+    draw = Mixture(16)
+    logits, labels = draw(30)
+    assert len(set(labels // 2)) == 3 and np.bincount(labels // 2).min() > 1
+    conformal = Conformal.cross(TOOD(draw.partition), logits, labels, folds=30)
+    new = draw(20)[0]
+    rest = [np.delete(np.arange(30), i) for i in range(30)]
+    cals = [TOOD(draw.partition).fit(logits[r], labels[r]) for r in rest]
+    at_most = sum(cal.score(logits[i : i + 1]) <= cal.score(new) for i, cal in enumerate(cals))
+    np.testing.assert_array_equal(conformal.decide(new, alpha=0.1).p_value, (1 + at_most) / 31)
+
+
+def test_thresholds_of_a_calibrator_without_tasks_end_with_the_last_winner():
+    class Halves:
+        def score(self, logits):
+            return energy(logits)
+
+        def assign(self, logits):
+            return 2 * (logits[:, 0] > 0).astype(int)  # tasks 0 and 2 win, 1 never
+
+    logits = Mixture(17)(400)[0] + 3
+    limits = Conformal(Halves(), per_task="winning").fit(logits).thresholds(0.1)
+    assert limits.shape == (3,) and np.isfinite(limits[[0, 2]]).all() and np.isneginf(limits[1])
 
 
 def test_bad_input_is_named(tmp_path):
@@ -393,7 +430,17 @@ def test_bad_input_is_named(tmp_path):
     with pytest.raises(ToodError, match="fold 0 of 2: labels: no calibration sample for task"):
         Conformal.cross(TOOD(draw.partition, "mean_shift"), logits[:3], np.array([0, 2, 4]), folds=2)
     with pytest.raises(ToodError, match="single calibration set"):
-        Conformal.cross(cal, logits, labels).thresholds()
+        Conformal.cross(cal, logits, labels, folds=2).thresholds()
+    with pytest.raises(NotFittedError):
+        Conformal(cal).risk_threshold()
+    assert benjamini_hochberg([]).tolist() == []
     cal.save(tmp_path / "cal.safetensors")
     with pytest.raises(ToodError, match="expected a tood-conformal file, found tood-calibrator"):
         Conformal.load(tmp_path / "cal.safetensors")
+    conformal.save(tmp_path / "conformal.safetensors")
+    tensors, metadata = read_tensors(tmp_path / "conformal.safetensors", "tood-conformal")
+    write_tensors(
+        tmp_path / "without.safetensors", "tood-conformal", {**tensors, "scores.0": np.array([np.nan])}, metadata
+    )
+    with pytest.raises(ToodError, match=r"without\.safetensors: not a usable conformal file: scores"):
+        Conformal.load(tmp_path / "without.safetensors")

@@ -91,3 +91,15 @@ def test_a_file_keeps_them_and_tensors_come_back(tmp_path):
         PredictionSets(sets.cal).predict(logits)
     with pytest.raises(ToodError, match="unknown method 'lca'; did you mean 'lac'"):
         PredictionSets(sets.cal, "lca")
+    with pytest.raises(ToodError, match="unknown classes 'al'; did you mean 'all'"):
+        PredictionSets(sets.cal, classes="al")
+
+
+def test_sets_do_not_depend_on_a_common_shift_of_the_logits():
+    rng = np.random.default_rng(5)
+    (known, labels), (logits, _) = draw(rng, 99), draw(rng, 50)
+    sets = [
+        PredictionSets(TOOD(TASKS).fit(known + shift, labels), unknown=0.0).fit(known + shift, labels)
+        for shift in (0, 1000)  # exp(1000) overflows
+    ]
+    np.testing.assert_array_equal(sets[1].predict(logits + 1000), sets[0].predict(logits))

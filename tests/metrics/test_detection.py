@@ -233,6 +233,8 @@ def test_bootstrap_of_auroc_is_that_of_any_function_equal_to_it():
     assert fast == bootstrap(ids, oods, metric=lambda a, b: auroc(a, b), resamples=50, seed=7)
     assert fast == bootstrap(ids[::-1], oods[::-1], resamples=50, seed=7)  # the order of samples is no information
     assert fast != bootstrap(ids, oods, resamples=50, seed=8)
+    low, high = bootstrap(ids, oods, resamples=1)
+    assert low == high
 
 
 def test_bootstrap_errors():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
 from tood.detectors.base import Detector, Grid
-from tood.detectors.lists import Lists, group
+from tood.detectors.neighbours import LEAST, Index
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import unit
@@ -161,6 +161,14 @@ class Bank(Detector):
         self.bank_, self.bank_classes = sample.rows, sample.classes
 
 
+class Searched(NamedTuple):
+    """A bank, ready for search."""
+
+    bank: FloatArray  # [N, D]
+    k: int
+    index: Index | None
+
+
 class _Neighbours(Bank):
     """A bank that is searched for the k rows with the largest inner products."""
 
@@ -168,7 +176,6 @@ class _Neighbours(Bank):
     k: int
     probe: float
     fewest_: int = 1 << 62  # samples of the smallest class in the bank
-    ends_: IntArray  # [L], ends of the lists, if probe < 1
 
     def _check(self) -> None:
         super()._check()
@@ -180,21 +187,24 @@ class _Neighbours(Bank):
         counts = np.bincount(self.bank_classes)
         self.fewest_ = int(counts[counts > 0].min())
         if self.probe < 1:
-            bank = self.bank_[np.argsort(_draw_lots(self.bank_, self.seed), kind="stable")]
-            order, self.ends_ = group(bank)
-            self.bank_ = bank[order]
+            self.bank_ = self.bank_[np.argsort(_draw_lots(self.bank_, self.seed), kind="stable")]
 
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray | Lists, int]:
+    def _prepare(self, dtype: np.dtype[Any]) -> Searched:
         if self.k > len(self.bank_):
             self._warn(f"the bank has {len(self.bank_)} samples, fewer than k = {self.k}; all of them are used")
-        bank = self.bank_.astype(dtype, copy=False)
-        return Lists.of(bank, self.ends_) if self.probe < 1 else bank, min(self.k, len(self.bank_))
+        index = Index(self.bank_, self.probe) if self.probe < 1 and len(self.bank_) >= LEAST else None
+        return Searched(self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_)), index)
 
-    def _top(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+    def _top(self, rows: Rows, prepared: Searched) -> FloatArray:
         """``[n, k]``: the largest inner products of the features' directions with the bank."""
-        bank, k = prepared
+        bank, k, index = prepared
         queries = unit(rows.features)
-        return bank.top_products(queries, k, self.probe) if isinstance(bank, Lists) else top_products(queries, bank, k)
+        if index is None:
+            return top_products(queries, bank, k)
+        products, short = index.top_products(queries, k)
+        if short.any():
+            products[short] = top_products(queries[short], bank, k)
+        return products
 
 
 @register
@@ -215,9 +225,9 @@ class KNN(_Neighbours):
     seed:
         Seed of that sample.
     probe:
-        Share of the bank that each sample is compared with. 1 is exact. Below 1 the bank is grouped into lists of
-        similar features and only the most promising lists are searched: faster in a large bank, but a neighbour can
-        be missed.
+        1 is exact. Below 1, the share of the bank that each sample searches with faiss, an approximate index
+        (``pip install "tood[faiss]"``). With 0.16 a bank of 50,000 is searched five to seven times as fast, and scores
+        have a rank correlation above 0.999 with the exact ones. A bank below 10,000 samples is always searched whole.
     """
 
     name = "knn"
@@ -233,7 +243,7 @@ class KNN(_Neighbours):
         self.seed = seed
         self.probe = probe
 
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray | Lists, int]:
+    def _prepare(self, dtype: np.dtype[Any]) -> Searched:
         if self.fewest_ < self.k <= len(self.bank_):
             self._warn(
                 f"k = {self.k} exceeds the {self.fewest_} samples of the smallest class, whose k-th neighbour is then "
@@ -241,7 +251,7 @@ class KNN(_Neighbours):
             )
         return super()._prepare(dtype)
 
-    def _score(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+    def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
         cosine: FloatArray = self._top(rows, prepared).min(axis=1)
         return 2 * cosine - 2
 
@@ -262,7 +272,7 @@ class NNGuide(_Neighbours):
     seed:
         Seed of that sample.
     probe:
-        Share of the bank that each sample is compared with, as for :class:`KNN`.
+        Share of the bank that each sample searches, as for :class:`KNN`.
     """
 
     name = "nnguide"
@@ -289,7 +299,7 @@ class NNGuide(_Neighbours):
     def _entries(self, rows: Rows) -> FloatArray:
         return unit(rows.features) * logsumexp(rows.logits)[:, None]
 
-    def _score(self, rows: Rows, prepared: tuple[FloatArray | Lists, int]) -> FloatArray:
+    def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
         guidance = self._top(rows, prepared).mean(axis=1)
         result: FloatArray = guidance * logsumexp(rows.logits)
         return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Arra
 def _add_runs(values: FloatArray, classes: IntArray, sums: Float64Array) -> None:
     """Add rows ``[n, D]``, ordered by class, to the sums of their classes ``[count, D]``."""
     starts = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
-    for start, end in zip(starts, [*starts[1:], len(classes)], strict=True):  # faster than np.add.reduceat
+    for start, end in pairwise([*starts, len(classes)]):  # faster than np.add.reduceat
         sums[classes[start]] += np.add.reduce(values[start:end], axis=0, dtype=np.float64)
 
 
