@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tood.arrays import FloatArray
 from tood.errors import MissingDependencyError
@@ -40,7 +41,7 @@ class Index:
         self._index.k_factor = CANDIDATES
         faiss.downcast_index(self._index.base_index).nprobe = int(np.ceil(probe * lists))
 
-    def top_products(self, queries: FloatArray, k: int) -> tuple[FloatArray, FloatArray]:
+    def top_products(self, queries: FloatArray, k: int) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
         """``[n, k]``: the largest inner products found; ``[n]``: whether the lists held fewer than k rows."""
         products, rows = self._index.search(_padded(queries), k)
         return products.astype(queries.dtype, copy=False), (rows < 0).any(axis=1)
