@@ -166,7 +166,7 @@ class Searched(NamedTuple):
 
     bank: FloatArray  # [N, D]
     k: int
-    index: Index | None
+    approximate: Index | None
 
 
 class _Neighbours(Bank):
@@ -226,8 +226,8 @@ class KNN(_Neighbours):
         Seed of that sample.
     probe:
         1 is exact. Below 1, the share of the bank that each sample searches with faiss, an approximate index
-        (``pip install "tood[faiss]"``). With 0.16 a bank of 50,000 is searched six times as fast, and scores have a rank
-        correlation of 0.999 with the exact ones. A bank below 10,000 samples is always searched whole.
+        (``pip install "tood[faiss]"``). With 0.16 a bank of 50,000 is searched six times as fast, and scores have a
+        rank correlation of 0.999 with the exact ones. A bank below 10,000 samples is always searched whole.
     """
 
     name = "knn"
