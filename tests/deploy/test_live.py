@@ -147,7 +147,7 @@ def test_bad_input_is_named_and_changes_nothing():
         (lambda: live.partial_fit(logits[:, :5], labels), "expected 6 columns"),
         (lambda: live.merge(LiveTOOD(PARTITION, capacity=9)), "capacity"),
         (lambda: live.drop_task(3), "task: expected 0 to 2, found 3"),
-        (lambda: LiveTOOD([[0, 1]]).drop_task(0), "another task to be left"),
+        (lambda: LiveTOOD([[0, 1]]).drop_task(0), "expected two tasks or more"),
         (lambda: live.calibrator(variant="robust"), "did you mean 'robust_anchor'"),
     ):
         with pytest.raises(ToodError, match=match):
