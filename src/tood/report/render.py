@@ -75,7 +75,7 @@ def to_latex(table: Table) -> str:
 
 
 def print_tables(tables: Iterable[Table], console: Console | None = None) -> None:
-    """Print on a terminal; a table too wide for it is cut between learners and goes on below."""
+    """Print on a terminal; a table too wide for it is split between learners and continued below."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
