@@ -81,5 +81,6 @@ def _class_means(features: Float64Array, labels: IntArray, columns: int) -> tupl
     """``[columns, D]`` means, 0 without samples, and counts."""
     counts = np.bincount(labels, minlength=columns)
     sums = np.zeros((columns, features.shape[1]))
-    np.add.at(sums, labels, features)
+    seen, first = np.unique(np.sort(labels), return_index=True)
+    sums[seen] = np.add.reduceat(features[np.argsort(labels, kind="stable")], first, dtype=np.float64)
     return sums / np.maximum(counts, 1)[:, None], counts
