@@ -28,14 +28,11 @@ class Index:
     """
 
     def __init__(self, bank: FloatArray, probe: float) -> None:
-        try:
-            import faiss
-        except ImportError as error:
-            raise MissingDependencyError("faiss-cpu", "faiss", "probe below 1 in a large bank") from error
+        faiss = _faiss()
         rows = _padded(bank)
         lists, width = int(np.sqrt(len(rows))), rows.shape[1]
         text = f"IVF{lists},PQ{width // _each(width)}x4fs,RFlat"
-        self._index: Any = faiss.index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
+        self._index = faiss.index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
         self._index.train(rows[:TRAINING])
         self._index.add(rows)
         self._index.k_factor = CANDIDATES
@@ -45,6 +42,14 @@ class Index:
         """``[n, k]``: the largest inner products found; ``[n]``: whether the lists held fewer than k rows."""
         products, rows = self._index.search(_padded(queries), k)
         return products.astype(queries.dtype, copy=False), (rows < 0).any(axis=1)
+
+
+def _faiss() -> Any:  # its stubs know only the base class of an index
+    try:
+        import faiss
+    except ImportError as error:
+        raise MissingDependencyError("faiss-cpu", "faiss", "probe below 1 in a large bank") from error
+    return faiss
 
 
 def _each(dimensions: int) -> int:
