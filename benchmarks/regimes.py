@@ -63,7 +63,7 @@ def family(power: float, half: float, cap: float, margin: float) -> Rule:
     def rule(sets: Sets) -> Any:
         s = sets.statistics
         energies = sets.energies
-        if len(s["mean"]) > 1:
+        if len(s["mean"]) > 1 and np.isfinite(cap):
             energies = np.minimum(energies, s["mean"] + cap * s["std"])
         d = np.maximum(separation(s), 0) ** power
         trusted = d / (d + half)

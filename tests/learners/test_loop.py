@@ -193,7 +193,7 @@ def test_bad_input(vectors):
         (("er", {"seed": -1}), ToodError, "seed: expected a whole number"),
         (("er", {"memory": 5}), ToodError, "memory: expected room for one sample of each of 6 classes, found 5"),
         (("wa", {"memory": 5}), ToodError, "memory: expected room for one exemplar of each of 6 classes, found 5"),
-        (("bic", {"memory": 11}), ToodError, "memory: .* needs 12, found 11"),
+        (("bic", {"memory": 11}), ToodError, "memory: .* expected 12 or more, found 11"),
         (("er", {"device": "gpu"}), UnknownNameError, "unknown device 'gpu'"),
         (("er", {"device": "cpu", "precision": "bf16-mixed"}), ToodError, "bf16-mixed is for GPUs"),
     ]

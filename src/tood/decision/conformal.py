@@ -24,7 +24,7 @@ from tood.calibration import TOOD
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import kind_of, plain, read_tensors, write_tensors
+from tood.files import kind_of, plain, read_tensors, write_atomically, write_tensors
 from tood.partition import Partition
 from tood.statistics import task_of_labels
 
@@ -361,7 +361,7 @@ def from_file(file: npt.NDArray[np.uint8]) -> Any:
     """The calibrator or detector whose bytes :func:`file_of` gave."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cal")
-        path.write_bytes(file.tobytes())
+        write_atomically(path, lambda temporary: temporary.write_bytes(file.tobytes()))  # a full disk names the file
         if kind_of(path) == CALIBRATOR:
             return TOOD.load(path)
         from tood.detectors import Detector  # a tenth of a second, which scoring files does not need
