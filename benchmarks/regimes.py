@@ -251,7 +251,7 @@ def fill(page: Path, tables: dict[str, list[str]]) -> None:
         start = f"<!-- {name} -->"
         if start in text:
             before, _, rest = text.partition(start)
-            text = "\n".join([before + start, "", *lines]) + rest[rest.index("<!-- end -->") :]
+            text = "\n".join([before + start, "", *lines, ""]) + rest[rest.index("<!-- end -->") :]
     page.write_text(text, encoding="utf-8")
 
 
