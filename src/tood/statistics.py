@@ -64,14 +64,20 @@ def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = Tru
 def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:
     """Count, mean, median, MAD and deviation, ``[count]`` each, of every task's values."""
     # Sorted within each task, so that the sums do not depend on the order of the samples to the last bit.
-    groups = np.split(own[np.lexsort((own, tasks))], np.cumsum(np.bincount(tasks, minlength=count))[:-1])
-    median = np.array([np.median(group) for group in groups])
+    own = own[np.lexsort((own, tasks))]
+    sizes = np.bincount(tasks, minlength=count)
+    ends = np.cumsum(sizes)
+    middle = (ends - sizes + (sizes - 1) // 2, ends - sizes + sizes // 2)
+    median = (own[middle[0]] + own[middle[1]]) / 2
+    tasks = np.repeat(np.arange(count), sizes)
+    distances = np.abs(own - median[tasks])
+    distances = distances[np.lexsort((distances, tasks))]
+    groups = np.split(own, ends[:-1])
     return {
-        "count": np.array([float(len(group)) for group in groups]),
+        "count": sizes.astype(np.float64),
         "mean": np.array([group.mean() for group in groups]),
         "median": median,
-        "mad": NORMAL_CONSISTENCY
-        * np.array([np.median(np.abs(group - m)) for group, m in zip(groups, median, strict=True)]),
+        "mad": NORMAL_CONSISTENCY * ((distances[middle[0]] + distances[middle[1]]) / 2),
         "std": np.array([group.std() for group in groups]),
     }
 

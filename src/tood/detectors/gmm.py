@@ -37,14 +37,16 @@ class GMM(Detector):
     Parameters
     ----------
     covariance:
-        ``"class"``: one covariance per class; ``"tied"``: one for all classes; ``"auto"``: one per class unless all
-        together have more than four million numbers, because fitting and scoring cost K · D² per sample.
+        ``"class"``: one covariance per class; ``"tied"``: one for all classes; ``"auto"``: one per class if classes
+        have at least D samples on average, and all covariances together at most four million numbers, because fitting
+        and scoring cost K · D² per sample.
     shrinkage:
         Weight of the identity, 0 to 1, or ``"oas"``: the oracle approximating shrinkage of each covariance.
     """
 
     name = "gmm"
     title = "GMM"
+    version = 2
     needs = FEATURES_AND_LABELS
     citation = "Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023"
     grid: ClassVar[Grid] = {"covariance": ("auto", "class", "tied")}
@@ -71,8 +73,8 @@ class GMM(Detector):
         self.shares_ = moments.counts[classes] / moments.total
         within = moments.within_covariance()
         common = float(np.trace(within)) / len(within)
-        affordable = len(classes) * len(within) ** 2 <= MOST_NUMBERS
-        if self.covariance == "tied" or (self.covariance == "auto" and not affordable):
+        enough = moments.total >= len(classes) * len(within) and len(classes) * len(within) ** 2 <= MOST_NUMBERS
+        if self.covariance == "tied" or (self.covariance == "auto" and not enough):
             self.covariances_ = self._shrunk(within, moments.total - len(classes), common)[None]
             return
         scatter = np.zeros((len(classes), *within.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import NormalDist
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -18,7 +19,7 @@ from tood.detectors.registry import register
 from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
 from tood.energy import task_energies, with_lead
 from tood.partition import Partition
-from tood.statistics import Statistics, energy_statistics
+from tood.statistics import Statistics, energy_statistics, task_statistics
 
 Weight: TypeAlias = "float | Literal['auto']"
 
@@ -68,17 +69,39 @@ def weight_of_features(
     count = energies.shape[1]
     if count == 1:
         return 0.0
+    statistics_without = _leaving_out(energies, tasks)
     by_logits, by_features = [], []
     for unknown in range(count):
         kept, known = np.arange(count) != unknown, tasks != unknown
         places = tasks[known] - (tasks[known] > unknown)
-        statistics = energy_statistics(energies[known][:, kept], places, auroc=False)
+        statistics = {name: values[kept] for name, values in statistics_without(unknown).items()}
         scores = normalised_score(energies[:, kept], statistics, variant, margin)
         by_logits.append(_mean_auroc(scores[known], places, scores[~known]))
         nearest = -squared[:, kept].min(axis=1)
         by_features.append(_mean_auroc(nearest[known], places, nearest[~known]))
     logits, features = (_evidence(float(np.mean(figures))) for figures in (by_logits, by_features))
     return LARGEST_WEIGHT * (min(1.0, features / logits) if logits else bool(features))
+
+
+def _leaving_out(energies: Float64Array, tasks: IntArray) -> Callable[[int], Statistics]:
+    """The statistics of all channels without the samples of one task: its sums are subtracted from those of all."""
+    count = energies.shape[1]
+    own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, count)
+    centre = energies.mean(axis=0)
+    order = np.argsort(tasks, kind="stable")
+    starts = np.searchsorted(tasks[order], np.arange(count))
+    powers = [np.add.reduceat((energies[order] - centre) ** power, starts, axis=0) for power in (0, 1, 2)]
+    others = [sums.sum(axis=0) - np.diagonal(sums) for sums in powers]  # [N] each: all samples but the channel's own
+
+    def without(unknown: int) -> Statistics:
+        if count == 2:
+            return own | {"rest_mean": own["mean"], "rest_std": own["std"]}
+        samples, total, squares = (o - sums[unknown] for o, sums in zip(others, powers, strict=True))
+        samples[unknown] = 1  # not used
+        mean = total / samples
+        return own | {"rest_mean": centre + mean, "rest_std": np.sqrt(np.maximum(squares / samples - mean**2, 0))}
+
+    return without
 
 
 def _mean_auroc(known: FloatArray, tasks: IntArray, unknown: FloatArray) -> float:

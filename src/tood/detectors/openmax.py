@@ -89,7 +89,8 @@ class OpenMax(Detector):
     def _score(self, rows: Rows, prepared: Tails) -> FloatArray:
         logits = rows.logits.astype(np.float64)
         count = min(self.alpha, logits.shape[1])
-        top = np.argsort(-logits, axis=1, kind="stable")[:, :count]
+        top = np.argpartition(-logits, count - 1, axis=1)[:, :count]
+        top = np.take_along_axis(top, np.argsort(-np.take_along_axis(logits, top, axis=1), axis=1), axis=1)
         weights = (count - np.arange(count)) / count  # 1 for the largest logit, 1 / alpha for the last one revised
         lost = np.zeros_like(logits)
         for rank in range(count):

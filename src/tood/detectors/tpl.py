@@ -127,11 +127,22 @@ class TPL(Bank):
         if len(tasks.seen) < 2:
             return result
         cosines = [top_products(queries, bank, min(self.k, len(bank))) for bank in tasks.banks]
-        for i, t in enumerate(tasks.seen):
-            others = np.concatenate([c for j, c in enumerate(cosines) if j != i], axis=1)
-            place = max(0, others.shape[1] - self.k)
-            result[:, t] = 2 - 2 * np.partition(others, place, axis=1)[:, place]
-        return result
+        owners = np.repeat(tasks.seen, [c.shape[1] for c in cosines])
+        every = np.concatenate(cosines, axis=1)
+        # A task has at most k of these, so among the 2k largest of all there are k of other tasks.
+        count = min(2 * self.k, every.shape[1])
+        largest = np.argpartition(-every, count - 1, axis=1)[:, :count]
+        order = np.argsort(-np.take_along_axis(every, largest, axis=1), axis=1)
+        largest = np.take_along_axis(largest, order, axis=1)
+        nearest, owner = np.take_along_axis(every, largest, axis=1), owners[largest]
+        each = np.arange(len(queries))
+        last = min(self.k, count)
+        result[:] = nearest[:, last - 1, None]
+        for t in owner[:, :last].T:  # only these tasks' own samples are among the k nearest
+            others = (owner != t[:, None]).cumsum(axis=1)
+            place = (others == np.minimum(self.k, others[:, -1:])).argmax(axis=1)
+            result[each, t] = nearest[each, place]
+        return 2 - 2 * result
 
     def _score(self, rows: Rows, prepared: Tasks) -> FloatArray:
         near, logit = self.scales_

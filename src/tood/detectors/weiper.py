@@ -159,14 +159,15 @@ class WeiPer(Detector):
 
 def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array:
     """``[n, bins]``: share of each row's values near each of ``bins`` centres between two ends, linear in between."""
-    place = (x.astype(np.float64) - low) * ((bins - 1) / (high - low) if high > low else 0.0)
+    place = (x - x.dtype.type(low)) * x.dtype.type((bins - 1) / (high - low) if high > low else 0.0)
     np.clip(place, 0, bins - 1, out=place)
-    left = np.minimum(place.astype(np.int64), bins - 2)
-    right_share = (place - left).reshape(-1)
-    flat = (left + bins * np.arange(len(x))[:, None]).reshape(-1)
-    counts = np.bincount(flat, 1 - right_share, minlength=bins * len(x))
-    counts += np.bincount(flat + 1, right_share, minlength=bins * len(x))
-    result: Float64Array = counts.reshape(len(x), bins) / x.shape[1]
+    left = np.minimum(place.astype(np.intp), bins - 2)
+    place -= left  # what goes to the bin on the right
+    left += bins * np.arange(len(x))[:, None]
+    right = np.bincount(left.reshape(-1), place.reshape(-1), minlength=bins * len(x)).reshape(len(x), bins)
+    counts = np.bincount(left.reshape(-1), minlength=bins * len(x)).reshape(len(x), bins) - right
+    counts[:, 1:] += right[:, :-1]
+    result: Float64Array = counts / x.shape[1]
     return result
 
 

@@ -28,6 +28,8 @@ __all__ = [
     "fpr_at_ood_recall",
 ]
 
+BLOCK = 1 << 15  # counts per block of tasks: they stay in the cache
+
 Method: TypeAlias = Literal["average_precision", "trapezoid"]
 
 
@@ -164,12 +166,44 @@ def evaluate_tasks(
     ids, oods = _checked_scores(id_scores, ood_scores)
     tasks = indices(id_tasks, "id_tasks", length=len(ids))
     sizes = _task_sizes(tasks, num_tasks)
-    oods = np.sort(oods)
-    ood_rank = _ranks(oods)[1]
     small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes per task: NumPy sorts these in linear time
     groups = np.split(ids[np.argsort(small, kind="stable")], np.cumsum(sizes)[:-1])
-    *rows, pooled = (_Comparison(np.sort(group), oods, ood_rank).all(recall) for group in (*groups, ids))
-    return {name: np.array([row[name] for row in rows]) for name in pooled}, pooled
+    pooled = _Comparison(np.sort(ids), np.sort(oods))
+    by_task = _by_task(np.concatenate([np.sort(group) for group in groups]), sizes, pooled, recall)
+    return by_task, pooled.all(recall)
+
+
+def _by_task(
+    ids: FloatArray, sizes: IntArray, pooled: _Comparison, recall: float
+) -> dict[str, npt.NDArray[np.float64]]:
+    """The metrics of each task, to the last bit as :class:`_Comparison` gives them; ``ids`` sorted within each task."""
+    oods, m = pooled.oods, pooled.m
+    every = _Comparison(ids, oods, pooled.ood_rank)
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    first_of_run = np.append(True, ids[1:] != ids[:-1])
+    first_of_run[starts] = True
+    runs = np.flatnonzero(first_of_run)
+    lower = np.repeat(runs, np.diff(np.append(runs, len(ids)))) - np.repeat(starts, sizes)  # of the task, below each
+    precision = _precision(np.repeat(sizes, sizes) - lower, m - every.below)
+    thresholds = ends - [_least_count(recall, n) for n in sizes.tolist()]
+    flagged, aupr_out = np.empty(len(sizes), dtype=np.int64), np.empty(len(sizes))
+    tasks = np.repeat(np.arange(len(sizes)), sizes)
+    step = max(1, BLOCK // m)
+    for first in range(0, len(sizes), step):
+        block = slice(first, first + step)
+        own, count = slice(starts[first], ends[block][-1]), len(sizes[block])
+        cells = (tasks[own] - first) * (m + 1) + every.below[own]
+        counts = np.bincount(cells, minlength=count * (m + 1)).reshape(count, m + 1)[:, :m].cumsum(axis=1)
+        flagged[block] = counts[:, _least_count(recall, m) - 1]
+        aupr_out[block] = _precision(pooled.ood_rank, counts).mean(axis=1)
+    return {
+        "auroc": np.add.reduceat(every.below + every.not_above, starts) / (2 * sizes * m),
+        "fpr_at_id_recall": (m - every.below[thresholds]) / m,
+        "fpr_at_ood_recall": flagged / sizes,
+        "aupr_in": np.array([precision[start:end].mean() for start, end in zip(starts, ends, strict=True)]),
+        "aupr_out": aupr_out,
+    }
 
 
 def bootstrap(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -143,13 +145,26 @@ def figures(
         notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
     rows: list[Row] = []
     noted: dict[str, list[int]] = {}
-    for index in steps:
-        rows_of_step, notes_of_step = measure_step(Step(run, index), scorers, keep, progress, watch)
-        rows += rows_of_step
-        for note in notes_of_step:
-            noted.setdefault(note, []).append(index)
+    with ThreadPoolExecutor(1) as thread:  # reads the next step's files while this one is scored
+        coming = thread.submit(_read, run, steps[0])
+        for index, following in zip(steps, [*steps[1:], None], strict=True):
+            step = coming.result()
+            if following is not None:
+                coming = thread.submit(_read, run, following)
+            rows_of_step, notes_of_step = measure_step(step, scorers, keep, progress, watch)
+            rows += rows_of_step
+            for note in notes_of_step:
+                noted.setdefault(note, []).append(index)
     notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
     return Measured(to_table(rows), tuple(notes))
+
+
+def _read(run: Run, index: int) -> Step:
+    """A step whose files are in memory; an error in one of them is left for whoever asks for it."""
+    step = Step(run, index)
+    with suppress(ToodError):
+        step.test, step.ood, step.head, step.calibration()
+    return step
 
 
 def measure_step(

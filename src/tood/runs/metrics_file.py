@@ -44,7 +44,15 @@ def to_table(rows: list[Row]) -> pa.Table:
     """Figures as a table, sorted by every column with nulls first."""
     pa = _pyarrow()
     # No task is below 0 and no name is empty, so -1 and "" can replace null.
-    ordered = sorted(rows, key=lambda row: tuple((-1 if i == 1 else "") if v is None else v for i, v in enumerate(row)))
+    ordered = sorted(
+        rows,
+        key=lambda row: (
+            row.step,
+            -1 if row.task is None else row.task,
+            *(row.ood_set or "", row.group or "", row.detector or ""),
+            *row[5:],
+        ),
+    )
     columns = list(zip(*ordered, strict=True)) if rows else [()] * len(COLUMNS)
     arrays = [pa.array(values, type=kind) for values, kind in zip(columns, _schema().types, strict=True)]
     return pa.Table.from_arrays(arrays, schema=_schema())
