@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from results_pages.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
+from results_pages.drawings import drawings
 from results_pages.facts import EXPLAINED, Fact, fact_rows
 from results_pages.gains import both_protocols, seed_gains
 from results_pages.mechanisms import mechanism_claims
@@ -50,19 +51,6 @@ RAW_NOTE = (
 )
 
 OLD_TASKS = ("energy", *TOOD_VARIANTS, "tood_auto", "tood_joint")
-FIGURES = {
-    "icarl-task0": "iCaRL's first task along the stream (main_panel)",
-    "whiskers": "scores of the first task and of OOD, per learner (whisker)",
-    "drift": "feature drift against both kinds of forgetting (cka)",
-    "forgetting-accuracy": "OOD forgetting against accuracy",
-    "icarl-ridges": "iCaRL's score distributions per step (ridge)",
-    "icarl-tsne": "iCaRL's features per step (tsne_crowding)",
-    "icarl-nearest": "distance of OOD samples to iCaRL's ID features (nn_distance)",
-    "buffer-size": "calibration size (buffer_ablation)",
-    "margin": "margin weight (ablation_lambda)",
-    "mechanism": "TOOD, temperature and prototypes (mechanism_dissociation)",
-    "balance": "accuracy on new and old tasks, and the gain of TOOD",
-}
 
 
 def write_results(metrics: Path, out: Path) -> list[Path]:
@@ -307,18 +295,16 @@ def _written(file: Path) -> list[str]:
 
 
 def _figures(metrics: Path, out: Path) -> Iterator[str]:
-    order = list(FIGURES)
-    drawn = (metrics / "figures").glob("*/*.png")
-    files = sorted(drawn, key=lambda file: (file.parent.name, order.index(file.stem) if file.stem in order else -1))
-    if files:
+    lines = [
+        line
+        for folder in sorted((metrics / "figures").glob("*/"))
+        if folder.name != "pretrained"  # shown on a page of its own
+        for line in drawings(folder, out)
+    ]
+    if lines:
         yield from ("## Figures", "")
-        yield from (
-            "Drawn by `tood reproduce figures` and `tood reproduce ablations`. In brackets: the name in the paper.",
-            "",
-        )
-    for file in files:
-        text = f"{file.parent.name}: {FIGURES.get(file.stem, file.stem)}"
-        yield from (f"![{text}]({_link(file, out)})", "", f"*{text}*", "")
+        text = "Drawn by `tood report --figures` and `tood ablate` from the runs. In brackets: the name in the paper."
+        yield from (text, "", *lines)
 
 
 def _link(file: Path, out: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from results_pages.drawings import drawings
 from results_pages.facts import EXPLAINED, FACT_NAMES, Fact, fact_rows
 from results_pages.gains import RAW, mean_over_learners
 from tood.files import write_text
@@ -376,6 +377,13 @@ def figures(table: Table, folder: Path) -> Iterator[str]:
         scatter(table, panels, folder / "figures" / f"pretrained-{name}.png")
         yield f"\n## {heads[name]}\n"
         yield f"![One point per stream and learner.](metrics/figures/pretrained-{name}.png)\n"
+    if lines := list(drawings(folder / "figures" / "pretrained", folder.parent)):
+        yield "\n## Figures\n"
+        yield (
+            "CIFAR-10 in 5 tasks, seed 0. Drawn by `tood report RUNS --figures`, and the ablations by "
+            "`tood ablate RUNS --only buffer,margin,mechanism --draws 3`. In brackets: the name in the paper.\n"
+        )
+        yield from lines
 
 
 def scatter(table: Table, panels: Sequence[tuple[Value, Value, str, str]], file: Path) -> None:

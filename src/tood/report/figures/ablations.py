@@ -77,7 +77,7 @@ def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
         if default is not None:
             axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle=":")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
-    caption(figure, note)
+    caption(figure, note if default is None else f"{note} Dotted: the margin in use, {default:g}.".strip())
     return figure
 
 

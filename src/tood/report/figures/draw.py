@@ -82,7 +82,8 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
             pairs[one.learner] = (groups["energy"], groups[one.tood])
     if pairs:
         counts = _counts(next(iter(pairs.values()))[0][0])
-        note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        note = f"{chosen[0].run.stream}: {counts}, side by side. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        note += f" The first {len(pairs)} of {len(compared)} learners." * (len(pairs) < len(compared))
         note += " Some of the steps, evenly spread." * (chosen[0].steps > 5)
         yield "whiskers", whiskers(pairs, note=note)
     if len(compared) > 1:

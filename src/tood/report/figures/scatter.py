@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -195,5 +196,5 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
 
 
 def _bars(deviations: Sequence[float]) -> list[float] | None:
-    """Error bars, if there is any deviation to show."""
-    return list(deviations) if any(deviations) else None
+    """Error bars, none (NaN) where a single seed has no deviation; None if that is everywhere."""
+    return [deviation or math.nan for deviation in deviations] if any(deviations) else None
