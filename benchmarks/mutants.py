@@ -34,7 +34,10 @@ ROOT = Path(__file__).parents[1]
 MODULES = {  # what is mutated, and its tests
     "partition": ("partition.py", ["tests/test_partition.py"]),
     "energy": ("energy.py", ["tests/test_energy.py"]),
-    "calibration": ("calibration.py", ["tests/test_calibration.py"]),
+    "calibration": (
+        "calibration.py",
+        ["tests/test_calibration.py", "tests/test_diagnostics.py", "tests/test_checks.py"],
+    ),
     "decision": ("decision", ["tests/decision"]),
     "metrics": ("metrics", ["tests/metrics"]),
     "detectors": ("detectors", ["tests/detectors"]),

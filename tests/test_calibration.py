@@ -475,3 +475,53 @@ def test_shrinkage_of_one_task_ranks_as_energy():
     logits = np.random.default_rng(0).normal(size=(200, 5))
     cal = TOOD([range(5)], "shrinkage").fit(logits, np.arange(200) % 5)
     np.testing.assert_array_equal(cal.score(logits).argsort(), energy(logits).argsort())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_task_has_no_lead(variant):
+    logits = np.random.default_rng(0).normal(size=(50, 4))
+    cal = TOOD([range(4)], variant, margin=0.7).fit(logits, np.arange(50) % 4)
+    assert cal.score(logits) == pytest.approx(cal.normalized_energies(logits)[:, 0], rel=1e-12)
+
+
+def test_settings_are_checked_whenever_they_change():
+    partition, logits, labels, _, _ = problem()
+    cal = TOOD(partition)
+    with pytest.raises(ToodError, match="margin"):
+        cal.set_params(margin=-1)
+    cal.margin = -1
+    with pytest.raises(ToodError, match="margin"):
+        cal.fit(logits, labels)
+    with pytest.raises(ToodError, match="fit"):
+        TOOD(partition).diagnostics_  # noqa: B018
+
+
+def test_a_statistic_that_is_not_finite_in_one_task_is_refused():
+    partition, logits, labels, _, _ = problem()
+    statistics = dict(TOOD(partition).fit(logits, labels).statistics_)
+    statistics["mean"] = np.where(np.arange(4) == 2, np.nan, statistics["mean"])
+    with pytest.raises(ToodError, match="mean: expected one finite number per task"):
+        TOOD.from_statistics(partition, statistics)
+
+
+@pytest.mark.parametrize("tasks", [2, 3])
+def test_energies_beyond_one_deviation_count_as_that(tasks):
+    partition, logits, labels, _, _ = problem(tasks=tasks)
+    cal = TOOD(partition, "shrinkage", margin=0).fit(logits, labels)
+    beyond = np.full((1, 3 * tasks), 500.0)
+    normalised = cal.channels().normalised(cal.task_energies(beyond))
+    channels, own = cal.channels(), cal.statistics_
+    limit = (own["mean"] + own["std"] - channels.location) / channels.scale
+    assert normalised == pytest.approx(limit[None], rel=1e-9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_warnings_point_at_the_caller():
+    partition, logits, labels, test, _ = problem()
+    with pytest.warns(UserWarning, match="labels") as warned:
+        cal = TOOD(partition).fit(logits, np.roll(labels, 20))  # labels of other classes
+    assert {w.filename for w in warned} == {__file__}
+    cal = TOOD(partition).fit(logits, labels)
+    with pytest.warns(UserWarning, match="outside the range") as warned:
+        cal.score(1000 * test)
+    assert {w.filename for w in warned} == {__file__}

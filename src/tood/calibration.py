@@ -150,7 +150,6 @@ class TOOD(HubMixin):
         them.
         """
         cal = cls(tasks, **settings)
-        cal._check_parameters()
         cal.partition_ = Partition(tasks)
         cal.statistics_ = {}
         for name in (*OWN, *(name for name in REST if name in statistics)):

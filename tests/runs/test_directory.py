@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zipfile
 
@@ -220,3 +221,40 @@ def test_killed_writer_leaves_a_whole_step_or_none(small, delay):
         assert len(step.test.logits) == len(step.ood["noise"].logits) == len(step.calibration().logits) == 20_000
     write_step(small, 0, **small_step())  # and writing goes on
     assert not list(small.rglob(".outputs*"))
+
+
+def test_a_manifest_is_indented_and_makes_its_folders(tmp_path):
+    folder = tmp_path / "runs" / "mine"
+    write_manifest(folder, [[0], [1]], near=["noise"])
+    assert (folder / "manifest.json").read_text().startswith('{\n  "format": ')
+
+
+@pytest.mark.parametrize(
+    ("entry", "source"), [({"source": "memory"}, "memory"), ("train", "train"), ({}, "given"), (None, "given")]
+)
+def test_the_source_of_the_calibration_set(tmp_path, entry, source):
+    write_manifest(tmp_path, [[0], [1]], near=["noise"], **({} if entry is None else {"calibration": entry}))
+    assert Run(tmp_path).calibration == source
+
+
+def test_both_groups_of_ood_sets_are_lists(small):
+    content = json.loads((small / "manifest.json").read_text())
+    (small / "manifest.json").write_text(json.dumps(content | {"ood": {"near": ["noise"], "far": "svhn"}}))
+    with pytest.raises(ToodError, match="ood: expected"):
+        Run(small)
+
+
+def test_a_lock_is_released_and_shared_by_the_threads_of_a_process(small, tmp_path):
+    assert not is_locked(tmp_path)
+    run, entered = Run(small), []
+
+    def enter():
+        with run.lock():
+            entered.append(True)
+
+    with run.lock():
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert entered == [True]
+    assert not is_locked(small)
