@@ -444,3 +444,13 @@ def test_bad_input_is_named(tmp_path):
     )
     with pytest.raises(ToodError, match=r"without\.safetensors: not a usable conformal file: scores"):
         Conformal.load(tmp_path / "without.safetensors")
+
+
+def test_per_true_task_takes_the_largest_p_value_of_all_tasks():
+    draw = Mixture(5)
+    cal, (logits, labels) = draw.calibrator(), draw(150)
+    queries = draw(40)[0]
+    scores, tasks = cal.score(logits), draw.partition.column_tasks[labels]
+    each = [p_values(scores[tasks == task], cal.score(queries)) for task in range(3)]
+    found = Conformal(cal, per_task="true", ties="conservative").fit(logits, labels).decide(queries).p_value
+    assert found.tolist() == np.max(each, axis=0).tolist()

@@ -74,3 +74,34 @@ def test_what_cannot_be_promised_is_refused():
         selective_threshold([1.0, 2.0, 3.0], [0, 1, 0])
     with pytest.raises(ToodError, match="risk: expected a share"):
         selective_threshold([1.0], [True], risk=1.0)
+    with pytest.raises(ToodError, match="delta: expected a share"):
+        selective_threshold(np.arange(500.0), np.zeros(500, dtype=bool), risk=0.1, delta=0.0)
+
+
+def test_the_binomial_never_exceeds_one():
+    assert max(binomial_cdf(n, n, chance) for n in range(1, 400) for chance in (0.1, 0.3, 0.7)) == 1.0
+
+
+def test_the_threshold_is_that_of_a_plain_search():
+    rng = np.random.default_rng(0)
+    found = 0
+    for _ in range(200):
+        wrong = rng.random(64) < np.linspace(0.5, 0.0, 64) * rng.random()
+        limits = [  # scores are 0 to 63; a candidate accepts a multiple of 64 / 32
+            63.5 - accepted
+            for accepted in range(2, 65, 2)
+            if binom.cdf(wrong[64 - accepted :].sum(), accepted, 0.3) <= 0.5 / 32
+        ]
+        if not limits:
+            with pytest.raises(ToodError, match="cannot be guaranteed"):
+                selective_threshold(np.arange(64.0), wrong, risk=0.3, delta=0.5)
+            continue
+        limit = selective_threshold(np.arange(64.0), wrong, risk=0.3, delta=0.5)
+        assert (np.arange(64) >= limit).tolist() == (np.arange(64) >= limits[-1]).tolist()
+        found += 1
+    assert 20 < found < 200
+
+
+def test_the_first_candidate_alone_may_pass():
+    wrong = np.arange(3200) < 3100  # only the best 100 of 3,200 scores are right
+    assert 3099 < selective_threshold(np.arange(3200.0), wrong, risk=0.4) <= 3100
