@@ -153,3 +153,14 @@ def test_exponentials_neither_overflow_nor_vanish(dtype):
     np.testing.assert_allclose(values.sum(axis=1), total, rtol=1e-6)
     alone = exponentials(x[:1])
     assert alone.shift == 0 and np.array_equal(alone.values[0], values[0])
+
+
+def test_a_tensor_without_gradients_gives_the_bits_of_numpy():
+    logits = np.random.default_rng(0).normal(size=(200, 7)).astype(np.float32)
+    assert energy(torch.from_numpy(logits)).numpy().tolist() == energy(logits).tolist()
+
+
+def test_energy_of_a_tensor_with_gradients_is_differentiable():
+    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(energy, (logits,))
+    assert torch.equal(energy(logits), logits.logsumexp(1))

@@ -47,8 +47,9 @@ class Partition:
     """
 
     def __init__(self, tasks: Partition | Iterable[Iterable[int]]) -> None:
+        self.tasks: tuple[tuple[int, ...], ...]
         if isinstance(tasks, Partition):
-            self.tasks: tuple[tuple[int, ...], ...] = tasks.tasks
+            self.__dict__.update(tasks.__dict__)  # what was computed from the tasks too
             return
         try:
             self.tasks = tuple(tuple(operator.index(c) for c in task) for task in tasks)

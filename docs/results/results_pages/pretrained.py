@@ -151,7 +151,11 @@ def page(folder: Path, out: Path) -> None:
     lines = [*opening(table), *claims(table), *by_length(table)]
     for stream in table.streams():
         lines += section(table, stream, shown)
-    lines += [*ranks(table), *facts(table), *figures(table, folder)]
+    lines += [*ranks(table), *facts(table)]
+    for written in ("unfrozen.md", "long.md"):  # measured apart, by hand
+        if (folder / written).exists():
+            lines += ["", (folder / written).read_text(encoding="utf-8")]
+    lines += figures(table, folder)
     write_text(out / "pretrained.md", "\n".join(lines) + "\n")
 
 

@@ -43,19 +43,15 @@ class Row(NamedTuple):
 def to_table(rows: list[Row]) -> pa.Table:
     """Figures as a table, sorted by every column with nulls first."""
     pa = _pyarrow()
-    # No task is below 0 and no name is empty, so -1 and "" can replace null.
-    ordered = sorted(
-        rows,
-        key=lambda row: (
-            row.step,
-            -1 if row.task is None else row.task,
-            *(row.ood_set or "", row.group or "", row.detector or ""),
-            *row[5:],
-        ),
-    )
-    columns = list(zip(*ordered, strict=True)) if rows else [()] * len(COLUMNS)
+    import pyarrow.compute as pc
+
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     arrays = [pa.array(values, type=kind) for values, kind in zip(columns, _schema().types, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=_schema())
+    table = pa.Table.from_arrays(arrays, schema=_schema())
+    # No task is below 0 and no name is empty, so -1 and "" in place of null come first.
+    filled = [pc.fill_null(a, -1 if a.type == pa.int32() else "") if a.null_count else a for a in arrays]
+    keys = pa.Table.from_arrays(filled, names=COLUMNS)
+    return table.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in COLUMNS]))
 
 
 def save_metrics(table: pa.Table, path: Path) -> None:

@@ -50,6 +50,7 @@ class Step:
         self.folder = run.folder(index)
         self.partition, self.columns = run.partition.first(index + 1)
         self._files: dict[str, tuple[Arrays, str]] = {}
+        self._calibrations: dict[str, Outputs] = {}
         self._other: Step | None = None
 
     @cached_property
@@ -118,7 +119,10 @@ class Step:
 
     def calibration(self, source: str | None = None) -> Outputs:
         """The calibration set of a source; by default the one in use."""
-        return self._outputs(self.calibration_file(source))
+        name = self.calibration_file(source)
+        if name not in self._calibrations:
+            self._calibrations[name] = self._outputs(name)
+        return self._calibrations[name]
 
     def calibration_file(self, source: str | None = None) -> str:
         """The file that holds the calibration set of a source."""
