@@ -84,9 +84,14 @@ def notes(target: str, preset: str | None = None) -> list[str]:
 
 def command_of(name: str, preset: str) -> str | None:
     """The command that makes the run called ``name``; None if no target includes it."""
-    for target in TARGETS:
-        if preset in presets_of(target):
-            members = cells(target, "runs", preset, seeds=max(TARGETS.values()))
-            if any(cell.config.name == name for cell in members):
-                return f"tood reproduce {target} --preset {preset}"
-    return None
+    return _commands(preset).get(name)
+
+
+@lru_cache
+def _commands(preset: str) -> dict[str, str]:
+    """The command of each run with a preset; of several targets that include it, the first one's."""
+    found: dict[str, str] = {}
+    for target in (target for target in TARGETS if preset in presets_of(target)):
+        for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):
+            found.setdefault(cell.config.name, f"tood reproduce {target} --preset {preset}")
+    return found
