@@ -3,13 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
+from scipy.stats import norm
 from sklearn.metrics import roc_auc_score
 from tests.detectors.test_typicality import PARTITION, directions, make, pooled
 
 from tood import TOOD, detectors
 from tood.detectors import Detector, Outputs
-from tood.detectors.joint import LARGEST_WEIGHT
+from tood.detectors.joint import LARGEST_WEIGHT, normalised_score, weight_of_features
 from tood.errors import ToodError
+from tood.statistics import energy_statistics
 
 
 def standardised(values, by):
@@ -135,3 +137,30 @@ def test_joint_with_features_survives_saving(tmp_path):
     loaded = Detector.load(tmp_path / "joint.safetensors")
     np.testing.assert_array_equal(loaded.score(test), detector.score(test))
     assert loaded.feature_weight_ == 0.4
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 5])
+def test_the_weight_is_that_of_fits_without_each_task(tasks):
+    """The statistics without a task are subtracted from those of all; here each is computed anew."""
+    rng = np.random.default_rng(tasks)
+    owners = np.repeat(np.arange(tasks), 12)
+    energies = rng.normal(size=(len(owners), tasks)) + 2 * np.eye(tasks)[owners] - np.arange(tasks)
+    squared = rng.chisquare(4, size=(len(owners), tasks)) * (1 - 0.4 * np.eye(tasks)[owners])
+    known, near = [], []
+    for unknown in range(tasks):
+        kept, rows = np.arange(tasks) != unknown, owners != unknown
+        places = owners[rows] - (owners[rows] > unknown)
+        scores = normalised_score(
+            energies[:, kept], energy_statistics(energies[rows][:, kept], places), "shrinkage", 0.5
+        )
+        for figures, values in ((known, scores), (near, -squared[:, kept].min(axis=1))):
+            each = [
+                roc_auc_score(np.r_[np.ones(12), np.zeros(12)], np.r_[values[owners == t], values[~rows]])
+                for t in range(tasks)
+                if t != unknown
+            ]
+            figures.append(np.mean(each))
+    ratio = norm.ppf(np.mean(near)) / norm.ppf(np.mean(known))
+    assert 0 < ratio < 1
+    found = weight_of_features(energies, squared, owners, "shrinkage", 0.5)
+    assert found == pytest.approx(LARGEST_WEIGHT * ratio, rel=1e-9)

@@ -297,3 +297,51 @@ def test_knn_warns_if_k_exceeds_the_samples_of_a_class():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         detectors.create("knn", k=7).fit(few)
+
+
+def test_settings_that_count_are_whole_numbers():
+    for name, settings in (("openmax", {"tail": 2.5}), ("openmax", {"alpha": 1.5}), ("gram", {"orders": 1.5})):
+        with pytest.raises(ToodError, match="whole number"):
+            detectors.create(name, **settings).fit(FIT, head=Head(WEIGHT, BIAS))
+
+
+def test_grood_mixes_the_two_classes_there_are():
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 2
+    z = rng.normal(size=(40, 3)) + 3 * labels[:, None]
+    fit = Outputs(logits=np.eye(2)[labels] * 5 + rng.normal(size=(40, 2)) / 10, features=z, labels=labels)
+    means = np.stack([z[labels == c].mean(axis=0) for c in range(2)])
+    detector = detectors.create("grood").fit(fit)
+    assert detector.unknown_ == pytest.approx(((z + means[1 - labels]) / 2).mean(axis=0))
+
+
+def test_a_class_with_one_correct_sample_has_it_as_its_mean():
+    logits = np.array([[4.0, 0.0], [3.0, 1.0], [0.0, 5.0], [2.0, 1.0]])
+    fit = Outputs(logits=logits, features=np.arange(8.0).reshape(4, 2), labels=[0, 0, 1, 1])
+    detector = detectors.create("openmax").fit(fit)
+    assert detector.centres_.tolist() == [[3.5, 0.5], [0.0, 5.0]]
+
+
+def test_gmm_gives_a_class_that_hardly_varies_the_common_variance():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 30)
+    z = np.where(labels[:, None] == 0, rng.normal(size=(60, 2)), 5 + 1e-9 * rng.normal(size=(60, 2)))
+    detector = detectors.create("gmm", covariance="class").fit(Outputs(np.eye(2)[labels], z, labels))
+    within = np.concatenate([z[labels == c] - z[labels == c].mean(axis=0) for c in (0, 1)])
+    assert detector.covariances_[1] == pytest.approx(np.eye(2) * (within**2).sum() / 60 / 2, rel=0.05)
+
+
+def test_gmm_shares_a_covariance_if_classes_have_fewer_samples_than_dimensions():
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 5)
+    for dimensions, covariances in ((5, 4), (6, 1)):
+        fit = Outputs(np.eye(4)[labels], rng.normal(size=(20, dimensions)), labels)
+        assert len(detectors.create("gmm").fit(fit).covariances_) == covariances
+
+
+def test_a_file_with_an_invalid_setting_is_refused(tmp_path):
+    detector = detectors.create("tpl").fit(FIT, partition=TASKS)
+    detector.composition = "median"
+    detector.save(tmp_path / "tpl.safetensors")
+    with pytest.raises(ToodError, match="composition"):
+        detectors.Detector.load(tmp_path / "tpl.safetensors")
