@@ -525,3 +525,13 @@ def test_warnings_point_at_the_caller():
     with pytest.warns(UserWarning, match="outside the range") as warned:
         cal.score(1000 * test)
     assert {w.filename for w in warned} == {__file__}
+
+
+def test_one_dead_channel_does_not_keep_the_others_in_place():
+    statistics = {name: np.ones(3) for name in ("count", "mad", "std", "rest_std")}
+    statistics |= {"mean": np.array([0.0, 9.0, 4.0]), "rest_mean": np.array([1.0, 3.0, 0.0])}
+    statistics["median"] = statistics["mean"]
+    channels = TOOD.from_statistics([[0], [1], [2]], statistics, variant="shrinkage").channels()
+    assert channels.location[0] == 0  # its own samples lie below the others
+    assert channels.location[1] > 1
+    assert channels.location[2] < -1
