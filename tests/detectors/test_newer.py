@@ -331,14 +331,6 @@ def test_gmm_gives_a_class_that_hardly_varies_the_common_variance():
     assert detector.covariances_[1] == pytest.approx(np.eye(2) * (within**2).sum() / 60 / 2, rel=0.05)
 
 
-def test_gmm_shares_a_covariance_if_classes_have_fewer_samples_than_dimensions():
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(4), 5)
-    for dimensions, covariances in ((5, 4), (6, 1)):
-        fit = Outputs(np.eye(4)[labels], rng.normal(size=(20, dimensions)), labels)
-        assert len(detectors.create("gmm").fit(fit).covariances_) == covariances
-
-
 def test_a_file_with_an_invalid_setting_is_refused(tmp_path):
     detector = detectors.create("tpl").fit(FIT, partition=TASKS)
     detector.composition = "median"

@@ -15,7 +15,7 @@ from tood.detectors.statistics import Moments
 from tood.detectors.typicality import Shrinkage, oas_shrinkage
 from tood.energy import logsumexp
 
-MOST_NUMBERS = 1 << 22  # of all covariances together, with which one per class is still cheap
+MOST_NUMBERS = 3 << 20  # of all covariances together, with which one per class is still cheap
 
 
 class Components(NamedTuple):
@@ -37,9 +37,8 @@ class GMM(Detector):
     Parameters
     ----------
     covariance:
-        ``"class"``: one covariance per class; ``"tied"``: one for all classes; ``"auto"``: one per class if classes
-        have at least D samples on average, and all covariances together at most four million numbers, because fitting
-        and scoring cost K · D² per sample.
+        ``"class"``: one covariance per class; ``"tied"``: one for all classes; ``"auto"``: one per class unless all
+        together have more than three million numbers, because fitting and scoring cost K · D² per sample.
     shrinkage:
         Weight of the identity, 0 to 1, or ``"oas"``: the oracle approximating shrinkage of each covariance.
     """
@@ -73,8 +72,8 @@ class GMM(Detector):
         self.shares_ = moments.counts[classes] / moments.total
         within = moments.within_covariance()
         common = float(np.trace(within)) / len(within)
-        enough = moments.total >= len(classes) * len(within) and len(classes) * len(within) ** 2 <= MOST_NUMBERS
-        if self.covariance == "tied" or (self.covariance == "auto" and not enough):
+        affordable = len(classes) * len(within) ** 2 <= MOST_NUMBERS
+        if self.covariance == "tied" or (self.covariance == "auto" and not affordable):
             self.covariances_ = self._shrunk(within, moments.total - len(classes), common)[None]
             return
         scatter = np.zeros((len(classes), *within.shape))
