@@ -96,12 +96,12 @@ def main() -> None:
             fit = {"fit": rows.fit, "calibration": rows.calibration["train"]}.get(detector.fits_on)
             outputs = None
             if fit is not None:
-                logits, features = forward(fused, stream, stream.train, fit)
-                outputs = Outputs(logits, features, stream.columns(stream.train.labels[fit]))
+                labelled = forward(fused, stream, stream.train, fit)
+                outputs = Outputs(**labelled, labels=stream.columns(stream.train.labels[fit]))
             detector.fit(outputs, partition=stream.partition, head=head)
-            known = detector.score(Outputs(*forward(fused, stream, stream.test, last)))
+            known = detector.score(Outputs(**forward(fused, stream, stream.test, last)))
             for s in stream.ood:
-                unknown = detector.score(Outputs(*forward(fused, stream, s.source, np.arange(len(s.source)))))
+                unknown = detector.score(Outputs(**forward(fused, stream, s.source, np.arange(len(s.source)))))
                 evaluate_tasks(known, labels // 2, unknown)
 
     bare()  # warm up
