@@ -34,7 +34,7 @@ import torch
 from scipy.stats import spearmanr
 
 from peers import Peer, import_pytorch_ood, peers
-from tood import detectors
+from tood import Partition, detectors
 from tood.detectors import Detector, Head, Outputs
 
 BATCH = 256
@@ -113,7 +113,7 @@ def compare(name: str, cell: Cell, peer: Peer | None, dim: int, memory: bool) ->
     tests = batches(cell.test)
     tensors = [(torch.from_numpy(t.logits), torch.from_numpy(t.features)) for t in tests]
     columns = cell.fit.logits.shape[1]
-    partition = np.array_split(np.arange(columns), 10)
+    partition = Partition(np.array_split(np.arange(columns), 10))
     found = peer or nothing
 
     def fit_ours() -> None:

@@ -69,6 +69,22 @@ def test_gmm_is_a_mixture_of_gaussians(covariance):
     np.testing.assert_allclose(found("gmm", covariance=covariance, shrinkage=shrinkage), expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shrinkage", [0.2, 1e-5])
+def test_gmm_with_more_dimensions_than_samples_is_scipys(shrinkage):
+    rng = np.random.default_rng(0)
+    labels, features, test = np.repeat(np.arange(3), [2, 5, 4]), rng.normal(size=(11, 30)), rng.normal(size=(7, 30))
+    logs = []
+    for c in range(3):
+        own = features[labels == c]
+        covariance = (1 - shrinkage) * np.cov(own.T, bias=True)
+        covariance += shrinkage * own.var(axis=0).mean() * np.eye(30)
+        logs.append(np.log(len(own) / 11) + multivariate_normal(own.mean(axis=0), covariance).logpdf(test))
+    fit = Outputs(np.eye(3)[labels], features, labels)
+    detector = detectors.create("gmm", covariance="class", shrinkage=shrinkage).fit(fit)
+    score = detector.score(Outputs(np.zeros((7, 3)), test))
+    np.testing.assert_allclose(score, scipy.special.logsumexp(logs, axis=0), rtol=2e-10 / shrinkage)  # of the floor
+
+
 def test_gmm_with_one_sample_per_class_and_more_dimensions_than_samples():
     wide = np.random.default_rng(0).normal(size=(8, 40))
     few = Outputs(np.eye(8), wide, np.array([0, 1, 2, 3, 4, 5, 5, 5]))
@@ -82,15 +98,25 @@ def test_gmm_shares_a_covariance_if_one_per_class_is_too_much(monkeypatch):
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="tied"))
 
 
+def relation(fit, test, power):
+    p, q = scipy.special.softmax(test.logits, axis=1), scipy.special.softmax(fit.logits, axis=1)
+    relations = np.maximum(unit(test.features) @ unit(fit.features).T, 0) * (p @ q.T)
+    return np.where(relations > 0.03, relations**power, 0).mean(axis=1)
+
+
 @pytest.mark.parametrize("power", [1, 4])
 def test_relation(power):
-    p, q = scipy.special.softmax(TEST.logits, axis=1), scipy.special.softmax(FIT.logits, axis=1)
-    z, bank = unit(TEST.features), unit(FIT.features)
-    expected = []
-    for i in range(len(z)):
-        relations = [max(0.0, z[i] @ bank[j]) * (p[i] @ q[j]) for j in range(len(bank))]
-        expected.append(np.mean([r**power if r > 0.03 else 0 for r in relations]))
-    np.testing.assert_allclose(found("relation", power=power), expected, rtol=1e-10)
+    np.testing.assert_allclose(found("relation", power=power), relation(FIT, TEST, power), rtol=1e-10)
+
+
+@pytest.mark.parametrize("strength", [3, 6, 12])  # of the logits: few relations, weak ones, strong ones
+def test_relation_with_many_classes(strength):
+    rng = np.random.default_rng(strength)
+    labels = rng.integers(60, size=400)
+    logits, features = rng.normal(size=(400, 60)) + strength * np.eye(60)[labels], rng.normal(size=(400, 5))
+    fit, test = Outputs(logits[:300], features[:300]), Outputs(logits[300:], features[300:])
+    expected = relation(fit, test, 1)
+    np.testing.assert_allclose(detectors.create("relation").fit(fit).score(test), expected, rtol=1e-10, atol=1e-15)
 
 
 def test_the_weibull_fit_is_scipys():

@@ -43,3 +43,9 @@ def test_search_uses_the_declared_grid_and_refuses_unknown_names():
         detectors.search(detectors.create("gen"), inside, outside, grid={"gama": [1]})
     with pytest.raises(ToodError, match="grid"):
         detectors.search(detectors.create("gen"), inside, outside, grid={"gamma": []})
+
+
+@pytest.mark.parametrize("name", detectors.names())
+def test_a_search_tries_the_defaults(name):
+    for parameter in detectors.create(name).parameters.values():
+        assert not parameter.grid or parameter.default in parameter.grid

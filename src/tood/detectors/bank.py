@@ -17,6 +17,7 @@ from tood.energy import logsumexp
 
 LOTS = 1 << 20  # numbers hashed at once
 PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
+CACHED = 1 << 20  # similarities that stay in the cache
 
 
 class Sample:
@@ -93,21 +94,26 @@ def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
     return lots
 
 
+def rows_at_once(size: int) -> int:
+    """The number of queries whose products with a bank of ``size`` rows are held at once."""
+    return max(1, min(PRODUCTS // size, max(256, CACHED // size)))
+
+
 def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
     """``[n, k]``, unordered: the k largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``.
 
-    Exact. The products of a query are laid out in √(N/k) rows; the k largest of all lie in the k columns with the
-    largest maxima, so only those columns are searched. ``np.partition`` of all products takes a third longer at 50,000
-    rows of 64 features, and the speed of kNN is a bar of ``benchmarks/detectors.py``.
+    Exact. In a large bank, the products of a query are laid out in √(N/k) rows; the k largest of all lie in the k
+    columns with the largest maxima, so only those columns are searched. ``np.partition`` of all products takes a third
+    longer at 50,000 rows of 64 features, and the speed of kNN is a bar of ``benchmarks/detectors.py``.
     """
     size = len(bank)
     out = np.empty((len(queries), k), dtype=queries.dtype)
-    step = max(1, PRODUCTS // size)
+    step = rows_at_once(size)
     depth = int(np.sqrt(size / k))
     width = size // depth
     for start in range(0, len(queries), step):
         products = queries[start : start + step] @ bank.T
-        if depth > 1:
+        if depth > 6:
             grid = products[:, : depth * width].reshape(-1, depth, width)
             columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]
             places = np.arange(0, depth * width, width)[:, None] + columns[:, None]

@@ -5,6 +5,7 @@ Distances to class means are float64: one product of the centred features with a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -18,6 +19,7 @@ from tood.detectors.statistics import Moments
 from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
+FAR_ABOVE_ZERO = 1e-8  # smallest over largest eigenvalue: with less, the two factorisations could differ visibly
 ROUNDING = 1e-5  # a shorter residual, as a share of the features' size, is rounding in float32
 
 
@@ -50,11 +52,29 @@ def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
     """``A`` such that ``A Aᵀ`` is the pseudo-inverse of a covariance.
 
     Eigenvalues below D·eps times the largest count as zero, as in SciPy; also those below D·eps times ``scale``, the
-    size of the numbers whose difference the covariance is.
+    size of the numbers whose difference the covariance is. If all are far above that, ``A`` is the inverse of the
+    Cholesky factor, which is several times faster.
     """
+    with suppress(np.linalg.LinAlgError):  # not positive definite
+        inverse = lower_inverse(np.linalg.cholesky(covariance))
+        least = 1 / np.einsum("ij,ij->", inverse, inverse)  # no eigenvalue is below
+        if least > max(float(np.trace(covariance)), scale) * FAR_ABOVE_ZERO:
+            return np.ascontiguousarray(inverse.T, dtype=np.float64)
     values, vectors = np.linalg.eigh(covariance)
     kept = values > max(values[-1], scale, 0) * len(values) * np.finfo(np.float64).eps
     result: Float64Array = vectors[:, kept] / np.sqrt(values[kept])
+    return result
+
+
+def lower_inverse(matrix: FloatArray) -> FloatArray:
+    """Inverse of a lower triangular matrix, by halves: a third of the work of a general inverse."""
+    if len(matrix) <= 64:
+        return np.linalg.inv(matrix)
+    half = len(matrix) // 2
+    result = np.zeros_like(matrix)
+    first = result[:half, :half] = lower_inverse(matrix[:half, :half])
+    last = result[half:, half:] = lower_inverse(matrix[half:, half:])
+    result[half:, :half] = -last @ (matrix[half:, :half] @ first)
     return result
 
 

@@ -16,14 +16,23 @@ from tood.detectors.typicality import Shrinkage, oas_shrinkage
 from tood.energy import logsumexp
 
 MOST_NUMBERS = 3 << 20  # of all covariances together, with which one per class is still cheap
+CONDITION = 1e6  # a larger ratio of eigenvalues needs every direction for itself, or digits are lost
+PRODUCTS = 1 << 18  # products with directions held at once
 
 
 class Components(NamedTuple):
-    """Components of a mixture, ready to score."""
+    """Components of a mixture, ready to score.
 
-    means: Float64Array  # [K, D]
-    whitening: Float64Array  # [K, D, D], or [1, D, D] if all components share it
+    The squared distance to component k is ``rest_k ‖y - m_k‖² + sign Σ_r (w_kr · y - offset_kr)²``, and only the first
+    with ``rest_k = 1`` if all components share their covariance.
+    """
+
     constants: Float64Array  # [K], log π_k - ½ log |Σ_k| - ½ D log 2π
+    means: Means  # whitened if all components share their covariance
+    rest: Float64Array  # [K]
+    sign: float
+    ways: Float64Array  # [D, K · r], those of a component side by side
+    offsets: Float64Array  # [K · r]
 
 
 @register
@@ -94,21 +103,40 @@ class GMM(Detector):
         return (1 - share) * covariance + share * own * identity
 
     def _prepare(self, dtype: np.dtype[Any]) -> Components:
-        dimensions = self.means_.shape[1]
-        floor = 1e-10 * np.einsum("kdd->k", self.covariances_)[:, None] / dimensions
-        values = np.maximum(np.linalg.eigvalsh(self.covariances_), floor)
-        whitening = np.stack(
-            [whiten(c + f * np.eye(dimensions)) for c, f in zip(self.covariances_, floor, strict=True)]
-        )
-        constants = np.log(self.shares_) - 0.5 * (np.log(values).sum(axis=1) + dimensions * np.log(2 * np.pi))
-        return Components(self.means_, whitening, constants)
+        values, vectors = np.linalg.eigh(self.covariances_)
+        count, dimensions = values.shape
+        floor = 1e-10 * values.sum(axis=1, keepdims=True) / dimensions
+        logs = np.log(np.maximum(values, floor)).sum(axis=1) + dimensions * np.log(2 * np.pi)
+        constants = np.log(self.shares_) - 0.5 * logs
+        if count == 1:  # one product for all classes
+            whitening = whiten(self.covariances_[0] + floor[0] * np.eye(dimensions))
+            none = np.empty((dimensions, 0))
+            return Components(constants, Means.of(self.means_, whitening), np.ones(1), 0.0, none, none[0])
+        values += floor
+        least, largest = values[:, :1], values[:, -1:]
+        rank = int((values > (1 + 1e-9) * least).sum(axis=1).max())
+        if 2 * rank <= dimensions and (largest <= CONDITION * least).all():
+            # Classes with few samples: all other eigenvalues are the least one, and their sum is what is left of ‖y‖².
+            vectors = vectors[:, :, dimensions - rank :]
+            weights, rest, sign = 1 / least - 1 / values[:, dimensions - rank :], 1 / least[:, 0], -1.0
+        else:
+            known = values > largest * dimensions * np.finfo(np.float64).eps
+            weights, rest, sign = known / values, np.zeros(count), 1.0
+        means = Means.of(self.means_)
+        ways = vectors * np.sqrt(weights)[:, None]
+        offsets = np.einsum("kd,kdr->kr", self.means_ - means.centre, ways)
+        side_by_side = ways.transpose(1, 0, 2).reshape(dimensions, -1)
+        return Components(constants, means, rest, sign, side_by_side, offsets.reshape(-1))
 
     def _score(self, rows: Rows, prepared: Components) -> FloatArray:
-        if len(prepared.whitening) == 1:  # one product for all classes
-            own, other = Means.of(prepared.means, prepared.whitening[0]).squared(rows.features)
-            return logsumexp(prepared.constants - 0.5 * (own[:, None] + other))
-        logs = np.empty((len(rows.features), len(prepared.means)))
-        for k, mean in enumerate(prepared.means):
-            y = (rows.features - mean) @ prepared.whitening[k]
-            logs[:, k] = prepared.constants[k] - 0.5 * np.einsum("nd,nd->n", y, y)
-        return logsumexp(logs)
+        constants, means, rest, sign, ways, offsets = prepared
+        own, squared = means.squared(rows.features)
+        squared += own[:, None]
+        squared *= rest
+        y, rank = rows.features - means.centre, ways.shape[1] // len(rest)
+        step = max(1, PRODUCTS // max(1, len(y) * rank))
+        for first in range(0, len(rest) if rank else 0, step):
+            some = slice(first * rank, (first + step) * rank)
+            along = (y @ ways[:, some] - offsets[some]).reshape(len(y), -1, rank)
+            squared[:, first : first + step] += sign * np.einsum("nkr,nkr->nk", along, along)
+        return logsumexp(constants - 0.5 * squared)

@@ -63,14 +63,14 @@ class Gram(Detector):
                 lowest = np.full((self.orders, data.columns, data.dimensions), np.inf, dtype=rows.features.dtype)
                 highest = -lowest
             predicted = rows.logits.argmax(axis=1)
-            for p, sums in enumerate(gram_sums(rows.features, self.orders)):
-                for c in np.unique(predicted):
-                    own = sums[predicted == c]
-                    np.minimum(lowest[p, c], own.min(axis=0), out=lowest[p, c])
-                    np.maximum(highest[p, c], own.max(axis=0), out=highest[p, c])
-        seen = np.isfinite(lowest[0, :, 0])[None, :, None]
-        self.lowest_ = np.where(seen, lowest, lowest.min(axis=1, keepdims=True))
-        self.highest_ = np.where(seen, highest, highest.max(axis=1, keepdims=True))
+            order = np.argsort(predicted, kind="stable")
+            seen, first = np.unique(predicted[order], return_index=True)
+            for p, sums in enumerate(gram_sums(rows.features[order], self.orders)):
+                lowest[p, seen] = np.minimum(lowest[p, seen], np.minimum.reduceat(sums, first))
+                highest[p, seen] = np.maximum(highest[p, seen], np.maximum.reduceat(sums, first))
+        known = np.isfinite(lowest[0, :, 0])[None, :, None]
+        self.lowest_ = np.where(known, lowest, lowest.min(axis=1, keepdims=True))
+        self.highest_ = np.where(known, highest, highest.max(axis=1, keepdims=True))
 
     def _prepare(self, dtype: np.dtype[Any]) -> Bounds:
         parts = [np.abs(self.lowest_), np.abs(self.highest_)]

@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray
-from tood.detectors.bank import PRODUCTS, Bank
+from tood.detectors.bank import Bank, rows_at_once
 from tood.detectors.distance import Means
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.rowwise import norms, softmax
+from tood.detectors.rowwise import norms
 from tood.detectors.statistics import Moments
 
 
@@ -91,7 +91,7 @@ class GROOD(Bank):
     def _score(self, rows: Rows, prepared: Gradients) -> FloatArray:
         queries = gradients(rows.features, prepared.prototypes, prepared.unknown)
         out = np.empty(len(queries))
-        step = max(1, PRODUCTS // 4 // len(prepared.bank))
+        step = rows_at_once(len(prepared.bank))
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
             nearest = (block @ prepared.bank.T - prepared.half_squares).argmax(axis=1)
@@ -107,9 +107,13 @@ def usable(rows: Rows) -> npt.NDArray[np.bool_]:
 
 def gradients(features: FloatArray, prototypes: Means, unknown: Float64Array) -> Float64Array:
     """``[n, D]``: the gradient of each sample's loss with respect to the prototype of the unknown."""
-    own, other = prototypes.squared(features)
-    distances = np.sqrt(np.maximum(own[:, None] + other, 0))
+    own, distances = prototypes.squared(features)
+    distances += own[:, None]
+    np.sqrt(np.maximum(distances, 0, out=distances), out=distances)
+    np.subtract(distances[:, -1:], distances, out=distances)
+    with np.errstate(over="ignore"):  # its probability is then 0
+        unknown_probability = 1 / np.exp(distances, out=distances).sum(axis=1)
     away = features - unknown
     length = norms(away)
-    result: Float64Array = away * (softmax(-distances)[:, -1] / np.where(length > 0, length, 1))[:, None]
+    result: Float64Array = away * (unknown_probability / np.where(length > 0, length, 1))[:, None]
     return result

@@ -42,9 +42,15 @@ def mixture(logits: FloatArray, squared: FloatArray, weight: float) -> Mixture:
     return Mixture(to_logits, to_squared, -to_logits * float(np.mean(logits)) - to_squared * float(np.mean(squared)))
 
 
-def normalised_score(energies: FloatArray, statistics: Statistics, variant: Variant, margin: float) -> FloatArray:
-    """TOOD's score of task energies ``[n, N]``, without the reference's units."""
-    cal = TOOD.from_statistics(Partition.from_sizes([1] * energies.shape[1]), statistics, variant=variant)
+def normalised_score(
+    energies: FloatArray, statistics: Statistics, variant: Variant, margin: float, partition: Partition | None = None
+) -> FloatArray:
+    """TOOD's score of task energies ``[n, N]``, without the reference's units.
+
+    ``partition``: N tasks of one column each; made if it is not given.
+    """
+    partition = partition or Partition.from_sizes([1] * energies.shape[1])
+    cal = TOOD.from_statistics(partition, statistics, variant=variant)
     return with_lead(cal.channels().normalised(energies), margin)
 
 
@@ -70,12 +76,13 @@ def weight_of_features(
     if count == 1:
         return 0.0
     statistics_without = _leaving_out(energies, tasks)
+    others = Partition.from_sizes([1] * (count - 1))
     by_logits, by_features = [], []
     for unknown in range(count):
         kept, known = np.arange(count) != unknown, tasks != unknown
         places = tasks[known] - (tasks[known] > unknown)
         statistics = {name: values[kept] for name, values in statistics_without(unknown).items()}
-        scores = normalised_score(energies[:, kept], statistics, variant, margin)
+        scores = normalised_score(energies[:, kept], statistics, variant, margin, others)
         by_logits.append(_mean_auroc(scores[known], places, scores[~known]))
         nearest = -squared[:, kept].min(axis=1)
         by_features.append(_mean_auroc(nearest[known], places, nearest[~known]))
@@ -144,7 +151,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 3
+    version = 4
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"

@@ -70,21 +70,19 @@ class OpenMax(Detector):
     def _fit(self, data: FitData) -> None:
         means = correct_class_means(data, "logits")
         self.centres_, self.seen_ = means.means, means.seen.astype(np.float64)
-        tails: list[Float64Array] = [np.empty(0)] * data.columns
+        self.tails_ = np.full((data.columns, self.tail), np.nan)
         for rows in data:
             right = (rows.logits.argmax(axis=1) == rows.classes) | ~means.any_correct[rows.classes]
-            distances = norms(rows.logits[right] - self.centres_[rows.classes[right]])
-            for c in np.unique(rows.classes[right]):
-                own = np.concatenate([tails[c], distances[rows.classes[right] == c]])
-                tails[c] = np.sort(own)[-self.tail :]
-        self.tails_ = np.full((data.columns, self.tail), np.nan)
-        for c, tail in enumerate(tails):
-            self.tails_[c, self.tail - len(tail) :] = tail
+            classes = rows.classes[right]
+            distances = norms(rows.logits[right] - self.centres_[classes])
+            order = np.argsort(classes, kind="stable")
+            seen, first = np.unique(classes[order], return_index=True)
+            for c, own in zip(seen, np.split(distances[order], first[1:]), strict=False):
+                nearness = np.sort(-np.concatenate([self.tails_[c], own]))  # NaN last
+                self.tails_[c] = -nearness[: self.tail][::-1]
 
     def _prepare(self, dtype: np.dtype[Any]) -> Tails:
-        fits = [weibull(tail[~np.isnan(tail)]) for tail in self.tails_]
-        start, shape, log_scale = (np.array(part) for part in zip(*fits, strict=True))
-        return Tails(self.centres_, start, shape, log_scale)
+        return Tails(self.centres_, *weibull(self.tails_))
 
     def _score(self, rows: Rows, prepared: Tails) -> FloatArray:
         logits = rows.logits.astype(np.float64)
@@ -113,24 +111,31 @@ class OpenMax(Detector):
         return result
 
 
-def weibull(tail: Float64Array) -> tuple[float, float, float]:
+def weibull(tails: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
     """Maximum-likelihood Weibull distribution of ``tail - min(tail) + SHIFT``: start, shape and log of the scale.
 
-    The shape k solves ``Σ x^k log x / Σ x^k - 1/k = mean(log x)``, whose left side increases with k; the scale is
+    ``tails`` are ``[..., tail]``: one distribution per row, distances in ascending order after any NaN. The shape k
+    solves ``Σ x^k log x / Σ x^k - 1/k = mean(log x)``, whose left side increases with k; the scale is
     ``(mean x^k)^(1/k)``. If all distances are equal, the distribution is a step there (an infinite shape).
     """
-    if len(tail) == 0 or tail[-1] - tail[0] <= 1e-9 * max(1.0, abs(tail[-1])):
-        return (float(tail[-1]) if len(tail) else 0.0), np.inf, 0.0
-    logs = np.log1p((tail - tail[0]) / SHIFT)
-    mean = logs.mean()
-    low, high = 1e-3 / logs[-1], 1e6 / logs[-1]
-    for _ in range(200):
+    known = ~np.isnan(tails)
+    least = np.where(known, tails, np.inf).min(axis=-1)
+    start = np.where(known.any(axis=-1), tails[..., -1], 0.0)
+    varies = start - least > 1e-9 * np.maximum(1.0, np.abs(start))
+    start[varies] = least[varies]
+    shape, log_scale = np.full(start.shape, np.inf), np.zeros(start.shape)
+    known, tails = known[varies], tails[varies]
+    count = known.sum(axis=1)
+    logs = np.where(known, np.log1p((tails - start[varies][:, None]) / SHIFT), 0.0)
+    largest, mean = logs[:, -1:], logs.sum(axis=1) / count
+    low, high = 1e-3 / largest, 1e6 / largest
+    while (high > low * (1 + 1e-14)).any():
         k = np.sqrt(low * high)
-        powers = np.exp(k * (logs - logs[-1]))
-        excess = powers @ logs / powers.sum() - 1 / k - mean
-        low, high = (low, k) if excess > 0 else (k, high)
-        if high <= low * (1 + 1e-14):
-            break
-    shape = float(np.sqrt(low * high))
-    scale = logs[-1] + np.log(np.mean(np.exp(shape * (logs - logs[-1])))) / shape
-    return float(tail[0]), shape, float(np.log(SHIFT) + scale)
+        powers = known * np.exp(k * (logs - largest))
+        above = ((powers * logs).sum(axis=1) / powers.sum(axis=1) - mean)[:, None] > 1 / k
+        low, high = np.where(above, low, k), np.where(above, k, high)
+    k = np.sqrt(low * high)
+    powers = known * np.exp(k * (logs - largest))
+    shape[varies] = k[:, 0]
+    log_scale[varies] = np.log(SHIFT) + largest[:, 0] + np.log(powers.sum(axis=1) / count) / k[:, 0]
+    return start, shape, log_scale

@@ -180,7 +180,7 @@ class FitData:
         self._source = list(outputs) if passes > 1 and isinstance(outputs, Iterator) else outputs
         self._needs = frozenset(needs)
         self._optional = frozenset(optional)
-        self.partition = None if partition is None else Partition(partition)
+        self.partition = partition if partition is None or isinstance(partition, Partition) else Partition(partition)
         self._weight = weight
         self._read = False
         self._shape: tuple[int, int] | None = None

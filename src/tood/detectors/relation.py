@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tood.arrays import FloatArray
-from tood.detectors.bank import PRODUCTS, Bank
+from tood.detectors.bank import Bank, rows_at_once
 from tood.detectors.base import Grid
 from tood.detectors.outputs import Rows
 from tood.detectors.registry import register
@@ -67,7 +67,7 @@ class Relation(Bank):
         directions, posteriors = prepared
         z, p = unit(rows.features), softmax(rows.logits)
         out = np.empty(len(z), dtype=z.dtype)
-        step = max(1, PRODUCTS // 4 // directions.shape[1])
+        step = rows_at_once(directions.shape[1])
         for start in range(0, len(z), step):
             relations = z[start : start + step] @ directions
             np.maximum(relations, 0, out=relations)

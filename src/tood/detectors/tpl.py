@@ -21,10 +21,10 @@ SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number
 class Tasks(NamedTuple):
     """Class means and banks of the tasks, ready to score."""
 
-    means: Means
-    class_tasks: IntArray  # [K], task of each class mean
+    means: Means  # those of a task side by side
     banks: list[FloatArray]  # per task with samples, [N_t, D]
     seen: IntArray  # tasks with samples
+    starts: IntArray  # where the means of each begin
 
 
 @register
@@ -62,6 +62,7 @@ class TPL(Bank):
     grid: ClassVar[Grid] = {"k": (1, 5, 20), "composition": ("max", "min")}
     refit = frozenset({"k", "size", "seed"})
     passes = 4
+    block = 1 << 20
 
     means_: Float64Array  # [K, D], of the classes seen
     whitening_: Float64Array  # [D, r]
@@ -103,22 +104,25 @@ class TPL(Bank):
         self.scales_ = np.where(means > 0, means, 1.0)
 
     def _prepare(self, dtype: np.dtype[Any]) -> Tasks:
-        seen = np.unique(self.class_tasks_)
+        order = np.argsort(self.class_tasks_, kind="stable")
+        seen, starts = np.unique(self.class_tasks_[order], return_index=True)
         banks = [self.bank_[self.bank_tasks_ == t].astype(dtype, copy=False) for t in seen]
-        return Tasks(Means.of(self.means_, self.whitening_), self.class_tasks_, banks, seen)
+        return Tasks(Means.of(self.means_[order], self.whitening_), banks, seen, starts)
 
     def _near(self, rows: Rows, tasks: Tasks) -> Float64Array:
         """``[n, T]``: inverse squared Mahalanobis distance to the nearest class of each task; 0 if it has none."""
         own, other = tasks.means.squared(rows.features)
+        nearest = own[:, None] + np.minimum.reduceat(other, tasks.starts, axis=1)
         result = np.zeros((len(own), len(self.tasks_)))
-        for t in tasks.seen:
-            nearest = own + other[:, tasks.class_tasks == t].min(axis=1)
-            result[:, t] = 1 / np.maximum(nearest, SMALLEST * self.means_.shape[1])
+        result[:, tasks.seen] = 1 / np.maximum(nearest, SMALLEST * self.means_.shape[1])
         return result
 
     def _logits(self, rows: Rows) -> Float64Array:
         """``[n, T]``: the largest logit of each task."""
-        return np.stack([rows.logits[:, columns].max(axis=1) for columns in self.tasks_], axis=1).astype(np.float64)
+        columns = np.concatenate(self.tasks_)
+        starts = np.cumsum([0, *map(len, self.tasks_[:-1])])
+        largest: Float64Array = np.maximum.reduceat(rows.logits[:, columns], starts, axis=1).astype(np.float64)
+        return largest
 
     def _far(self, rows: Rows, tasks: Tasks) -> Float64Array:
         """``[n, T]``: squared distance to the k-th nearest fit feature of other tasks; 0 if there is none."""

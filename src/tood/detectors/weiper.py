@@ -14,9 +14,8 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import norms
 from tood.detectors.shaping import FEATURES_AND_HEAD
-from tood.energy import exponentials
 
-PERTURBED = 1 << 22  # perturbed logits held at once
+PERTURBED = 1 << 18  # perturbed logits held at once: 1 MiB of float32
 FLOORS = 0.01, 0.025  # added to each bin of the densities of features and of perturbed logits
 
 
@@ -144,28 +143,32 @@ class WeiPer(Detector):
         return Perturbed(*self._head(dtype), densities)
 
     def _score(self, rows: Rows, prepared: Perturbed) -> FloatArray:
-        out: list[Float64Array] = []
-        for parts in self._activations(rows.features, prepared.weight, prepared.bias):
-            values, total, _ = exponentials(parts[1].reshape(len(parts[0]) * self.repeats, -1))
-            confidence = (values.max(axis=1) / total).reshape(-1, self.repeats).mean(axis=1, dtype=np.float64)
-            score = float(self.lambda_2) * confidence
-            settings = zip(parts, self.ranges_, prepared.densities, FLOORS, self._windows(), strict=True)
-            for factor, (x, ends, mean, floor, window) in zip((1.0, float(self.lambda_1)), settings, strict=True):
-                density = floored(smooth(histogram(x, self.bins, *ends), window), floor)
-                score -= factor * ((density - mean) * np.log(density / mean)).sum(axis=1)
-            out.append(score)
-        return np.concatenate(out) if out else np.empty(0)
+        confidences, histograms = [], [np.empty((0, self.bins))]
+        for _, logits in self._activations(rows.features, prepared.weight, prepared.bias):
+            by_head = logits.reshape(len(logits), self.repeats, -1)
+            others = np.exp(by_head - by_head.max(axis=2, keepdims=True)).sum(axis=2)
+            confidences.append((1 / others).mean(axis=1, dtype=np.float64))
+            histograms.append(histogram(logits, self.bins, *self.ranges_[1]))
+        score = float(self.lambda_2) * np.concatenate([np.empty(0), *confidences])
+        parts = histogram(rows.features, self.bins, *self.ranges_[0]), np.concatenate(histograms)
+        settings = zip(parts, prepared.densities, FLOORS, self._windows(), strict=True)
+        for factor, (part, mean, floor, window) in zip((1.0, float(self.lambda_1)), settings, strict=True):
+            density = floored(smooth(part, window), floor)
+            score -= factor * ((density - mean) * np.log(density / mean)).sum(axis=1)
+        return score
 
 
 def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array:
     """``[n, bins]``: share of each row's values near each of ``bins`` centres between two ends, linear in between."""
     place = (x - x.dtype.type(low)) * x.dtype.type((bins - 1) / (high - low) if high > low else 0.0)
     np.clip(place, 0, bins - 1, out=place)
-    left = np.minimum(place.astype(np.intp), bins - 2)
-    place -= left  # what goes to the bin on the right
+    left = place.astype(np.intp)
     left += bins * np.arange(len(x))[:, None]
-    right = np.bincount(left.reshape(-1), place.reshape(-1), minlength=bins * len(x)).reshape(len(x), bins)
-    counts = np.bincount(left.reshape(-1), minlength=bins * len(x)).reshape(len(x), bins) - right
+    size = bins * len(x)
+    counts = np.bincount(left.reshape(-1), minlength=size).reshape(len(x), bins)
+    places = np.bincount(left.reshape(-1), place.reshape(-1), minlength=size).reshape(len(x), bins)
+    right = places - counts * np.arange(bins)  # what goes to the bin on the right; nothing from the last one
+    counts = counts - right
     counts[:, 1:] += right[:, :-1]
     result: Float64Array = counts / x.shape[1]
     return result

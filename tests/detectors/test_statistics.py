@@ -1,0 +1,68 @@
+"""Against NumPy, SciPy's rule for the pseudo-inverse, and closed forms."""
+
+import numpy as np
+import pytest
+
+from tood.detectors.distance import lower_inverse, whiten
+from tood.detectors.statistics import FEW, SAMPLE, Moments, column_sums, percentiles
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", [1, 2, 7, 1000, 40 * SAMPLE])
+def test_percentiles_are_numpys(rows, dtype):
+    x = np.random.default_rng(rows).normal(size=(rows, 1)).astype(dtype)
+    wanted = [0, 0.01, 12.3, 50, 90, 99.99, 100]
+    expected = np.percentile(x, wanted).tolist()
+    assert percentiles([x], wanted) == expected
+    assert percentiles([x[: rows // 3 + 1], x[rows // 3 + 1 :]] if rows > 1 else [x], wanted) == expected
+
+
+def test_percentiles_of_ties_and_of_a_few_outliers_are_numpys():
+    x = np.zeros((4 * SAMPLE, 2), dtype=np.float32)
+    x[:3] = np.array([[-5, 4], [3, -2], [1, 7]])  # the sample has none of them
+    wanted = [0, 100 / (x.size - 1), 50, 100 - 100 / (x.size - 1), 100]
+    assert percentiles([x], wanted) == np.percentile(x, wanted).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, FEW - 1, FEW, 3 * FEW + 5])
+def test_column_sums_are_exact_for_whole_numbers(rows):
+    x = np.random.default_rng(0).integers(-9, 9, size=(rows, 3)).astype(np.float32)
+    np.testing.assert_array_equal(column_sums(x), x.astype(np.float64).sum(axis=0))
+
+
+def test_whitening_squares_to_the_pseudo_inverse():
+    x = np.random.default_rng(0).normal(size=(200, 8))
+    for scales in (np.ones(8), 10.0 ** -np.arange(8), np.array([1.0, 1, 1, 1, 1, 1, 1, 0])):
+        covariance = np.cov((x * scales).T)
+        a = whiten(covariance)
+        np.testing.assert_allclose(a @ a.T, np.linalg.pinv(covariance, hermitian=True, rcond=1e-14), rtol=1e-6)
+        assert a.shape == (8, np.count_nonzero(scales))
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 200])
+def test_lower_inverse_is_the_inverse(size):
+    matrix = np.tril(np.random.default_rng(size).normal(size=(size, size))) / size + np.eye(size)
+    result = lower_inverse(matrix)
+    np.testing.assert_allclose(result @ matrix, np.eye(size), atol=1e-12)
+    assert not np.triu(result, 1).any()
+
+
+def test_whitening_leaves_out_what_is_rounding_of_larger_numbers():
+    assert whiten(np.diag([1.0, 1e-3]), scale=1.0).shape == (2, 2)
+    assert whiten(np.diag([1.0, 1e-3]), scale=1e14).shape == (2, 1)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_moments_are_those_of_the_whole_in_any_chunks(order, monkeypatch):
+    monkeypatch.setattr("tood.detectors.statistics.MOMENT_BLOCK", 1)  # blocks of 256 rows
+    rng = np.random.default_rng(0)
+    x, y = np.asarray(rng.normal(3, 1, size=(700, 5)), dtype=np.float32, order=order), rng.integers(3, size=700)
+    moments = Moments(x[0], classes=4, scatter=True)
+    for start, end in ((0, 0), (0, 300), (300, 301), (301, 700)):
+        moments.add(x[start:end], y[start:end])
+    exact = x.astype(np.float64)
+    means = np.stack([exact[y == c].mean(axis=0) for c in range(3)])
+    np.testing.assert_allclose(moments.class_means[:3], means, rtol=1e-12)
+    centred = exact - means[y]
+    np.testing.assert_allclose(moments.within_covariance(), centred.T @ centred / 700, atol=1e-12)
+    np.testing.assert_allclose(moments.second_moment(np.zeros(5)), exact.T @ exact / 700, rtol=1e-12)
