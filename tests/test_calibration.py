@@ -124,7 +124,7 @@ def test_auto_moves_channels_towards_their_middles(reference):
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("margin", [0, 0.5])
 def test_shrinkage_is_its_formula(reference, margin):
-    """Location and log-scale shrunk by w = d² / (d² + ½), energies capped one deviation above the own mean."""
+    """Location and log-scale shrunk by w = d² / (d² + 1/(N-1) + 1/n), energies cut one deviation above the own mean."""
     partition, cal_logits, labels, logits, ood = problem(per_class=7)
     tasks, x = partition.column_tasks[labels], np.concatenate([logits, logits + 6, ood + 9])
     cal = TOOD(partition, "shrinkage", margin=margin, reference=reference).fit(cal_logits, labels)
@@ -134,7 +134,8 @@ def test_shrinkage_is_its_formula(reference, margin):
         own, rest = e[tasks == t], e[tasks != t]
         middle[t], spread[t] = (own.mean() + rest.mean()) / 2, np.sqrt((own.var() + rest.var()) / 2)
         squared = max((own.mean() - rest.mean()) / spread[t], 0) ** 2
-        trusted[t], cap[t] = squared / (squared + 0.5), own.mean() + own.std()
+        error = 1 / (len(partition) - 1) + 1 / len(own)
+        trusted[t], cap[t] = squared / (squared + error), own.mean() + own.std()
     common, common_log = np.average(middle, weights=trusted), np.average(np.log(spread), weights=trusted)
     energies = np.stack([logsumexp(x[:, list(task)], axis=1) for task in partition], axis=1)
     assert 0.05 < (energies > cap).mean() < 0.95  # both sides of the cap are tried

@@ -228,7 +228,7 @@ class TOOD(HubMixin):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TOOD:
-        """Read what :meth:`save` wrote."""
+        """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
             parts = np.split(tensors["columns"], np.cumsum(tensors["sizes"])[:-1])
@@ -238,12 +238,7 @@ class TOOD(HubMixin):
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings by name, as scikit-learn expects."""
-        return {
-            "tasks": self.tasks,
-            "variant": self.variant,
-            "margin": self.margin,
-            "reference": self.reference,
-        }
+        return {name: getattr(self, name) for name in ("tasks", "variant", "margin", "reference")}
 
     def set_params(self, **params: Any) -> TOOD:
         """Change settings; variant, margin and reference take effect at once, other tasks need a new ``fit``."""
@@ -286,8 +281,9 @@ class TOOD(HubMixin):
         ``"shrinkage"`` asks channel t whether a sample belongs to task t. Own calibration samples have mean m and
         variance v there, other tasks' samples m' and v'. The decision falls at the middle ``c = (m + m') / 2``, and
         ``s = √((v + v') / 2)`` is the unit in which evidence counts; so channels are comparable as ``(E - c) / s``. How
-        far that is trusted is the reliability ``w = d² / (d² + ½)`` with ``d = max(m - m', 0) / s``: near 1 in a live
-        channel, 0 in a dead one, which keeps its raw energy. Between the two, location and log-scale are interpolated:
+        far that is trusted is ``w = d² / (d² + 1/(N-1) + 1/n)`` with ``d = max(m - m', 0) / s``: near 1 in a live
+        channel, 0 in a dead one, which keeps its raw energy. N - 1 other tasks and n own samples say how well d is
+        known (``tood.diagnostics.trust``). Between 0 and 1, location and log-scale are interpolated:
         ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by ``w``. An energy
         above ``m + √v`` counts as that much: few own samples have more, so more is no further evidence for the task,
         while unknown inputs with large features have far more. With one task nothing is capped. If nothing is trusted

@@ -18,7 +18,6 @@ from tood.arrays import Float64Array
 __all__ = ["ChannelDiagnostics", "DeadChannelWarning", "diagnose", "separation", "trust"]
 
 Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
-HALF_TRUSTED = 0.5  # the d′² at which a channel is moved half of the way; chosen in benchmarks/regimes.py
 
 
 class DeadChannelWarning(UserWarning):
@@ -74,9 +73,14 @@ def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
 
 
 def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: d′² / (d′² + ½), the reliability of each channel; 0 if own samples lie below the rest."""
+    """``[N]``: reliability of each channel, ``d′² / (d′² + 1/(N-1) + 1/n)``; 0 if own samples lie below the rest.
+
+    The fractions are the squared error of d′, a difference of two means in units of their deviation: n samples give the
+    own mean, and N - 1 other tasks represent all inputs that are not of this task.
+    """
     squared = np.maximum(separation(statistics), 0) ** 2
-    result: Float64Array = squared / (squared + HALF_TRUSTED)
+    error = 1 / max(len(squared) - 1, 1) + 1 / statistics["count"]
+    result: Float64Array = squared / (squared + error)
     return result
 
 
