@@ -49,19 +49,19 @@ class Sign(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """Whether the paper's gain exceeds its deviation over seeds, so that there is a sign to reproduce."""
+        """True if the paper's gain exceeds its deviation over seeds."""
         return self.spread is None or abs(self.paper) > self.spread + 1e-9  # the paper rounds to one decimal
 
     @property
     def agrees(self) -> bool:
-        """Same sign; if the paper's gain is not significant, a gain here within both deviations."""
+        """True if both signs are equal or, if the paper's gain is not significant, ours is within both deviations."""
         if self.significant:
             return self.paper * self.ours > 0
         return abs(self.ours) <= (self.spread or 0.0) + self.own_spread
 
 
 class Order(NamedTuple):
-    """Learners, best first, and how many pairs have the same order; only pairs the paper's seeds separate count."""
+    """Learners, best first, and the number of pairs in the same order, among pairs that differ in the paper."""
 
     stream: str
     by: str
@@ -158,7 +158,7 @@ def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
 def claims(ours: Summaries, theirs: Summaries, gains: Gains) -> Iterator[Claim]:
     """The paper's claims about its tables, on the learners that both have. A setting is a learner on a stream.
 
-    A claim about a mean gain holds if its interval over seeds (``gains``) lies above 0, and is unclear if it holds 0.
+    A claim about a mean gain holds if its interval over seeds (``gains``) is above 0, and is unclear if it contains 0.
     """
     compared = [sign for sign in signs(ours, theirs) if sign.learner in LEARNERS]
     for detector in TOOD_VARIANTS:
@@ -251,7 +251,7 @@ def _most(text: str, settings: Sequence[tuple[bool, bool]]) -> Iterator[Claim]:
 
 
 def is_most(of: Collection[bool]) -> bool:
-    """Whether more than half are true."""
+    """True if more than half are true."""
     return sum(of) > len(of) / 2
 
 

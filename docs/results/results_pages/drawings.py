@@ -1,4 +1,4 @@
-"""Figures that were drawn from runs and are kept beside the results, as Markdown."""
+"""Markdown of the figures that are stored with the results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OF_ONE = {  # files are named learner-figure
 
 
 def drawings(folder: Path, out: Path) -> Iterator[str]:
-    """Every figure of a folder with its caption, those of one learner first; links are relative to ``out``."""
+    """Every figure of a folder with its caption, figures of one learner first; links are relative to ``out``."""
     of_one = [(file, kind) for kind in OF_ONE for file in sorted(folder.glob(f"*-{kind}.png"))]
     of_all = [(file, kind) for kind in OVER_LEARNERS if (file := folder / f"{kind}.png").exists()]
     for file, kind in (*of_one, *of_all):
@@ -34,4 +34,9 @@ def drawings(folder: Path, out: Path) -> Iterator[str]:
         text = (
             f"{folder.name}, {learner}: {OF_ONE[kind]}" if kind in OF_ONE else f"{folder.name}: {OVER_LEARNERS[kind]}"
         )
-        yield from (f"![{text}]({Path(os.path.relpath(file, out)).as_posix()})", "", f"*{text}*", "")
+        yield from (f"![{text}]({link(file, out)})", "", f"*{text}*", "")
+
+
+def link(file: Path, out: Path) -> str:
+    """The path of a file relative to the folder of the page."""
+    return Path(os.path.relpath(file, out)).as_posix()

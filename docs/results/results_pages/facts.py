@@ -1,4 +1,4 @@
-"""What learners did to the logits of the newest task, along the stream: WA's alignment, BiC's scale."""
+"""Corrections of the newest task's logits at each step: WA's alignment, BiC's scale."""
 
 from __future__ import annotations
 

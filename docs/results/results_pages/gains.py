@@ -1,4 +1,4 @@
-"""Gains of TOOD over energy per seed, with intervals; for BiC on both kinds of logits."""
+"""Gains of TOOD over energy per seed, with intervals; for BiC on corrected and on raw logits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tood.report.tables import LEARNERS, TOOD_VARIANTS
 
 __all__ = ["Mean", "both_protocols", "mean_over_learners", "seed_gains"]
 
-RAW = f" ({RAW_LOGITS})"  # BiC before its bias correction, which the authors of the paper score
+RAW = f" ({RAW_LOGITS})"  # BiC before its bias correction, as scored by the authors of the paper
 Gains = Mapping[tuple[str, str, str], Sequence[float]]
 
 
 class Mean(NamedTuple):
-    """A mean over learners and its 95 % interval over seeds; NaN where no learner has two seeds."""
+    """A mean over learners and its 95 % interval over seeds; the interval is NaN if no learner has two seeds."""
 
     value: float
     low: float
@@ -37,7 +37,7 @@ class Mean(NamedTuple):
 
 
 def seed_gains(collected: Iterable[Collected]) -> dict[tuple[str, str, str], list[float]]:
-    """Avg AUROC of each variant minus energy's, per seed, by stream, learner and variant.
+    """Avg AUROC of each variant minus Avg AUROC of energy, per seed, by stream, learner and variant.
 
     Gains on raw logits are listed under ``"bic (raw logits)"``.
     """

@@ -1,4 +1,4 @@
-"""The paper's claims about causes on CIFAR-10, checked on collected runs: drift, confidence gap, crowding."""
+"""The paper's claims about causes on CIFAR-10 (drift, confidence gap, crowding), checked on collected runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tood.report.gather import Measured
 from tood.report.summary import learner_label, on_its_own, run_figures
 from tood.report.tables import LEARNERS
 
-__all__ = ["Relation", "mechanism_claims", "relation"]
+__all__ = ["Relation", "interval", "mechanism_claims", "relation"]
 
 STREAM = "cifar10"  # the stream of the paper's figures on causes
 SHOWN = "icarl"  # the learner in these figures
@@ -38,11 +38,11 @@ class Relation(NamedTuple):
         """1 or -1 if the 95 % interval excludes 0, also without any one learner; 0 if it excludes a strong correlation;
         None if it is too wide to judge.
         """
-        without = [_interval(r, self.learners - 1) for r in (self.lowest, self.highest)]
-        low, high = _interval(self.r, self.learners)
-        if min(low, *(interval[0] for interval in without)) > 0:
+        without = [interval(r, self.learners - 1) for r in (self.lowest, self.highest)]
+        low, high = interval(self.r, self.learners)
+        if min(low, *(ends[0] for ends in without)) > 0:
             return 1
-        if max(high, *(interval[1] for interval in without)) < 0:
+        if max(high, *(ends[1] for ends in without)) < 0:
             return -1
         return 0 if max(-low, high) < STRONG else None
 
@@ -59,7 +59,7 @@ def mechanism_claims(own: Sequence[Collected]) -> Iterator[Claim]:
     own:
         Runs of one preset; those of other streams are ignored.
     """
-    # Without BER, which has its learner's features, and without other networks, which are not other learners.
+    # Without BER, whose features are those of its learner, and without runs with another network.
     own = [one for one in own if one.run.stream == STREAM and on_its_own(learner_label(one.run))]
     known = {row["finding"]: row["value"] for row in table_rows("findings.csv")}
     yield from _relations(own, known)
@@ -89,8 +89,8 @@ def relation(points: Iterable[Mapping[str, Any]], one: str, other: str) -> Relat
     return Relation(r, p, len(means), min(rest), max(rest))
 
 
-def _interval(r: float, count: int) -> tuple[float, float]:
-    """95 % confidence interval by Fisher's transformation."""
+def interval(r: float, count: int) -> tuple[float, float]:
+    """95 % confidence interval of a correlation over ``count`` points, by Fisher's transformation."""
     if count < 4:
         return -1.0, 1.0
     middle, reach = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12)), 1.96 / np.sqrt(count - 3)
@@ -194,9 +194,8 @@ def _crowding(learners: Mapping[str, Sequence[Collected]], known: Mapping[str, s
                 along = _mean(one.along[name] for one in seeds)
                 nearer[name][learner] = bool(along[-1] < along[0])
                 if learner == SHOWN and name == "nearest":
-                    paper = np.array(
-                        [float(known[f"OOD to its nearest ID sample, {w} step"]) for w in ("first", "last")]
-                    )
+                    names = (f"OOD to its nearest ID sample, {when} step" for when in ("first", "last"))
+                    paper = np.array([float(known[finding]) for finding in names])
                     text = f"{STREAM}, {label(SHOWN)}: SVHN comes closer to ID samples in feature space (median)"
                     theirs, ours = (f"{_way(x, 2)} ({x[-1] / x[0] - 1:+.0%})" for x in (paper, along))
                     yield Claim(text, theirs, ours, nearer[name][learner])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,30 @@ import numpy as np
 from results_pages.drawings import drawings
 from results_pages.facts import EXPLAINED, FACT_NAMES, Fact, fact_rows
 from results_pages.gains import RAW, mean_over_learners
+from results_pages.mechanisms import interval
 from tood.files import write_text
 from tood.metrics import correlation
 from tood.paper.reproduce import cells
 from tood.report.appearance import label
 from tood.report.gather import Measured
 from tood.report.summary import ACCURACY, learner_label, run_figures
+from tood.report.tables import LEARNERS, TOOD_VARIANTS
 from tood.runs import Run, Step, find_runs
 from tood.runs.figures_only import energy_gap, step_facts
 from tood.runs.measure import is_measured
 
 SCORES, RUNS, FACTS = "pretrained-scores.csv", "pretrained-runs.csv", "pretrained-facts.csv"
 METRICS = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "old_auroc", "avg_fpr95")
-PAPER = ("icarl", "bic", "der", "wa", "lwf")
-VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
 STREAMS = ("cifar10", "cifar100", "cifar100-20", "cifar100-50", "tinyimagenet", "tinyimagenet-100")
 Row = dict[str, str]
 Setting = tuple[str, str]  # stream and learner
 
 
 def collect(paths: Iterable[str], folder: Path) -> None:
-    """Write one line per run and detector, one per run, and one per step of learners that compute something."""
+    """Write one line per run and detector, one line per run, and one line per step with numbers of the learner.
+
+    Lines of runs collected earlier stay.
+    """
     scores: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     facts: list[dict[str, Any]] = []
@@ -72,13 +75,25 @@ def collect(paths: Iterable[str], folder: Path) -> None:
             facts += [{**who, "step": step, "fact": name, "value": f"{value:.4g}"} for name, value in known.items()]
     if not runs:
         raise SystemExit("no finished runs found")
-    for name, rows in ((SCORES, scores), (RUNS, runs), (FACTS, facts)):
-        write_csv(folder / name, rows)
-    print(f"{len(runs)} runs, {len(scores)} lines; not finished: {', '.join(unfinished) or 'none'}")
+    add({SCORES: scores, RUNS: runs, FACTS: facts}, folder)
+    print(f"{len(runs)} runs collected; not finished: {', '.join(unfinished) or 'none'}")
+
+
+def add(lines: Mapping[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Add lines to the CSV files; earlier lines of the same run, detector or step are replaced."""
+    for name, new in lines.items():
+        found = {identity(row): row for row in (*read_csv(folder / name), *new)}
+        write_csv(folder / name, [found[key] for key in sorted(found)])
+
+
+def identity(row: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
+    """What a line is about."""
+    run = str(row["stream"]), str(row["learner"]), str(row["seed"])
+    return *run, row.get("detector", ""), int(row.get("step", 0)), row.get("fact", "")
 
 
 def learner(run: Run) -> str:
-    """The learner without the options that every run of this regime has."""
+    """The learner, without the options that all runs of this regime share."""
     every = ("network", "frozen", "adapter")
     options = {name: v for name, v in (run.manifest.get("options") or {}).items() if name not in every}
     return learner_label(run).split(" (")[0] + (f" ({options})" if options else "")
@@ -91,12 +106,12 @@ def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Rows as dictionaries of text; none without the file."""
+    """Rows as dictionaries of text; empty if there is no file."""
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
 
 
 class Table:
-    """Figures by stream, learner and detector, each by seed."""
+    """Collected values by stream, learner, detector and seed."""
 
     def __init__(self, folder: Path) -> None:
         self.scores: dict[tuple[str, str, str], dict[str, Row]] = {}
@@ -113,7 +128,7 @@ class Table:
         return {seed: float(row[metric]) for seed, row in rows.items() if row[metric]}
 
     def mean(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> float:
-        """Mean over seeds; NaN without any."""
+        """Mean over seeds; NaN if there are none."""
         values = self.seeds(stream, learner, detector, metric)
         return float(np.mean(list(values.values()))) if values else float("nan")
 
@@ -122,7 +137,7 @@ class Table:
         return [float(row[name]) for row in self.runs[setting].values()]
 
     def changes(self, setting: Setting, detector: str, metric: str, suffix: str = "") -> list[float]:
-        """Seed by seed, a detector's value minus energy's."""
+        """Per seed, the value of a detector minus the value of energy."""
         own, energy = (self.seeds(*setting, name + suffix, metric) for name in (detector, "energy"))
         return [own[seed] - energy[seed] for seed in own if seed in energy]
 
@@ -134,7 +149,7 @@ class Table:
     def learners(self, stream: str) -> list[str]:
         """Learners of a stream, the paper's five first."""
         found = {learner for name, learner in self.runs if name == stream}
-        return sorted(found, key=lambda name: (PAPER.index(name) if name in PAPER else len(PAPER), name))
+        return sorted(found, key=lambda name: (LEARNERS.index(name) if name in LEARNERS else len(LEARNERS), name))
 
     def settings(self, learners: Sequence[str] | None = None) -> list[Setting]:
         """Pairs of stream and learner."""
@@ -168,7 +183,7 @@ def default_detector() -> str:
 
 def main_columns() -> list[str]:
     """Energy, the paper's two variants, the default of ``TOOD()``, and the scores that also read features."""
-    return list(dict.fromkeys(["energy", *VARIANTS, default_detector(), "tood_auto", "tood_joint", "typicality"]))
+    return list(dict.fromkeys(["energy", *TOOD_VARIANTS, default_detector(), "tood_auto", "tood_joint", "typicality"]))
 
 
 def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -178,7 +193,7 @@ def grid(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 
 
 def opening(table: Table) -> Iterator[str]:
-    """What the page shows, which commands made it, and what is missing."""
+    """Opening of the page: its content, the commands that made it, and the missing runs."""
     yield "# Pretrained, frozen features\n"
     yield (
         "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 "
@@ -231,7 +246,7 @@ def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
 
 
 def arrow(values: Sequence[float]) -> str:
-    """``12.3 → 4.5``; a dash for what was not measured."""
+    """``12.3 → 4.5``; a dash for a value that was not measured."""
     return " → ".join(f"{value:.1f}" if np.isfinite(value) else "–" for value in values)
 
 
@@ -245,7 +260,7 @@ def spread_of(values: Iterable[float]) -> str:
 
 def claims(table: Table) -> Iterator[str]:
     """The paper's claims, counted over settings (stream × learner) of its five learners and of all."""
-    groups = (table.settings(PAPER), table.settings())
+    groups = (table.settings(LEARNERS), table.settings())
     yield "\n## The paper's claims in this regime\n"
     yield (
         "Counted over settings (stream × learner). Means are over settings, with the 95 % interval over seeds; "
@@ -253,7 +268,7 @@ def claims(table: Table) -> Iterator[str]:
         "learner's logits, which differ (FeCAM's are large), so ρ is the safer one. `BiC raw`: as the authors scored.\n"
     )
     rows = []
-    for name in VARIANTS:
+    for name in TOOD_VARIANTS:
         for what, metric, better in (("raises Avg AUROC", "avg_auroc", 1), ("lowers D_avg", "d_avg", -1)):
             for suffix in ("", RAW):
                 found = [count(table, group, name, metric, better, suffix) for group in groups]
@@ -274,7 +289,7 @@ def claims(table: Table) -> Iterator[str]:
 
 
 def count(table: Table, group: Sequence[Setting], name: str, metric: str, better: int, suffix: str) -> str:
-    """In how many settings a detector is better than energy, and by how much."""
+    """Number of settings in which a detector is better than energy, and the mean and median change."""
     changes = [table.changes(setting, name, metric, suffix * (setting[1] == "bic")) for setting in group]
     changes = [of for of in changes if of]
     if not changes:
@@ -285,11 +300,11 @@ def count(table: Table, group: Sequence[Setting], name: str, metric: str, better
 
 
 def by_length(table: Table) -> Iterator[str]:
-    """Gains over energy against the number of tasks: does TOOD scale to 100 channels?"""
-    names = (*VARIANTS, default_detector())
+    """Table: gain over energy by number of tasks."""
+    names = (*TOOD_VARIANTS, default_detector())
     rows = []
     for stream in table.streams():
-        for who, group in (("the paper's five", table.settings(PAPER)), ("all", table.settings())):
+        for who, group in (("the paper's five", table.settings(LEARNERS)), ("all", table.settings())):
             own = [setting for setting in group if setting[0] == stream]
             changes = [[c for c in (table.changes(s, name, "avg_auroc") for s in own) if c] for name in names]
             if any(changes):
@@ -307,8 +322,8 @@ def tasks_of(table: Table, stream: str) -> str:
 
 
 def gain(table: Table, setting: Setting) -> float:
-    """Mean shift's Avg AUROC above energy's."""
-    return table.mean(*setting, VARIANTS[0]) - table.mean(*setting, "energy")
+    """Avg AUROC of mean shift minus Avg AUROC of energy."""
+    return table.mean(*setting, TOOD_VARIANTS[0]) - table.mean(*setting, "energy")
 
 
 def forgetting(table: Table, setting: Setting) -> float:
@@ -322,7 +337,7 @@ def of_run(table: Table, setting: Setting, name: str) -> float:
 
 
 def relation(table: Table, group: Sequence[Setting], one: Value, other: Value) -> str:
-    """Pearson's r over settings with its 95 % interval, and Spearman's ρ, which one far point cannot move."""
+    """Pearson's r over settings with its 95 % interval, and Spearman's ρ, which is robust to outliers."""
     from scipy import stats
 
     pairs = np.array([(one(table, setting), other(table, setting)) for setting in group]).reshape(-1, 2)
@@ -330,15 +345,14 @@ def relation(table: Table, group: Sequence[Setting], one: Value, other: Value) -
     if len(pairs) < 5 or pairs.std(axis=0).min() == 0:
         return f"too few settings ({len(pairs)})"
     r, p = correlation(pairs[:, 0], pairs[:, 1])
-    z = np.arctanh(np.clip(r, -1 + 1e-12, 1 - 1e-12))
-    low, high = np.tanh(z + np.array([-1.96, 1.96]) / np.sqrt(len(pairs) - 3))
+    low, high = interval(r, len(pairs))
     rank = stats.spearmanr(pairs[:, 0], pairs[:, 1]).statistic
     small = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return f"r = {r:.2f} [{low:.2f}, {high:.2f}], {small}; ρ = {rank:.2f}; n = {len(pairs)}"
 
 
 def ranks(table: Table) -> Iterator[str]:
-    """Every detector that nine tenths of the settings have: mean rank and mean Avg AUROC."""
+    """Table of mean rank and mean Avg AUROC, for detectors measured in at least nine tenths of the settings."""
     names = sorted({key[2] for key in table.scores if "(" not in key[2]})
     settings = [s for s in table.settings() if table.seeds(*s, "energy")]
     common = [name for name in names if sum(bool(table.seeds(*s, name)) for s in settings) >= 0.9 * len(settings)]
@@ -356,7 +370,7 @@ def ranks(table: Table) -> Iterator[str]:
 
 
 def facts(table: Table) -> Iterator[str]:
-    """What learners did to the newest task."""
+    """Table of corrections that learners made to the newest task."""
     read = (Fact(row["stream"], row["fact"], int(row["step"]), float(row["value"])) for row in table.facts)
     if rows := list(fact_rows(read)):
         yield "\n## What learners did to the newest task\n"
@@ -365,7 +379,7 @@ def facts(table: Table) -> Iterator[str]:
 
 
 def figures(table: Table, folder: Path) -> Iterator[str]:
-    """Gain against the confidence gap, and feature drift against both kinds of forgetting; one point per setting."""
+    """Scatter plots with one point per setting: gain by confidence gap, and both kinds of forgetting by drift."""
     x_gap, x_drift = partial(of_run, name="gap"), partial(of_run, name="drift")
     gap_text = "confidence gap at the last step (energy of the newest task above old ones)"
     drift_text = "feature drift, 1 - CKA"
@@ -391,14 +405,14 @@ def figures(table: Table, folder: Path) -> Iterator[str]:
 
 
 def scatter(table: Table, panels: Sequence[tuple[Value, Value, str, str]], file: Path) -> None:
-    """One panel per pair of values; the colour is the learner's, the marker the stream's."""
+    """Draw one panel per pair of values; colours are learners, markers are streams."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
 
-    learners = list(dict.fromkeys(of for _, of in sorted(table.settings(), key=lambda s: s[1] not in PAPER)))
+    learners = list(dict.fromkeys(of for _, of in sorted(table.settings(), key=lambda s: s[1] not in LEARNERS)))
     colours = dict(zip(learners, plt.get_cmap("tab20").colors, strict=False))  # type: ignore[attr-defined]
     marks = dict(zip(table.streams(), "os^Dv*", strict=False))
     drawn, axes = plt.subplots(
@@ -423,10 +437,10 @@ def scatter(table: Table, panels: Sequence[tuple[Value, Value, str, str]], file:
 
 
 def short_table(table: Table) -> Iterator[str]:
-    """README's table: one row per learner, CIFAR-10 and CIFAR-100 side by side."""
+    """README's table: one row per learner, with columns for CIFAR-10 and CIFAR-100."""
     default = default_detector()
     rows = []
-    for learner in (*PAPER, "er", "finetune"):
+    for learner in (*LEARNERS, "er", "finetune"):
         row = [label(learner)]
         for stream in ("cifar10", "cifar100"):
             row += [spread_of(table.seeds(stream, learner, name).values()) for name in ("energy", default)]
