@@ -7,6 +7,8 @@ export OMP_NUM_THREADS ?= 1
 export OPENBLAS_NUM_THREADS ?= 1
 export MKL_NUM_THREADS ?= 1
 export GOMP_SPINCOUNT ?= 0
+# Compiled modules are kept, or every process of the tests compiles them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install demo test browser bench docs dist results integrations
 
@@ -15,8 +17,9 @@ install: .venv/.installed
 # torch first and pinned, so that no dependency pulls in another build of it.
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(PIP) install -c constraints.txt torch
-	$(PIP) install -c constraints.txt -e ".[dev]"
+	$(PIP) install --no-compile -c constraints.txt torch
+	$(PIP) install --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m compileall -qq --workers 0 .venv/lib || true  # as pip does, but on all cores; templates may fail
 	touch $@
 
 demo: install
@@ -25,8 +28,10 @@ demo: install
 test: install browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist worksteal --cov=tood --cov-report=term --cov-fail-under=91
+	@mkdir -p build
+	@echo "mypy, beside the tests"; $(BIN)/mypy > build/mypy.txt 2>&1 & mypy=$$!; \
+	  $(BIN)/pytest -n 2 --dist worksteal --cov=tood --cov-report=term --cov-fail-under=91; tests=$$?; \
+	  wait $$mypy; types=$$?; cat build/mypy.txt; exit $$((tests || types))
 
 # The page is tested in a real browser: one that is there, or Debian's when root in a container. TOOD_BROWSER=skip refuses.
 browser:

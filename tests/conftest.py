@@ -1,3 +1,5 @@
+import contextlib
+import importlib
 import importlib.util
 import os
 import sys
@@ -10,6 +12,30 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+
+@contextlib.contextmanager
+def untraced():
+    """Without coverage's tracer, which doubles the time of imports and of code that calls many functions."""
+    trace = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(trace)
+
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # most tests need these packages of others; the first process runs no test
+    with untraced():
+        for package in ("lightning_fabric", "scipy.stats", "sklearn.datasets", "sklearn.metrics", "pyarrow.parquet"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(package)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    with untraced() if item.get_closest_marker("untraced") else contextlib.nullcontext():
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ import click
 import griffe
 import pytest
 from docs import generated
+from tests import processes
 
 from tood.runs.metrics_file import detectors_of, load_metrics
 from tood.testing import ContractError, check_detector
@@ -53,8 +54,7 @@ def test_the_files_of_the_extend_page_go_through_every_command(tmp_path, monkeyp
     assert [command.split()[1] for command in commands] == ["run", "sweep", "audit", "report"]
     printed = {}
     for command in commands:
-        arguments = [sys.executable, "-m", "tood.cli", *command.split()[1:]]
-        result = subprocess.run(arguments, capture_output=True, text=True, timeout=300)
+        result = processes.tood(*command.split()[1:])
         assert result.returncode == 0, result.stderr
         printed[command.split()[1]] = result.stdout
     assert "Smooth replay on digits" in printed["audit"]

@@ -10,6 +10,7 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("name", module.KINDS)
 def test_damaged_files_are_errors_that_name_them(name):
     kind = module.KINDS[name]

@@ -26,6 +26,7 @@ LAYERS = [
     {"console"},
     {"commands"},
     {"cli"},
+    {"__main__"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 PUBLIC = {"TOOD": "calibration", "Partition": "partition", "Trajectory": "metrics", "ToodError": "errors"}

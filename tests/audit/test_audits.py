@@ -1,11 +1,11 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
+from tests.processes import python, tood
 
 from tood import ToodError
 from tood.audit import audit, read_verdict
@@ -17,12 +17,6 @@ from tood.runs.metrics_file import detectors_of
 pytest.importorskip("pyarrow")
 
 LOGITS_ONLY = ["energy", "tood_robust_anchor"]
-
-
-def tood(*arguments, **options):
-    return subprocess.run(
-        [sys.executable, "-m", "tood.cli", *map(str, arguments)], capture_output=True, text=True, timeout=120, **options
-    )
 
 
 @pytest.mark.parametrize(
@@ -264,10 +258,7 @@ def test_read_only_directory_is_judged_and_left_as_it_is(gap_run):
     for folder in folders:
         folder.chmod(0o555)
     try:
-        shown, refused = (
-            subprocess.run([sys.executable, "-c", code, gap_run], capture_output=True, text=True, timeout=120)
-            for code in (AUDIT, MEASURE)
-        )
+        shown, refused = (python(code, gap_run) for code in (AUDIT, MEASURE))
     finally:
         for folder in folders:
             folder.chmod(0o755)

@@ -1,6 +1,4 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -8,6 +6,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from tests.processes import tood
 
 from tood import TOOD
 from tood.commands.calibrate import command as calibrate
@@ -82,9 +81,6 @@ def test_trained_on_samples_are_warned_about(folder):
 
 
 def test_errors_are_one_line(folder):
-    def tood(*arguments):
-        return subprocess.run([sys.executable, "-m", "tood.cli", *arguments], capture_output=True, text=True)
-
     np.savez("bare.npz", logits=np.zeros((3, 6)))
     result = tood("calibrate", "--logits", "bare.npz", "--tasks", "tasks.json", "--out", "x.safetensors")
     assert result.returncode == 1 and result.stderr.count("\n") == 1

@@ -1,10 +1,9 @@
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
+from tests import processes
 
 from tood.streams import PackedSource
 
@@ -12,8 +11,7 @@ IMAGES = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3)).astype(np.uint
 
 
 def tood(*arguments, root, code=0):
-    command = [sys.executable, "-m", "tood.cli", "data", *map(str, arguments), "--root", str(root)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    result = processes.tood("data", *arguments, "--root", root)
     assert result.returncode == code, result.stderr
     assert "Traceback" not in result.stderr
     return result.stdout if code == 0 or result.stdout else result.stderr
@@ -91,7 +89,7 @@ def test_list_in_words(tmp_path):
     ("arguments", "message"),
     [
         (("prepare", "../x", "test", "--from", ".", "--size", 8), "expected letters, digits and underscores"),
-        (("prepare", "x", "test", "--from", "."), "--size: images of a folder are made one size"),
+        (("prepare", "x", "test", "--from", "."), "--size: expected the pixels per side"),
         (("prepare", "x", "test", "--from", "nowhere", "--size", 8), "nowhere: no such folder"),
         (("prepare", "x", "test", "--from", ".", "--kind", "cifar"), "test_batch.bin: no such file"),
         (("verify",), "nowhere: no such folder; set TOOD_DATA or give --root"),

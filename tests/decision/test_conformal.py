@@ -99,6 +99,7 @@ def test_benjamini_hochberg_is_scipys(p, fdr):
 # Coverage over simulated calibrations
 
 
+@pytest.mark.untraced
 def test_marginal_rejections_are_beta_binomial():
     """Given one calibration set, the share rejected is Beta(k, n + 1 - k) with k = floor(alpha (n + 1))."""
     draw = Mixture(0)
@@ -115,6 +116,7 @@ def test_marginal_rejections_are_beta_binomial():
     assert within_binomial(first_of_each, SIMULATIONS, alpha)
 
 
+@pytest.mark.untraced
 def test_per_winning_task_rejections_are_binomial():
     draw = Mixture(1)
     cal, alpha = draw.calibrator(), 0.1
@@ -129,6 +131,7 @@ def test_per_winning_task_rejections_are_binomial():
     assert all(within_binomial(r, t, alpha) for r, t in zip(rejected, trials, strict=True)), (rejected, trials)
 
 
+@pytest.mark.untraced
 def test_per_true_task_holds_whatever_the_mix_and_marginal_does_not():
     draw = Mixture(2)
     cal, alpha = draw.calibrator(), 0.1
@@ -158,6 +161,7 @@ def test_ties_are_conservative_or_exact():
     assert within_binomial(rejected["randomized"], SIMULATIONS, alpha)
 
 
+@pytest.mark.untraced
 def test_cross_conformal_keeps_its_weaker_promise():
     draw = Mixture(4)
     alpha, simulations, n, folds = 0.1, 200, 90, 5
@@ -446,10 +450,12 @@ def test_bad_input_is_named(tmp_path):
         Conformal.load(tmp_path / "without.safetensors")
 
 
-def test_per_true_task_takes_the_largest_p_value_of_all_tasks():
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0]])  # hard samples in the first or last task
+def test_per_true_task_takes_the_largest_p_value_of_all_tasks(order):
     draw = Mixture(5)
-    cal, (logits, labels) = draw.calibrator(), draw(150)
-    queries = draw(40)[0]
+    (logits, labels), (calibration, their_labels), (queries, _) = draw(150), draw(300), draw(40)
+    logits, labels, queries = logits[:, order], np.array(order)[labels], queries[:, order]
+    cal = TOOD(draw.partition).fit(calibration[:, order], np.array(order)[their_labels])
     scores, tasks = cal.score(logits), draw.partition.column_tasks[labels]
     each = [p_values(scores[tasks == task], cal.score(queries)) for task in range(3)]
     found = Conformal(cal, per_task="true", ties="conservative").fit(logits, labels).decide(queries).p_value

@@ -1,6 +1,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -65,6 +66,18 @@ def test_a_real_ray_gives_the_same(files):
     with pytest.raises(ToodError, match=r"1 of 5 files failed: .*bad.npy: row 0, column 0: expected a finite"):
         score_files("cal.safetensors", ["in", "more"], "out", alpha=0.1, engine="ray")
     assert (files / "out" / "a.parquet").read_bytes() == alone(files, "in/a.npy")
+
+
+def test_a_ray_that_does_not_start_is_one_line(files, monkeypatch):
+    def init(**options):
+        raise RuntimeError("The current node timed out\n during startup.")
+
+    ray = SimpleNamespace(is_initialized=lambda: False, init=init, shutdown=lambda: None)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(
+        ToodError, match=r"^--engine ray: Ray did not start: The current node timed out during startup\.$"
+    ):
+        score_files("cal.safetensors", ["in"], "out", engine="ray")
 
 
 def test_what_is_done_is_left_out_until_something_changes(files):

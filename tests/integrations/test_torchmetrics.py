@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from benchmarks.peers import import_torchvision
+from tests.processes import METHOD
 
 from tood import Trajectory, metrics
 from tood.errors import ToodError
@@ -82,7 +83,7 @@ def _process(rank, folder, uneven):
 
 @pytest.mark.parametrize("uneven", [False, True])
 def test_two_processes_compute_what_one_does(tmp_path, uneven):
-    torch.multiprocessing.spawn(_process, (str(tmp_path), uneven), nprocs=2)
+    torch.multiprocessing.start_processes(_process, (str(tmp_path), uneven), nprocs=2, start_method=METHOD)
     scores, inside = energies()
     expected = [function(scores[inside], scores[~inside]) for _, function in PAIRS]
     for rank in range(2):

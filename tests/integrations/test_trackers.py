@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import warnings
 
 import pytest
+from tests import processes
 
 from tood.errors import ToodError
 from tood.integrations.trackers import TRACKERS, Tracking, tracking
@@ -19,14 +19,7 @@ RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detec
 
 
 def tood(*arguments, folder, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "tood.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONWARNINGS": "ignore", **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+    return processes.tood(*arguments, cwd=folder, env={**os.environ, **environment})
 
 
 class Recorder:

@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.processes import python
 
 from tood import learners, streams
 from tood.files import read_tensors
@@ -63,7 +64,7 @@ for _ in range(4):
     faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 print(min(faults[1:]))
 """  # in a process of its own; the least of three, since the system may reclaim pages meanwhile
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = python(code)
     assert int(done.stdout.split()[-1]) < 2_000
 
 
@@ -104,7 +105,7 @@ def test_two_processes_learn_as_well_as_one(tmp_path):
     names = ["derpp"]  # a reservoir with logits, and three forward passes a step
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     together = subprocess.Popen([sys.executable, *launch, str(script), *names], stdout=subprocess.PIPE, text=True)
-    alone = subprocess.run([sys.executable, str(script), *names], stdout=subprocess.PIPE, text=True, check=True)
+    alone = python(PARALLEL, *names)
     output, _ = together.communicate(timeout=300)
     assert together.returncode == 0
     one, two = (json.loads(text.strip().splitlines()[-1]) for text in (alone.stdout, output))

@@ -48,6 +48,7 @@ def sklearn_figures(ids, oods, recall):
     }
 
 
+@pytest.mark.untraced
 @given(scores, scores, recalls)
 @settings(max_examples=300, deadline=None)
 def test_agrees_with_scikit_learn(ids, oods, recall):
@@ -55,6 +56,7 @@ def test_agrees_with_scikit_learn(ids, oods, recall):
     assert ours == pytest.approx(sklearn_figures(ids, oods, float(recall)), abs=1e-12)
 
 
+@pytest.mark.untraced
 @given(scores, scores)
 @settings(max_examples=200, deadline=None)
 def test_trapezoid_agrees_with_scikit_learn(ids, oods):

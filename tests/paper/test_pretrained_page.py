@@ -57,6 +57,20 @@ def test_settings_are_counted_and_bic_both_ways(folder):
     assert count(table, group, "tood_auto", "avg_auroc", 1, "") == "not measured"
 
 
+def test_collected_lines_replace_their_own_only(folder):
+    who = {"stream": "cifar10", "learner": "wa", "seed": 1}
+    score = {**who, "detector": "energy", **dict.fromkeys(METRICS, 90.0)}
+    run = {**who, "tasks": 5, "accuracy": 71.5, "accuracy_forgetting": 1.0, "drift": 0.1, "gap": 2.0}
+    before = Table(folder)
+    pretrained.add({SCORES: [score], RUNS: [run], FACTS: []}, folder)
+    after = Table(folder)
+    assert after.seeds("cifar10", "wa", "energy") == {"0": 60.0, "1": 90.0}
+    assert after.seeds("cifar10", "wa", "tood_mean_shift") == {"0": 66.0, "1": 66.5}  # not measured again
+    assert after.of_run(("cifar10", "wa"), "accuracy") == [70.5, 71.5]
+    assert after.seeds("cifar10", "bic", "energy") == before.seeds("cifar10", "bic", "energy")
+    assert len(after.facts) == len(before.facts) == 2  # of seed 0, which stays
+
+
 def test_relations_are_pearsons_over_settings(folder):
     lines = [line for line in claims(Table(folder)) if line.startswith("| mean shift's gain grows")]
     assert "too few settings (3)" in lines[0] and "r = 1.00" in lines[0] and "n = 5" in lines[0]

@@ -12,7 +12,7 @@ from scipy import stats
 from results_pages.__main__ import write_results
 from results_pages.agreement import claims, learner_orders, reference, signs, tood_ranks
 from results_pages.gains import both_protocols, mean_over_learners
-from results_pages.mechanisms import _interval, mechanism_claims, relation
+from results_pages.mechanisms import interval, mechanism_claims, relation
 from tood.paper.ablation_summary import differences, draw_ablations, findings, over_seeds, summarize
 from tood.paper.collect import Collected, collect_runs, read_collected
 from tood.paper.reference import reported
@@ -431,7 +431,7 @@ def test_an_interval_of_r_is_the_usual_one():
     x, y = np.random.default_rng(0).normal(size=(2, 15))
     found = stats.pearsonr(x, y)
     low, high = found.confidence_interval(0.95)
-    assert _interval(found.statistic, 15) == pytest.approx((low, high), abs=1e-4)
+    assert interval(found.statistic, 15) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_seeds_of_a_setting_count_once():

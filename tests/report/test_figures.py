@@ -106,6 +106,7 @@ def test_overlapping_texts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert overlaps(figure, monkeypatch) == [("two", "one")]
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("tasks", [5, 10, 100])
 def test_no_text_overlaps_and_each_caption_is_there(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, figure in every_figure(tasks).items():
@@ -346,7 +347,7 @@ def test_what_a_run_cannot_give_is_left_out(
     drawn = {path.name for path in figures.draw_all([Run(run)], tmp_path / "figures")}
     assert drawn == {"ridges", "confidence-gap", "threshold", "heat-maps", "tsne", "nearest"}
     run = build(tmp_path / "two", tasks=2, detectors=("msp",))
-    with pytest.raises(ToodError, match="expected figures of energy"):
+    with pytest.raises(ToodError, match="expected metrics of energy"):
         figures.draw_all([Run(run)], tmp_path)
     with pytest.raises(ToodError, match="at least one"):
         figures.draw_all([], tmp_path)

@@ -1,11 +1,10 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from tests.processes import tood
 
 from tood import ToodError
 from tood.metrics import auroc, fpr_at_id_recall, fpr_at_ood_recall
@@ -259,12 +258,7 @@ def test_what_sets_runs_apart_is_shown_and_does_not_hide_the_papers_figure(tmp_p
 
 def test_command(runs, tmp_path):
     def report(*arguments):
-        return subprocess.run(
-            [sys.executable, "-m", "tood.cli", "report", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        return tood("report", *arguments)
 
     result = report(runs, "--tables", "--out", tmp_path)
     assert result.returncode == 0, result.stderr

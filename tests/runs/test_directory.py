@@ -63,7 +63,7 @@ def test_manifest_is_the_documented_json(small):
         ({"tasks": [[0, 1], [1, 2]]}, "column 1 is in task 0 and in task 1"),
         ({"ood": {"close": ["a"]}}, "ood: expected"),
         ({"ood": {"near": ["../a"]}}, "found '../a'"),
-        ({"ood": {"near": ["a"], "far": ["a"]}}, "'a' is there twice"),
+        ({"ood": {"near": ["a"], "far": ["a"]}}, "expected distinct names, found 'a' twice"),
     ],
 )
 def test_bad_manifest_names_the_file_and_what_is_wrong(small, change, message):

@@ -1,11 +1,8 @@
 """What a user adds goes through run and sweep like what is built in: by path, in worker processes too."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
+from tests.processes import tood
 
 from tood import ToodError, learners
 from tood.runs import Run, RunConfig, load_metrics, run
@@ -44,11 +41,6 @@ SWEEP = """
 base: {stream: "mine:blobs", preset: smoke, detectors: [energy, "mine:Gap"], tasks: 2}
 grid: {learner: ["mine:Half", finetune]}
 """
-
-
-def tood(*arguments, cwd):
-    command = [sys.executable, "-m", "tood.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=cwd)
 
 
 def test_a_sweep_of_one_s_own_learner_stream_and_detector(tmp_path):
@@ -104,7 +96,7 @@ def test_chosen_ood_sets_and_devices_that_are_not_there(tmp_path):
     import torch
 
     if not torch.cuda.is_available():
-        wrong = tood(*arguments, "--device", "cuda", "--out", "other", cwd=Path(tmp_path))
+        wrong = tood(*arguments, "--device", "cuda", "--out", "other", cwd=tmp_path)
         assert wrong.returncode == 1
         assert (
             wrong.stderr == "tood: device: 'cuda' was asked for, but torch finds no such device; use 'cpu' or 'auto'\n"

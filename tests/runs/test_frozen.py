@@ -86,7 +86,7 @@ def test_detectors_that_need_images_are_refused(tmp_path, detector):
     arguments = ["run", "--network", "convnet", "--frozen", "--detectors", f"energy,{detector}"]
     result = CliRunner().invoke(cli, [*arguments, "--out", str(tmp_path / "run")])
     assert result.exit_code == 1
-    assert f"{detector} needs the images again, and a frozen run has only features" in str(result.exception)
+    assert f"{detector} needs images, but a frozen run has only features" in str(result.exception)
 
 
 def test_a_dry_run_counts_the_images_and_extracts_nothing(tmp_path, monkeypatch):

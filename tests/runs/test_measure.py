@@ -261,7 +261,7 @@ def test_every_detector_that_needs_no_network_is_measured_by_default(gap_run):
 def test_killed_again_and_again_it_ends_with_the_same_bytes(gap_run, build, tmp_path):
     undisturbed = Run(build(tmp_path / "other", gap=2.5))
     measure(undisturbed)
-    code = "import sys; from tood.runs import *; print(flush=True); measure(Run(sys.argv[1]))"
+    code = "import sys; from tood.runs import Run, measure; print(flush=True); measure(Run(sys.argv[1]))"
     for delay in (0.0, 0.1, 0.25, 0.4):
         process = subprocess.Popen([sys.executable, "-c", code, gap_run], stdout=subprocess.PIPE)
         process.stdout.readline()

@@ -19,7 +19,7 @@ from tood.runs import (
     write_manifest,
     write_step,
 )
-from tood.runs.metrics_file import RAW, split_logits
+from tood.runs.metrics_file import RAW
 from tood.runs.network_scores import scorers_for
 
 WEIGHT = np.random.default_rng(5).normal(size=(4, 6))
@@ -98,10 +98,8 @@ def test_scores_of_both_kinds_are_kept_apart_and_shared_where_they_are_one(run):
 
 
 def test_split_settings_and_unknown_kinds(run):
-    assert split_logits(Scorer("tood_mean_shift", {"margin": 0.0}, logits="raw").settings()) == (
-        "raw",
-        json.dumps({"margin": 0.0}),
-    )
+    settings = Scorer("tood_mean_shift", {"margin": 0.0}, logits="raw").settings()
+    assert json.loads(settings) == {"logits": "raw", "margin": 0.0}
     with pytest.raises(ToodError, match="unknown logits 'rwa'; did you mean 'raw'"):
         Scorer("energy", logits="rwa")
     assert [s.logits for s in scorers_for(["energy"], None, "both")] == ["corrected", "raw"]
@@ -123,6 +121,7 @@ def test_bic_is_scored_both_ways_in_a_run(tmp_path):
     config = RunConfig(learner="bic", preset="smoke", tasks=2, detectors=("energy", "odin"), settings={"epochs": 1})
     start(config, tmp_path / "run", say=lines.append)
     rows = load_metrics(tmp_path / "run").to_pylist()
-    settings = {split_logits(r["settings"])[0] for r in rows if r["detector"] == "energy"}
-    assert settings == {"corrected", "raw"} and "energy AUROC (raw logits)" in lines[1] and "scale" in lines[1]
-    assert {split_logits(r["settings"])[0] for r in rows if r["detector"] == "odin"} == {"corrected", "raw"}
+    settings = {r["settings"] for r in rows if r["detector"] == "energy"}
+    assert settings == {"", RAW} and "energy AUROC (raw logits)" in lines[1] and "scale" in lines[1]
+    odin = {json.loads(r["settings"] or "{}").get("logits", "corrected") for r in rows if r["detector"] == "odin"}
+    assert odin == {"corrected", "raw"}

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.processes import Process, tood
 
 from tood import ToodError, learners
 from tood.cli import cli
@@ -35,14 +36,6 @@ def finished(tmp_path_factory):
     lines = []
     run(CONFIG, folder, say=lines.append)
     return folder, lines
-
-
-def tood(*arguments, limit=None, **options):
-    command = [sys.executable, "-m", "tood.cli", *map(str, arguments)]
-    if limit is not None:
-        code = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))"
-        command = [sys.executable, "-c", f"{code}; import sys, tood.cli; tood.cli.main()", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, **options)
 
 
 def test_every_step_tells_accuracy_and_auroc(finished):
@@ -191,17 +184,12 @@ def test_killed_at_random_instants_it_ends_with_the_same_bytes():
 def test_interrupted_or_out_of_space_it_says_one_line_and_goes_on(finished, tmp_path):
     reference = (finished[0] / "metrics.parquet").read_bytes()
     arguments = ("run", "--preset", "smoke", "--set", "epochs=3", "--set", "memory=80", "--out", tmp_path / "r")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tood.cli", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while not (tmp_path / "r" / "steps" / "00").exists() and process.poll() is None:
+    process = Process(arguments)
+    while not (tmp_path / "r" / "steps" / "00").exists() and process.running():
         time.sleep(0.02)
     os.kill(process.pid, signal.SIGTERM)
-    _, error = process.communicate(timeout=60)
-    assert process.returncode == 143 and error == "tood: interrupted; run the same command to resume\n"
+    stopped = process.wait(timeout=60)
+    assert stopped.returncode == 143 and stopped.stderr == "tood: interrupted; run the same command to resume\n"
     full = tood(*arguments, limit=100_000)
     assert full.returncode == 1
     assert full.stderr.startswith("tood: ") and full.stderr.count("\n") == 1 and "too large" in full.stderr

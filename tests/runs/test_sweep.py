@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
 import pytest
+from tests.processes import Process, tood
 
 from tood import ToodError
 from tood.audit import audit
@@ -73,27 +72,26 @@ def test_an_unknown_engine_is_named():
 def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(BASE + "grid: {seed: [0]}\nalso: [{learner: icarl, settings: {memory: 3}}]")
-    command = [sys.executable, "-m", "tood.cli", "sweep", str(file), "--out", str(tmp_path / "runs")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    command = ["sweep", file, "--out", tmp_path / "runs"]
+    done = tood(*command)
     assert done.returncode == 1
-    assert "1 of 2 cells failed" in done.stderr and "memory" in done.stderr and "Traceback" not in done.stderr
+    assert "1 of 2 runs failed" in done.stderr and "memory" in done.stderr and "Traceback" not in done.stderr
     good, bad = read_sweep(file, tmp_path / "runs")
     assert good.status() == "done" and bad.status().startswith("failed: ")
     assert {r["detector"] for r in load_metrics(good.path).to_pylist()} == {None, "energy", "tood_mean_shift"}
-    shown = subprocess.run([*command, "--status", "--json"], capture_output=True, text=True, timeout=60)
+    shown = tood(*command, "--status", "--json")
     assert json.loads(shown.stdout) == {c.config.name: c.status() for c in (good, bad)}
 
 
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(BASE + "grid: {seed: [0, 1]}")
-    command = [sys.executable, "-m", "tood.cli", "sweep", str(file), "--out", str(tmp_path / "runs"), "--workers", "1"]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [process.communicate(timeout=900) for process in both]
-    assert [process.returncode for process in both] == [0, 0], said
-    assert [error for _, error in said] == ["", ""]
-    assert all(output.endswith(f"2 runs in {tmp_path / 'runs'}\n") for output, _ in said)
-    steps = [line for output, _ in said for line in output.splitlines() if "step 1/" in line]
+    both = [Process(["sweep", file, "--out", tmp_path / "runs", "--workers", "1"]) for _ in range(2)]
+    done = [process.wait(timeout=900) for process in both]
+    assert [one.returncode for one in done] == [0, 0], done
+    assert [one.stderr for one in done] == ["", ""]
+    assert all(one.stdout.endswith(f"2 runs in {tmp_path / 'runs'}\n") for one in done)
+    steps = [line for one in done for line in one.stdout.splitlines() if "step 1/" in line]
     assert len(steps) == 2  # nothing was done twice
     assert {cell.status() for cell in read_sweep(file, tmp_path / "runs")} == {"done"}
 

@@ -2,13 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
 import torch
+from tests.processes import Process, python
 
 from tood import ToodError, models
 from tood.streams import ArraySource, FolderSource, PackedSource, Stream, Subset
@@ -163,18 +162,17 @@ features.Extractor(network, stream, sys.argv[1]).features(stream.train, "train")
 
 
 def test_a_killed_process_leaves_nothing_that_is_used(tmp_path, stream, network):
-    command = [sys.executable, "-c", KILLED, str(tmp_path)]
-    process = subprocess.Popen([*command, "slow"])
+    process = Process([tmp_path, "slow"], code=KILLED)
     deadline = time.monotonic() + 60
     while not any(p.stat().st_size > 128 + 3 * 8 * 256 for p in tmp_path.rglob("*.part")):
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline and process.running()
         time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
+    os.kill(process.pid, signal.SIGKILL)
     process.wait()
     assert not list(tmp_path.rglob("*.npy"))
     # Two processes at once: one extracts, the other waits and reads.
-    both = [subprocess.Popen([*command, "fast"]) for _ in range(2)]
-    assert [p.wait() for p in both] == [0, 0]
+    both = [Process([tmp_path, "fast"], code=KILLED) for _ in range(2)]
+    assert [p.wait().returncode for p in both] == [0, 0]
     (file,) = tmp_path.rglob("*.npy")
     expected = Extractor(network, stream, tmp_path / "own").features(stream.train, "train")
     np.testing.assert_allclose(np.load(file), expected, atol=1e-5)
@@ -198,11 +196,9 @@ def test_a_disk_without_room_is_one_line_before_anything_is_computed(stream, net
 
 
 def test_a_disk_that_fills_while_extracting_is_one_line_and_nothing_is_used(stream, network, tmp_path):
-    code = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))\n"
-    code += "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-    code += f"import sys; sys.argv = ['', {str(tmp_path)!r}, 'fast']\n"
+    code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += f"from tood import ToodError\ntry:\n    exec({KILLED!r})\nexcept ToodError as error:\n    print(error)"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    process = python(code, tmp_path, "fast", limit=3000)
     assert "features cannot be written (File too large)" in process.stdout, process.stderr
     assert process.stdout.count("\n") == 1 and not list(tmp_path.rglob("*.npy"))
     assert Extractor(network, stream, tmp_path).features(stream.train, "train").shape == (40, 64)
