@@ -1,9 +1,10 @@
 """Claim: `tood audit` and `tood report` take seconds on long streams: `python benchmarks/long_streams.py [--all]`.
 
-Runs of 10, 30 and 100 tasks with ten classes each are made up, and both commands run on each as a user runs them, with
-two detectors; with --all also an audit with every detector that needs no network, on the longest. Printed: processor
-seconds, which do not depend on what else the machine does, wall-clock seconds, the peak of memory, and how processor
-seconds grow with the number of tasks T: the exponent p of T^p between two lines.
+Runs of 10, 30 and 100 tasks with ten classes each are made up, with logits in float64, or in float32 with --dtype
+float32. Both commands run on each as a user runs them, with two detectors; with --all also an audit with every detector
+that needs no network, on the longest. Printed: processor seconds, which depend less on other work of the machine,
+wall-clock seconds, the peak of memory, and how processor seconds grow with the number of tasks T: the exponent p of T^p
+between two lines.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ CLASSES, DIM = 10, 64  # per task; of the features
 TEST, CALIBRATION, FIT, OOD = 5, 2, 4, 500  # samples per class; per OOD set
 
 
-def make(folder: Path, tasks: int) -> Path:
+def make(folder: Path, tasks: int, dtype: str = "float64") -> Path:
     """A run whose logits sink with the age of their task."""
     rng = np.random.default_rng(0)
     columns = tasks * CLASSES
     partition = np.arange(columns).reshape(tasks, CLASSES)
     write_manifest(folder, partition.tolist(), near=["near"], far=["far"], stream="long", learner="made", seed=0)
-    weight = rng.normal(size=(columns, DIM)).astype(np.float32) / np.sqrt(DIM)
+    weight = (rng.normal(size=(columns, DIM)).astype(np.float32) / np.sqrt(DIM)).astype(dtype)
     for step in range(tasks):
         seen = (step + 1) * CLASSES
         bias = -0.05 * (step - np.arange(seen) // CLASSES).astype(np.float32)
@@ -74,12 +75,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, nargs="+", default=[10, 30, 100])
     parser.add_argument("--all", action="store_true", help="also audit the longest with every detector")
+    parser.add_argument("--dtype", choices=("float32", "float64"), default="float64", help="of the logits and the head")
     arguments = parser.parse_args()
     print(f"{'command':28} {'tasks':>5} {'processor s':>12} {'wall s':>8} {'MB':>6} {'growth':>7}")
     before: dict[str, tuple[int, float]] = {}
     with tempfile.TemporaryDirectory() as parent:
         for tasks in arguments.tasks:
-            run = str(make(Path(parent) / f"run-{tasks}", tasks))
+            run = str(make(Path(parent) / f"run-{tasks}", tasks, arguments.dtype))
             commands = {
                 "audit, two detectors": ("audit", run, "--detectors", "energy,tood_mean_shift"),
                 "report": ("report", run, "--out", f"{parent}/report"),

@@ -55,8 +55,9 @@ def main() -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     logits = rng.standard_normal((arguments.rows, arguments.columns), dtype=np.float32)
-    tensor = torch.from_numpy(logits)
     labels = np.tile(np.arange(arguments.columns), 5)
+    logits[np.arange(len(labels)), labels] += 8  # calibration rows, classified as labelled
+    tensor = torch.from_numpy(logits)
     partitions = {
         "equal": Partition.from_sizes([arguments.columns // arguments.tasks] * arguments.tasks),
         "unequal shuffled": shuffled_unequal(arguments.columns, arguments.tasks, rng),

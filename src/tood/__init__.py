@@ -1,4 +1,4 @@
-"""Does a continually learning classifier still know what it does not know?"""
+"""Out-of-distribution detection for continual learners: measured at every step, repaired without training."""
 
 from tood.calibration import TOOD
 from tood.energy import energy, task_energies

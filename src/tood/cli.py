@@ -30,7 +30,7 @@ EXTRAS = {  # packages that commands import, and the extra that installs them
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, treated as Ctrl-C is: locks are released and child processes are stopped."""
+    """SIGTERM, handled like Ctrl-C: locks are released and child processes are stopped."""
 
 
 class Stopped(Exception):
@@ -62,7 +62,7 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does; but click prints an empty line when it is interrupted."""
+        """As click does, without the empty line that click prints when it is interrupted."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
@@ -84,7 +84,7 @@ def _terminate(number: int, frame: object) -> None:
 
 
 def _interrupt_again(ignored: Any) -> None:
-    """Repeat a signal that came within a callback whose errors Python drops, as those of its imports are."""
+    """Send a signal again that arrived in a callback whose errors Python ignores, such as one of an import."""
     if isinstance(ignored.exc_value, KeyboardInterrupt):
         number = signal.SIGTERM if isinstance(ignored.exc_value, Terminated) else signal.SIGINT
         threading.Timer(0.05, _thread.interrupt_main, (number,)).start()

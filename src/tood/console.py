@@ -1,12 +1,13 @@
-"""Shared parts of commands: options, warnings as lines, a progress bar, completion of names."""
+"""Shared parts of commands: options, warnings, progress, states of runs, completion of names."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,17 @@ import click
 
 from tood.files import printable
 
-__all__ = ["FILE", "LOGITS", "SHARE", "complete_names", "invalid_option", "progress_bar", "warnings_as_lines"]
+__all__ = [
+    "FILE",
+    "LOGITS",
+    "SHARE",
+    "complete_names",
+    "exit_if_failed",
+    "invalid_option",
+    "print_states",
+    "progress_bar",
+    "warnings_as_lines",
+]
 
 FILE = click.Path(path_type=Path)
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
@@ -22,7 +33,7 @@ LOGITS = "Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (l
 
 
 def invalid_option(action: str) -> Callable[[Any], Any]:
-    """``--invalid error|reject``; ``action`` says what ``reject`` does."""
+    """The option ``--invalid error|reject``; ``action`` describes what ``reject`` does."""
     what = f"Rows with a missing, NaN or infinite logit: stop, or {action}."
     return click.option(
         "--invalid", type=click.Choice(["error", "reject"]), default="error", show_default=True, help=what
@@ -51,6 +62,24 @@ def progress_bar(unit: str, quiet: bool = False) -> Iterator[Callable[[int, int 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(unit, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def print_states(states: Mapping[str, str], as_json: bool) -> None:
+    """Print the progress of each run of a sweep."""
+    if as_json:
+        click.echo(json.dumps(states, indent=2))
+        return
+    for name, state in states.items():
+        click.echo(f"{name:<50} {printable(state)}")
+
+
+def exit_if_failed(failed: Mapping[str, str], total: int) -> None:
+    """Print the errors of the runs of a sweep that failed and exit with code 1; return if none failed."""
+    for name, error in failed.items():
+        click.echo(f"tood: {name}: {error}", err=True)
+    if failed:
+        click.echo(f"tood: {len(failed)} of {total} runs failed; start the command again to retry them", err=True)
+        sys.exit(1)
 
 
 def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:

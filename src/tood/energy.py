@@ -35,7 +35,7 @@ def energy(logits: ArrayT) -> ArrayT:
 
     Returns
     -------
-    ``[n]``, of the same kind, on the same device; half precision comes back as float32.
+    ``[n]``, of the same kind, on the same device; half precision becomes float32.
 
     Examples
     --------
@@ -112,7 +112,7 @@ def exponentials(x: FloatArray) -> Exponentials:
     """Exponentials of each row, shifted by the row's maximum only if they overflow or vanish without.
 
     The shift costs as much as the exponential, and the relative precision is the same without. Each row decides for
-    itself, by its sum, so its result does not depend on the rows beside it.
+    itself, by its sum, so its result does not depend on other rows.
     """
     with np.errstate(over="ignore"):
         values = np.exp(x)
@@ -203,7 +203,7 @@ def with_lead(values: FloatArray, margin: float) -> FloatArray:
 
 
 def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) -> tuple[FloatArray, FloatArray]:
-    """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead, and its index if asked for.
+    """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead, and its index if ``winners``.
 
     Overwrites ``values``. With one channel the lead is 0.
     """

@@ -14,7 +14,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +36,7 @@ __all__ = [
     "printable",
     "read_npz",
     "read_tensors",
+    "reading",
     "sha256",
     "write_atomically",
     "write_file",
@@ -45,8 +46,9 @@ __all__ = [
 ]
 
 FORMAT = 2  # of every safetensors file written here; since 2 a file holds a digest of its content
-LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array may not be packed more tightly than TIGHTEST
+LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array must not be compressed more than TIGHTEST times
 TIGHTEST = 100
+NOT_NPZ = "truncated, or not an .npz file of plain arrays"
 ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
 # Exceptions that NumPy, zipfile and Pillow raise on a damaged file.
 DAMAGE = (
@@ -133,16 +135,14 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def _is_running(process: int) -> bool:
-    if process == os.getpid():
-        return True
     if os.name != "posix":  # signal 0 would end a process on Windows
         return True
     try:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it belongs to somebody else
-        return True
+    except OSError:  # a process of another user
+        pass
     return True
 
 
@@ -177,9 +177,9 @@ def write_text(path: Path, text: str) -> None:
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
-    """Rows as CSV: one column per name, by default each that occurs in any row; empty if a row does not have it.
+    """Rows as CSV: one column per name, by default every name that occurs; cells without a value are empty.
 
-    A text that a spreadsheet would run as a formula gets a quote in front.
+    Text that a spreadsheet would run as a formula gets a leading quote.
     """
     text = io.StringIO()
     names = names or list(dict.fromkeys(name for row in rows for name in row))
@@ -249,7 +249,7 @@ def _digest(arrays: Mapping[str, npt.NDArray[Any]], described: Mapping[str, Any]
 
 
 def kind_of(path: str | os.PathLike[str]) -> str | None:
-    """The kind of a file that :func:`write_tensors` wrote; None for any other file and for one that cannot be read."""
+    """The kind of a file that :func:`write_tensors` wrote; None for any other or unreadable file."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -261,7 +261,7 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
-    """Read what :func:`write_tensors` wrote. Another kind, a newer format or a damaged file is a ToodError."""
+    """Read a file of :func:`write_tensors`. Another kind, a newer format or a damaged file is a ToodError."""
     from safetensors import SafetensorError, safe_open
 
     name = os.fspath(path)
@@ -318,7 +318,7 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
         raise ToodError(f"{path}: no such file") from error
     except OSError as error:
         raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
-    try:
+    with reading(path, NOT_NPZ):
         with io.BytesIO(data) as file, zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
             chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
@@ -326,9 +326,21 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
                 _check_size(archive, info)
         with np.load(io.BytesIO(data), allow_pickle=False) as stored:
             arrays = {name: stored[name] for name in chosen}
-    except DAMAGE as error:
-        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
     return arrays, hashlib.sha256(data).hexdigest()
+
+
+@contextlib.contextmanager
+def reading(path: Path, problem: str) -> Iterator[None]:
+    """Turn any error that a damaged file causes into ``PATH: problem (reason)``."""
+    try:
+        yield
+    except ToodError:
+        raise
+    except FileNotFoundError as error:
+        raise ToodError(f"{path}: no such file") from error
+    except DAMAGE as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ToodError(f"{path}: {problem} ({reason})") from error
 
 
 def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
@@ -343,13 +355,8 @@ def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
 
 def npz_names(path: Path) -> list[str]:
     """The names of the arrays of an ``.npz`` file. Reads no data."""
-    try:
-        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-            return list(_members(archive, file))
-    except FileNotFoundError as error:
-        raise ToodError(f"{path}: no such file") from error
-    except DAMAGE as error:
-        raise ToodError(f"{path}: truncated, or not an .npz file of plain arrays ({error})") from error
+    with reading(path, NOT_NPZ), path.open("rb") as file, zipfile.ZipFile(file) as archive:
+        return list(_members(archive, file))
 
 
 def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
@@ -365,7 +372,7 @@ def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.Zip
 
 
 def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-    """Raise if an array is not as large as its header says, or implausibly larger than its packed bytes."""
+    """Raise if an array's size differs from its header, or is implausibly large for its compressed bytes."""
     if info.file_size > max(LARGEST_UNSUSPICIOUS, TIGHTEST * info.compress_size):
         raise ValueError(f"{info.filename}: {info.compress_size} bytes unpack to {info.file_size}")
     with archive.open(info) as file:

@@ -49,7 +49,7 @@ class Partition:
     def __init__(self, tasks: Partition | Iterable[Iterable[int]]) -> None:
         self.tasks: tuple[tuple[int, ...], ...]
         if isinstance(tasks, Partition):
-            self.__dict__.update(tasks.__dict__)  # what was computed from the tasks too
+            self.__dict__.update(tasks.__dict__)  # cached properties too
             return
         try:
             self.tasks = tuple(tuple(operator.index(c) for c in task) for task in tasks)
@@ -106,8 +106,8 @@ class Partition:
         """The inverse of :meth:`to_json`."""
         try:
             tasks = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ToodError(f"tasks: expected JSON such as [[0, 1], [2, 3]], found {text[:60]!r}") from error
+        except json.JSONDecodeError:
+            tasks = None
         if not (isinstance(tasks, list) and all(isinstance(task, list) for task in tasks)):
             raise ToodError(f"tasks: expected JSON such as [[0, 1], [2, 3]], found {text[:60]!r}")
         return cls(tasks)
@@ -159,7 +159,7 @@ class Partition:
         if not 1 <= count <= len(self):
             raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count}")
         kept = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in self.tasks[:count]]))
-        return Partition(np.searchsorted(kept, task) for task in self.tasks[:count]), kept
+        return Partition(np.searchsorted(kept, task).tolist() for task in self.tasks[:count]), kept
 
     @cached_property
     def layout(self) -> Layout:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any, TypeVar
 
-from tood.errors import MissingDependencyError
+from tood.errors import MissingDependencyError, ToodError
 
 __all__ = ["ray_tasks"]
 
@@ -15,14 +15,14 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 def ray_tasks(
     function: Callable[..., Any], calls: Mapping[KeyT, tuple[Any, ...]], **options: Any
 ) -> Iterator[tuple[KeyT, Any, str]]:
-    """Call a function once per key, each call a Ray task with one core, and yield the outcomes as they come.
+    """Call a function once per key, each call a Ray task with one core; yield the outcomes in order of completion.
 
-    The task of a worker or node that dies is tried again elsewhere. A Ray that was started here is ended here.
+    If a worker or node dies, its task is tried again elsewhere. If Ray was started here, it is stopped at the end.
 
     Parameters
     ----------
     function:
-        The function; Ray must be able to send it.
+        The function; Ray must be able to serialise it.
     calls:
         The arguments, by key.
     options:
@@ -38,7 +38,11 @@ def ray_tasks(
         raise MissingDependencyError("ray", "ray", "--engine ray") from error
     mine = not ray.is_initialized()
     if mine:
-        ray.init(log_to_driver=False, include_dashboard=False)
+        try:
+            ray.init(log_to_driver=False, include_dashboard=False)
+        except Exception as error:  # Ray has no class of its own for this
+            ray.shutdown()
+            raise ToodError(f"--engine ray: Ray did not start: {' '.join(str(error).split())}") from error
     try:
         remote = ray.remote(num_cpus=1, **options)(function)
         jobs = {remote.remote(*arguments): key for key, arguments in calls.items()}

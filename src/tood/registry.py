@@ -5,9 +5,8 @@ A name is one of four things, tried in this order:
 1. built in;
 2. registered by code that has run: ``@detectors.register``;
 3. an entry point of an installed package (groups ``tood.detectors``, ``tood.learners``, ``tood.streams``), imported
-   when it is first asked for;
-4. ``package.module:Attribute``, imported because the caller wrote it. Modules are searched for in the installed
-   packages and then in the current directory.
+   on first use;
+4. ``package.module:Attribute``, imported from the installed packages or else from the current directory.
 """
 
 from __future__ import annotations
@@ -157,7 +156,7 @@ class Registry(Generic[Item]):
                     f"nor in the current directory {os.getcwd()}"
                 ) from error
             raise self._failed(path, f"importing {module_name}", error) from error
-        except Exception as error:  # whatever the user's module raises
+        except Exception as error:  # any error of the user's module
             raise self._failed(path, f"importing {module_name}", error) from error
 
     def _load(self, name: str, installed: list[EntryPoint]) -> Item:
@@ -167,7 +166,7 @@ class Registry(Generic[Item]):
         point = installed[0]
         try:
             item: Item = point.load()
-        except Exception as error:  # whatever the package raises
+        except Exception as error:  # any error of the package
             raise self._failed(name, f"loading {point.value} of the package {package(point)}", error) from error
         self._check(item, repr(name))
         if self.base and item.name != name:  # type: ignore[attr-defined]

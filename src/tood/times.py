@@ -1,4 +1,4 @@
-"""Lengths of time in words."""
+"""Durations as text."""
 
 from __future__ import annotations
 

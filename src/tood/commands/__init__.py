@@ -1,1 +1,1 @@
-"""The commands of ``tood``, a module each, whose ``command`` the command line finds by name."""
+"""Commands of ``tood``: one module per command, found by its name, with a click command ``command``."""

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import click
 
+from tood.console import FILE
+
 __all__ = ["command"]
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_OR_PARENT...")
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN_OR_PARENT...")
 @click.option(
     "--only",
     default="",
@@ -22,9 +24,7 @@ __all__ = ["command"]
 @click.option("--resamples", type=click.IntRange(10), default=200, show_default=True, help="Bootstrap resamples.")
 @click.option("--figures/--no-figures", default=True, help="Draw figures (needs matplotlib).  [default: figures]")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Folder for tables and figures.  [default: RUN_OR_PARENT/ablations]"
-)
+@click.option("--out", type=FILE, help="Folder for tables and figures.  [default: RUN_OR_PARENT/ablations]")
 def command(
     paths: tuple[Path, ...], only: str, draws: int, resamples: int, figures: bool, as_json: bool, out: Path | None
 ) -> None:

@@ -1,14 +1,16 @@
-"""``tood audit``: the verdict on outputs that anyone made."""
+"""``tood audit``: the verdict on run directories, whichever framework made them."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tood.console import complete_names
+from tood.console import FILE, complete_names
 
 if TYPE_CHECKING:
     from tood.audit import Audit, Verdict
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN...")
 @click.option(
     "--detectors",
     shell_complete=complete_names("detectors"),
-    help="Only these, separated by commas.  [default: every one that can be scored]",
+    help="Detectors, separated by commas.  [default: all that can be scored]",
 )
-@click.option("--calibration", help="Another source of calibration samples, such as memory.")
-@click.option("--full", is_flag=True, help="Print the evidence and every table too.")
+@click.option("--calibration", help="Source of the calibration samples, such as memory.  [default: the run's]")
+@click.option("--full", is_flag=True, help="Also print the evidence and every table.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write verdict, tables and metrics.parquet here too.")
+@click.option("--out", type=FILE, help="Folder to write verdict, tables and metrics.parquet to.")
 def command(
     paths: tuple[Path, ...], detectors: str | None, calibration: str | None, full: bool, as_json: bool, out: Path | None
 ) -> None:
@@ -46,7 +48,7 @@ def command(
     from tood.runs import find_runs
 
     names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
-    with _Progress(quiet=as_json) as progress:
+    with _status_line(quiet=as_json) as progress:
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
     groups = [(group, group[0].verdict if len(group) == 1 else audit_seeds(group)) for group in _seeds(audits)]
     overviews = [_overview(group[0], verdict) for group, verdict in groups]
@@ -64,20 +66,19 @@ def command(
 
 
 def _seeds(audits: list[Audit]) -> list[list[Audit]]:
-    """Runs that differ in their seed alone, together."""
+    """Audits in groups of runs that differ only in their seed."""
     from tood.report.summary import learner_label
 
     groups: dict[tuple[str, str, str], list[Audit]] = {}
     for one in audits:
         run = one.run
-        identity = (run.stream, learner_label(run), str(run.manifest.get("preset")))
-        several = "seed" in run.manifest
-        groups.setdefault(identity if several else (*identity[:2], str(run.path)), []).append(one)
+        rest = run.manifest.get("preset") if "seed" in run.manifest else run.path
+        groups.setdefault((run.stream, learner_label(run), str(rest)), []).append(one)
     return list(groups.values())
 
 
 def _overview(found: Audit, verdict: Verdict) -> Table | None:
-    """AUROC along the stream of energy and of the score to use, beside accuracy; None without OOD sets."""
+    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets."""
     from tood.report.tables import overview_table
     from tood.runs.metrics_file import detectors_of
 
@@ -88,7 +89,7 @@ def _overview(found: Audit, verdict: Verdict) -> Table | None:
 def _print(
     groups: list[tuple[list[Audit], Verdict]], overviews: list[Table | None], tables: list[Table], full: bool
 ) -> None:
-    """A card and one table per run (or runs that differ in their seed alone), then all other tables."""
+    """A card and one table per group of runs, then all other tables."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as Grid
@@ -108,8 +109,7 @@ def _print(
             card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
         console.print(card)
         if full:
-            notes = [f"Note: {note}." for note in verdict.notes]
-            lines = [*verdict.sentences(), *notes]
+            lines = [*verdict.sentences(), *(f"Note: {note}." for note in verdict.notes)]
             console.print(Padding(Text("\n".join(map(printable, lines))), (1, 0, 0, 0)))
         console.print()
         print_tables([overview] if overview else [], console)
@@ -139,35 +139,19 @@ def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], table
     for group, verdict in groups:
         lines += [f"## {', '.join(str(one.run.path) for one in group)}", ""] if len(groups) > 1 else []
         lines += [f"- {name}: {text}" for name, text in verdict.card().items()]
-        lines += [
-            "",
-            *verdict.sentences(),
-            "",
-            *map(str, verdict.findings),
-            *(f"Note: {n}." for n in verdict.notes),
-            "",
-        ]
+        notes = [f"Note: {note}." for note in verdict.notes]
+        lines += ["", *verdict.sentences(), "", *map(str, verdict.findings), *notes, ""]
     write_text(out / "verdict.md", "\n".join(map(markdown_line, lines)))
 
 
-class _Progress:
-    """The step and detector being scored, on a terminal only: a status line that leaves nothing behind."""
+@contextlib.contextmanager
+def _status_line(quiet: bool) -> Iterator[Callable[[int, str], None]]:
+    """A line with the step and detector being scored, on a terminal only; it is removed at the end."""
+    from rich.console import Console
 
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-
-        console = Console(stderr=True, quiet=quiet)
-        self._status = console.status("reading") if console.is_terminal else None
-
-    def __enter__(self) -> _Progress:
-        if self._status:
-            self._status.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._status:
-            self._status.stop()
-
-    def __call__(self, step: int, detector: str) -> None:
-        if self._status:
-            self._status.update(f"step {step}: {detector}")
+    console = Console(stderr=True, quiet=quiet)
+    if not console.is_terminal:
+        yield lambda step, detector: None
+        return
+    with console.status("reading") as status:
+        yield lambda step, detector: status.update(f"step {step}: {detector}")

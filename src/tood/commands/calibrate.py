@@ -24,17 +24,21 @@ __all__ = ["command"]
 @click.command()
 @click.option("--logits", type=FILE, required=True, help=LOGITS)
 @click.option("--labels", type=FILE, help="Labels [n], logit columns.  [default: the column labels of --logits]")
-@click.option("--tasks", required=True, help="Columns per task, '[[0, 1], [2, 3]]', or a JSON file or run's manifest.")
+@click.option("--tasks", required=True, help="Columns per task: '[[0, 1], [2, 3]]', a JSON file, or a run's manifest.")
 @click.option("--out", type=FILE, required=True, help="The safetensors file to write.")
 @click.option("--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.")
 @click.option("--margin", type=float, help="Weight of the lead over the second channel.")
-@click.option("--reference", type=click.Choice(get_args(Reference)), help="Task whose units the score has.")
+@click.option("--reference", type=click.Choice(get_args(Reference)), help="Task that sets the units of the score.")
 @click.option("--holdout", type=SHARE, help="Keep this share of the samples for decisions, such as 0.5.")
-@click.option("--conformal", type=FILE, help="Another file, whose samples are for decisions.")
-@click.option("--folds", type=int, help="Use every sample for both, in so many folds (at most 2 alpha is rejected).")
+@click.option("--conformal", type=FILE, help="Another file of logits and labels, used for decisions.")
+@click.option(
+    "--folds",
+    type=int,
+    help="Use every sample for both, by cross-fitting in so many folds (at most 2 alpha is rejected).",
+)
 @click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
 @click.option(
-    "--ties", type=click.Choice(["conservative", "randomized"]), help="Equal scores.  [default: conservative]"
+    "--ties", type=click.Choice(["conservative", "randomized"]), help="How equal scores count.  [default: conservative]"
 )
 @click.option(
     "--source",
@@ -42,7 +46,7 @@ __all__ = ["command"]
     help="Where the samples for decisions come from.  [default: held_out]",
 )
 @invalid_option("leave them out")
-@click.option("--seed", default=0, show_default=True, help="Of the split and of random ties.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the split and of random ties.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
@@ -105,7 +109,9 @@ def _fit(
     invalid: str,
     **settings: Any,
 ) -> tuple[TOOD | Conformal, int]:
-    """The calibrator, with calibration scores if decisions were asked for, and the number of rows left out."""
+    """The calibrator, with calibration scores if requested, and the number of rows left out."""
+    import numpy as np
+
     from tood.calibration import TOOD
     from tood.decision import Conformal
 
@@ -126,22 +132,15 @@ def _fit(
         more, more_columns, more_left_out = _read(conformal, None, partition, invalid)
         return Conformal(cal.fit(rows, columns), **settings).fit(more, more_columns), left_out + more_left_out
     if holdout is not None:
-        kept, rest = _split(columns, holdout, settings["seed"])
+        order = np.random.default_rng(settings["seed"]).permutation(len(columns))  # of all labels: stays exchangeable
+        kept, rest = np.split(order, [round(holdout * len(columns))])
         fitted = cal.fit(rows[rest], columns[rest])
         return Conformal(fitted, **settings).fit(rows[kept], columns[kept]), left_out
     return cal.fit(rows, columns), left_out
 
 
-def _split(labels: IntArray, share: float, seed: int) -> tuple[IntArray, IntArray]:
-    """Rows held out, drawn at random whatever their label so that they stay exchangeable, and the other rows."""
-    import numpy as np
-
-    order = np.random.default_rng(seed).permutation(len(labels))
-    return np.split(order, [round(share * len(labels))])  # type: ignore[return-value]
-
-
 def _read(path: Path, labels: Path | None, partition: Partition, invalid: Any) -> tuple[FloatArray, IntArray, int]:
-    """Logits, labels and the number of invalid rows left out; messages count rows as the file does."""
+    """Logits, labels and the number of invalid rows left out; messages give row numbers of the file."""
     from tood.arrays import label_columns
     from tood.deploy.logit_files import read_labelled, valid_rows
     from tood.errors import ToodError

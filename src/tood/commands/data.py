@@ -1,4 +1,4 @@
-"""``tood data``: which image sets are present, whether they are intact, and how to make them."""
+"""``tood data``: list, verify and prepare image sets."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import click
 
+from tood.console import FILE
 from tood.files import printable
 
 __all__ = ["command"]
 
-root_option = click.option(
-    "--root", type=click.Path(path_type=Path), help="Folder of the sets  [default: $TOOD_DATA, or the user's cache]."
-)
+root_option = click.option("--root", type=FILE, help="Folder of the sets.  [default: $TOOD_DATA, or the user's cache]")
 CIFAR_PICKLES = ("test_batch", "data_batch_1", "meta")
 CIFAR_FILES = ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", *CIFAR_PICKLES)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -22,7 +21,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 @click.group()
 def command() -> None:
-    """Image sets: list what is there, verify it, prepare what is not.
+    """Image sets: list and verify those that are present, prepare those that are missing.
 
     Example: tood data list
     """
@@ -131,9 +130,9 @@ def verify(root: Path | None, as_json: bool) -> None:
     help="A folder of class folders, CIFAR's binary or Python files, or a Hugging Face data set.",
 )
 @click.option("--size", type=click.IntRange(1, 1024), help="Pixels per side; needed if images differ in size.")
-@click.option("--image-column", default="image", show_default=True, help="Of a Hugging Face data set.")
-@click.option("--label-column", default="label", show_default=True, help="Of a Hugging Face data set.")
-@click.option("--revision", help="Of a data set on the Hub: a commit, which always gives the same data, or a tag.")
+@click.option("--image-column", default="image", show_default=True, help="Image column of a Hugging Face data set.")
+@click.option("--label-column", default="label", show_default=True, help="Label column of a Hugging Face data set.")
+@click.option("--revision", help="Commit (always the same data) or tag of a data set on the Hub.")
 @click.option("--force", is_flag=True, help="Replace a set that exists.")
 @root_option
 def prepare(
@@ -163,25 +162,21 @@ def prepare(
 def _origin(origin: str, kind: str, split: str, size: int | None, columns: dict[str, Any]) -> tuple[Any, Any]:
     """The source and its class names."""
     from tood.errors import ToodError
+    from tood.streams import FolderSource, from_huggingface
+    from tood.streams.cifar_batches import read_cifar_batches
+    from tood.streams.pack import read_cifar
 
     folder = Path(origin)
     if kind == "auto":
         kind = _guess(folder)
     if kind == "cifar":
-        from tood.streams.cifar_batches import read_cifar_batches
-        from tood.streams.pack import read_cifar
-
         pickled = any((folder / name).is_file() for name in CIFAR_PICKLES)
         return read_cifar_batches(folder, split) if pickled else read_cifar(folder, split)
     if kind == "huggingface":
-        from tood.streams.download import from_huggingface
-
         found = from_huggingface(origin, split, size=size, **columns)
         return found, found.classes
-    from tood.streams.folders import FolderSource
-
     if size is None:
-        raise ToodError("--size: images of a folder are made one size; say how many pixels per side")
+        raise ToodError("--size: expected the pixels per side that images of a folder are resized to, found none")
     files = FolderSource(folder, size=size)
     return files, files.classes
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tood.console import FILE
+
 if TYPE_CHECKING:
     from tood.report.summary import Key, Summary
 
@@ -25,7 +27,7 @@ DETECTORS = (
 @click.command()
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=FILE,
     default=Path("runs/demo"),
     show_default=True,
     help="Parent folder of the run directories and of the page.",
@@ -43,9 +45,8 @@ def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
       tood demo --out runs/demo
     """
     from tood import learners  # noqa: F401 (if torch is missing, this names the extra to install)
-    from tood.commands.report import page_verdicts
+    from tood.commands.report import report_page
     from tood.errors import ToodError
-    from tood.report.page.write import write_page
     from tood.report.render import print_tables
     from tood.report.summary import collect
     from tood.report.tables import tables_of
@@ -70,12 +71,12 @@ def command(out: Path, seeds: int, workers: int, as_json: bool) -> None:
         print_tables(tables)
         for line in _in_words(collect(measured)):
             click.echo(line)
-    page = write_page(runs, out / "report" / "report.html", verdicts=page_verdicts(runs))
+    page = report_page(runs, out / "report" / "report.html")
     click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. Page: {page.resolve()}", err=as_json)
 
 
 def _in_words(summaries: Mapping[Key, Summary]) -> Iterator[str]:
-    """One line per learner: its accuracy, what energy lost along the stream, and what TOOD changes."""
+    """One line per learner: accuracy, AUROC that energy lost along the stream, and what TOOD changes."""
     figure = {(key.learner, key.detector, key.metric): value.mean for key, value in summaries.items()}
     for name in LEARNERS:
         plain, repaired = (figure[name, detector, "avg_auroc"] for detector in ("energy", "tood_shrinkage"))

@@ -1,4 +1,4 @@
-"""``tood list``: detectors, learners, streams and networks by name, described by what they declare."""
+"""``tood list``: detectors, learners, streams, networks and presets by name, with what they declare."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from tood.registry import Registry
 
 __all__ = ["command"]
 
-MODULES = {"detectors": "detectors", "learners": "learners", "streams": "streams", "networks": "models"}
-KINDS = (*MODULES, "presets")
+SOURCES = {  # the function that gives the names of each kind
+    "detectors": ("tood.detectors", "names"),
+    "learners": ("tood.learners", "names"),
+    "streams": ("tood.streams", "names"),
+    "networks": ("tood.models", "names"),
+    "presets": ("tood.learners", "presets"),
+}
 FITTED = {"none": "not fitted", "fit": "fitted on the fit set", "calibration": "fitted on the calibration set"}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.argument("kind", type=click.Choice([*SOURCES]), required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(kind: str | None, as_json: bool) -> None:
     """List detectors, learners, streams, networks and presets; only one KIND if given.
@@ -31,17 +36,17 @@ def command(kind: str | None, as_json: bool) -> None:
 
     Example: tood list detectors
     """
-    names = {name: listed for name in ([kind] if kind else KINDS) if (listed := _names(name)) is not None}
+    names = {name: listed for name in ([kind] if kind else SOURCES) if (listed := _names(name)) is not None}
     if as_json:
         shown: dict[str, Any] = {name: _declarations(name) or listed for name, listed in names.items()}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     elif kind in names and (declared := _declarations(kind or "")):
         click.echo("\n\n".join(map(_described, declared)))
     elif kind == "presets" and "presets" in names:
-        from tood.learners.preset_files import worlds
+        from tood.learners.preset_files import descriptions
 
-        for name, world in worlds().items():
-            click.echo(f"{name:<10} {world}")
+        for name, description in descriptions().items():
+            click.echo(f"{name:<10} {description}")
     else:
         for name, listed in names.items():
             click.echo(f"{name} ({len(listed)}): {' '.join(listed)}")
@@ -50,9 +55,8 @@ def command(kind: str | None, as_json: bool) -> None:
 def _names(kind: str) -> list[str] | None:
     """The names of a kind; None, and a line on stderr, if a package is missing."""
     try:
-        if kind == "presets":
-            return importlib.import_module("tood.learners").presets()  # type: ignore[no-any-return]
-        return importlib.import_module(f"tood.{MODULES[kind]}").names()  # type: ignore[no-any-return]
+        module, function = SOURCES[kind]
+        return getattr(importlib.import_module(module), function)()  # type: ignore[no-any-return]
     except ImportError as error:
         click.echo(f"{kind}: {error}", err=True)
         return None
@@ -77,13 +81,7 @@ def _declared(registry: Registry[Any], name: str, describe: Callable[[Any], dict
     except ToodError as error:
         return {"name": name, "error": str(error)}
     summary = (item.__doc__ or "").partition("\n")[0].replace("``", "")
-    return {
-        "name": name,
-        "title": item.title or name,
-        "summary": summary,
-        **describe(item),
-        "citation": item.citation,
-    }
+    return {"name": name, "title": item.title or name, "summary": summary, **describe(item), "citation": item.citation}
 
 
 def _detector(detector: Any) -> dict[str, Any]:
@@ -106,10 +104,7 @@ def _described(declared: dict[str, Any]) -> str:
     """A few lines about one detector or learner."""
     if "error" in declared:
         return f"{declared['name']}: not available\n    {declared['error']}"
-    lines = [
-        f"{declared['name']}: {declared['title']}",
-        f"    {declared['summary']}",
-    ]
+    lines = [f"{declared['name']}: {declared['title']}", f"    {declared['summary']}"]
     if "needs" in declared:
         lines.append(f"    needs {', '.join(declared['needs'])}; {FITTED[declared['fits_on']]}")
     for name, parameter in declared["parameters"].items():

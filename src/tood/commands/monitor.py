@@ -1,4 +1,4 @@
-"""``tood monitor``: watch production logits for drift, across restarts."""
+"""``tood monitor``: drift detection for production logits, continued across restarts."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from tood.console import FILE, SHARE, invalid_option, progress_bar, warnings_as_
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray
-    from tood.deploy.drift import DriftMonitor
 
 __all__ = ["command"]
 
-SAVE_SECONDS = 1.0  # the state is saved that often while rows come in
+SAVE_SECONDS = 1.0  # between two saves of the state
 
 
 @click.command()
-@click.option("--state", type=FILE, required=True, help="The monitor's file; the first call makes it.")
+@click.option("--state", type=FILE, required=True, help="File of the monitor; the first call makes it.")
 @click.option("--calibrator", type=FILE, help="What `tood calibrate` wrote; needed by the first call.")
-@click.option("--reference", type=FILE, help="Logits of held-out inputs, in any format; needed by the first call.")
+@click.option("--reference", type=FILE, help="Logits of held-out inputs; needed by the first call.")
 @click.option(
     "--in",
     "sources",
@@ -67,7 +66,8 @@ def command(
     with warnings_as_lines(quiet):
         watch = _Watch(state, calibrator, reference, settings, invalid, tell=not quiet and not as_json)
         if reset:
-            watch.reset()
+            watch.monitor.reset()
+            watch.save()
         for source in sources:
             if str(source) == "-":
                 watch.lines(sys.stdin)
@@ -84,7 +84,7 @@ def command(
 
 
 class _Watch:
-    """A monitor in its file, with what it was made from and the number of rows taken from each input file."""
+    """A monitor, its file, the digests of its inputs, and the number of rows taken from each input file."""
 
     def __init__(
         self,
@@ -96,6 +96,8 @@ class _Watch:
         tell: bool,
     ) -> None:
         from tood.deploy.drift import KIND, DriftMonitor
+        from tood.deploy.logit_files import LogitsFile, valid_rows
+        from tood.deploy.score_file import load_scorer
         from tood.errors import ToodError
         from tood.files import read_tensors, sha256
 
@@ -119,23 +121,11 @@ class _Watch:
         elif not (calibrator and reference):
             raise click.UsageError(f"{path} does not exist yet: give --calibrator and --reference to make it")
         else:
-            self.monitor = self._fitted(calibrator, reference, given)
+            logits = LogitsFile(reference).read()
+            logits = logits[valid_rows(logits, self.invalid, reference)]
+            with _named(reference):
+                self.monitor = DriftMonitor(load_scorer(calibrator), **given).fit(logits)
             self.save()
-
-    def _fitted(self, calibrator: Path, reference: Path, settings: dict[str, Any]) -> DriftMonitor:
-        """A new monitor."""
-        from tood.deploy.drift import DriftMonitor
-        from tood.deploy.logit_files import LogitsFile, valid_rows
-        from tood.deploy.score_file import load_scorer
-
-        logits = LogitsFile(reference).read()
-        logits = logits[valid_rows(logits, self.invalid, reference)]
-        with _named(reference):
-            return DriftMonitor(load_scorer(calibrator), **settings).fit(logits)
-
-    def reset(self) -> None:
-        self.monitor.reset()
-        self.save()
 
     def save(self) -> None:
         notes = {"made_from": self.made_from, "taken": self.taken}
@@ -182,10 +172,9 @@ class _Watch:
 
         from tood.errors import ToodError
 
-        for number, logits in _json_rows(stream):
-            where = f"standard input, line {number}"
-            if np.isfinite(logits).all():
-                self.update(logits, where)
+        for where, row in _json_rows(stream):
+            if np.isfinite(row).all():
+                self.update(row[None], where)
                 self.save_if_due()
             elif self.invalid == "reject":
                 self.left_out += 1
@@ -196,7 +185,7 @@ class _Watch:
 
 @contextlib.contextmanager
 def _named(where: object) -> Iterator[None]:
-    """Put the place of the rows into an error about them."""
+    """Put ``where`` in front of the message of a ToodError."""
     from tood.errors import ToodError
 
     try:
@@ -205,8 +194,8 @@ def _named(where: object) -> Iterator[None]:
         raise ToodError(f"{where}: {error}") from error
 
 
-def _json_rows(stream: Any) -> Iterator[tuple[int, FloatArray]]:
-    """The number of each line that is not empty, from 1, and its logits ``[1, C]``."""
+def _json_rows(stream: Any) -> Iterator[tuple[str, FloatArray]]:
+    """The place and the logits ``[C]`` of each line that is not empty."""
     import numpy as np
 
     from tood.errors import ToodError
@@ -214,13 +203,12 @@ def _json_rows(stream: Any) -> Iterator[tuple[int, FloatArray]]:
     for number, line in enumerate(stream, start=1):
         if not line.strip():
             continue
+        where = f"standard input, line {number}"
         try:
             found = json.loads(line)
             row = np.array(found["logits"] if isinstance(found, dict) else found, dtype=np.float64)
             if row.ndim != 1:
                 raise ValueError(f"{row.ndim} axes")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ToodError(
-                f'standard input, line {number}: expected a list of logits or {{"logits": [...]}} ({error})'
-            ) from error
-        yield number, row[None]
+            raise ToodError(f'{where}: expected a list of logits or {{"logits": [...]}} ({error})') from error
+        yield where, row

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tood.console import FILE
+
 if TYPE_CHECKING:
     from tood.runs import Run
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_OR_PARENT...")
+@click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN_OR_PARENT...")
 @click.option("--tables", "want_tables", is_flag=True, help="Tables only, without the page.")
 @click.option("--figures", "want_figures", is_flag=True, help="Draw every figure, as PNG and PDF, and no page.")
 @click.option(
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     type=click.Choice(["terminal", "md", "csv", "latex"]),
     help="How tables are printed.  [default: terminal; md if the output is not one]",
 )
-@click.option("--against", type=click.Choice(["paper"]), help="Put the paper's figure and the difference beside each.")
+@click.option("--against", type=click.Choice(["paper"]), help="Show the paper's figure and the difference too.")
 @click.option(
     "--fpr",
     type=click.Choice(["ood", "id"]),
@@ -32,11 +34,7 @@ if TYPE_CHECKING:
     help="Which FPR@95: at 95 % of OOD caught (the paper's tables) or of ID accepted (its text).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="The folder of page and figures, where tables then go too.  [default: report, inside RUN_OR_PARENT]",
-)
+@click.option("--out", type=FILE, help="Folder for page, figures and tables.  [default: RUN_OR_PARENT/report]")
 def command(
     paths: tuple[Path, ...],
     want_tables: bool,
@@ -80,19 +78,19 @@ def command(
 
         click.echo(f"{len(draw_all(runs, folder / 'figures'))} files in {folder / 'figures'}", err=True)
     elif not (want_tables or as_json):
-        from tood.report.page.write import write_page
-
-        page = write_page(runs, folder / "report.html", reported(), page_verdicts(runs))
-        click.echo(f"The page: {page}", err=True)
+        click.echo(f"The page: {report_page(runs, folder / 'report.html')}", err=True)
 
 
-def page_verdicts(runs: list[Run]) -> dict[Path, dict[str, Any] | None]:
-    """The verdicts that a page shows; runs that have none are audited first."""
+def report_page(runs: list[Run], path: Path) -> Path:
+    """Write the page of some runs, with the paper's figures and verdicts; runs without a verdict are audited first."""
     from tood.audit import ensure_verdict
+    from tood.paper.reference import reported
     from tood.report.gather import Measured
     from tood.report.page.content import chosen_runs
+    from tood.report.page.write import write_page
 
-    return {one.run.path: ensure_verdict(one.run) for one in chosen_runs([Measured(run) for run in runs])}
+    verdicts = {one.run.path: ensure_verdict(one.run) for one in chosen_runs([Measured(run) for run in runs])}
+    return write_page(runs, path, reported(), verdicts)
 
 
 def _print(tables: list[Any], form: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tood.console import FILE, exit_if_failed, print_states
 
 if TYPE_CHECKING:
     from tood.runs.directory import Run
@@ -27,7 +28,7 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
     help="Settings: in the paper's text, as its authors ran it, short runs for a CPU, or (pretrained only) a frozen "
     "network.  [default: cpu, or frozen]",
 )
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
+@click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
 @click.option(
     "--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for tables and pretrained, else 1]"
@@ -36,7 +37,7 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
 @click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
 @click.option(
     "--collect",
-    type=click.Path(path_type=Path),
+    type=FILE,
     metavar="DIR",
     help="Copy the results of finished runs to DIR, for `make results`, and stop.",
 )
@@ -56,7 +57,7 @@ def command(
     commit: str | None,
     as_json: bool,
 ) -> None:
-    """Reproduce a table of the paper: train its runs, then write tables beside the paper's, figures and a page.
+    """Reproduce a table of the paper: train its runs, then write tables with the paper's figures, plots and a page.
 
     If interrupted, start the same command again to resume. Runs that another target has made in --out are reused.
     The targets figures and ablations use the runs in --out and train nothing.
@@ -88,25 +89,15 @@ def command(
 
         ctx.invoke(ablate, paths=tuple(run.path for run in _finished([], out)), out=out / "ablations")
     else:
-        failed = _train(members, workers, engine)
+        from tood.runs.sweep import run_cells
+
+        failed = run_cells(members, workers, engine, say=click.echo)
         _report(_finished(members, out), out / "report" / target)
-        if failed:
-            click.echo(f"tood: {failed} of {len(members)} runs failed; start the command again to retry", err=True)
-            sys.exit(1)
-
-
-def _train(members: list[Cell], workers: int, engine: Engine) -> int:
-    """Run all members; returns the number that failed."""
-    from tood.runs.sweep import run_cells
-
-    failed = run_cells(members, workers, engine, say=click.echo)
-    for name, error in failed.items():
-        click.echo(f"tood: {name}: {error}", err=True)
-    return len(failed)
+        exit_if_failed(failed, len(members))
 
 
 def _finished(members: list[Cell], out: Path) -> list[Run]:
-    """The finished runs of a target; all finished runs in ``out`` if the target has none of its own."""
+    """The finished runs of a target; all finished runs in ``out`` if the target trains none."""
     from tood.errors import ToodError
     from tood.runs.directory import Run, find_runs
 
@@ -118,11 +109,10 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
 
 
 def _report(runs: list[Run], folder: Path) -> None:
-    """Write tables beside the paper's, figures, and the page."""
-    from tood.commands.report import page_verdicts
+    """Write tables with the paper's figures, plots, and the page."""
+    from tood.commands.report import report_page
     from tood.paper.reference import reported
     from tood.report.figures import draw_all
-    from tood.report.page.write import write_page
     from tood.report.render import print_tables, write_tables
     from tood.report.tables import tables_of
     from tood.runs.metrics_file import load_metrics
@@ -131,8 +121,7 @@ def _report(runs: list[Run], folder: Path) -> None:
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(runs, folder / "figures")
-    page = write_page(runs, folder / "report.html", reported(), page_verdicts(runs))
-    click.echo(f"Tables, figures and the page: {page}")
+    click.echo(f"Tables, figures and the page: {report_page(runs, folder / 'report.html')}")
 
 
 def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
@@ -142,11 +131,9 @@ def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
         states = {"toy": "done" if (out / "toy" / "toy.json").exists() else "waiting"}
     else:
         states = {run.path.name: "done" for run in _finished(members, out)}
+    print_states(states, as_json)
     if as_json:
-        click.echo(json.dumps(states, indent=2))
         return
-    for name, state in states.items():
-        click.echo(f"{name:<50} {state}")
     done = sum(state == "done" for state in states.values())
     click.echo(f"{done} of {len(states)} done", err=True)
     if waiting := [cell for cell in members if states[cell.config.name] != "done"]:

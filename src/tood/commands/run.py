@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import complete_names
+from tood.console import FILE, complete_names
 
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
-    from tood.runs import Run, RunConfig
+    from tood.runs import RunConfig
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("file", type=FILE, required=False)
 @click.option(
     "--stream",
     shell_complete=complete_names("streams"),
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 @click.option("--preset", help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu]")
 @click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
 @click.option("--order", help="Class order: label, or the seed of a permutation.")
-@click.option("--tasks", type=int, help="Number of tasks, if not the stream's own.")
+@click.option("--tasks", type=int, help="Number of tasks.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
-@click.option("--network", help="The network's name, if not the preset's.")
+@click.option("--network", help="Name of the network.  [default: the preset's]")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
 @click.option("--adapter", type=int, help="With --frozen: width of a trained hidden layer; 0 for none.")
 @click.option("--calibration", help="Source of the calibration set: train, memory, reserved or augmented.")
 @click.option("--calibration-size", type=int, help="B, the calibration samples over all classes.")
-@click.option("--reserve", type=int, help="Samples per class that are set aside at arrival.")
-@click.option("--fit", help="What detectors fit on: current, memory or all.")
+@click.option("--reserve", type=int, help="Samples per class that are set aside when the class arrives.")
+@click.option("--fit", help="Data that detectors are fitted on: current, memory or all.")
 @click.option(
     "--detectors",
     shell_complete=complete_names("detectors"),
@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
-@click.option("--out", type=click.Path(path_type=Path), help="The run directory.  [default: runs/NAME]")
+@click.option("--out", type=FILE, help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
 @click.option(
     "--track",
     multiple=True,
     envvar="TOOD_TRACK",
     metavar="TRACKER",
-    help="Write figures to tensorboard, mlflow or wandb too; may be repeated.",
+    help="Also write figures to tensorboard, mlflow or wandb; may be repeated.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -86,6 +86,7 @@ def command(
       tood run --stream cifar10 --learner bic --preset paper --dry-run
       tood run --stream cifar100 --learner der --network efficientnet_lite0 --frozen
     """
+    from tood.commands.report import report_page
     from tood.report.live import training_progress
     from tood.runs.config import RunConfig
     from tood.runs.plan import plan
@@ -118,7 +119,7 @@ def command(
             on_step=tracked.step if tracked else None,
         )
         if tracked:
-            tracked.artifact(_report(result))
+            tracked.artifact(report_page([result], folder / "report" / "report.html"))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:
@@ -142,12 +143,3 @@ def _tracking(
     from tood.integrations.trackers import tracking
 
     return tracking(names, config.name, folder, config.to_mapping())
-
-
-def _report(result: Run) -> Path:
-    """The run's report page, written."""
-    from tood.commands.report import page_verdicts
-    from tood.paper.reference import reported
-    from tood.report.page.write import write_page
-
-    return write_page([result], result.path / "report" / "report.html", reported(), page_verdicts([result]))

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from tood.console import FILE, exit_if_failed, print_states
 
 if TYPE_CHECKING:
     from tood.runs.sweep import Engine
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default=Path("runs"), show_default=True, help="Parent folder.")
+@click.argument("file", type=FILE)
+@click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
@@ -35,8 +35,8 @@ def command(
 ) -> None:
     """Run every cell of a grid of streams, learners, seeds and options.
 
-    A sweep may be interrupted at any time; start it again to resume. A cell that fails is reported
-    at the end; the others finish.
+    A sweep may be interrupted at any time; start it again to resume. A cell that fails is reported at the end; the
+    others finish.
 
     \b
     Example:
@@ -44,17 +44,11 @@ def command(
       tood sweep sweep.yaml --out runs
       tood sweep sweep.yaml --out runs --status
     """
-    from tood.files import printable
     from tood.runs.sweep import read_sweep, run_cells
 
     cells = read_sweep(file, out)
     if status:
-        states = {cell.config.name: cell.status() for cell in cells}
-        if as_json:
-            click.echo(json.dumps(states, indent=2))
-        else:
-            for name, state in states.items():
-                click.echo(f"{name:<50} {printable(state)}")
+        print_states({cell.config.name: cell.status() for cell in cells}, as_json)
         return
     if track:
         if engine != "local":
@@ -65,12 +59,8 @@ def command(
         for name in track:
             if name not in TRACKERS:
                 raise UnknownNameError("tracker", name, TRACKERS)
-        os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, which each cell is a process of
+        os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, the process of each cell
     failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
-    for name, error in failed.items():
-        click.echo(f"tood: {name}: {error}", err=True)
-    if failed:
-        click.echo(f"tood: {len(failed)} of {len(cells)} cells failed; start again to retry them", err=True)
-        sys.exit(1)
+    exit_if_failed(failed, len(cells))
     if not quiet:
         click.echo(f"{len(cells)} runs in {out}")

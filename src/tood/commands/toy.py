@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-MAX_WORKERS = 4  # takes about a dozen seconds; a container may report more cores than it is allowed to use
+MAX_WORKERS = 4  # a container may report more cores than it is allowed to use
 
 
 def _seeds(ctx: click.Context, parameter: click.Parameter, text: str) -> list[int]:

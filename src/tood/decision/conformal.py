@@ -38,7 +38,7 @@ KIND = "tood-conformal"
 
 
 class Decision(NamedTuple):
-    """Result of :meth:`Conformal.decide`; arrays of the kind of the logits."""
+    """Result of :meth:`Conformal.decide`; arrays of the same kind as the logits."""
 
     accept: Any  # [n] bool: not distinguishable from the in-distribution samples
     p_value: Any  # [n] float64
@@ -77,7 +77,7 @@ class Conformal:
         Where the samples given to ``fit`` come from. ``"held_out"`` and ``"reserved"`` samples were not trained on;
         ``"memory"`` and ``"train"`` ones were, their scores are too high, and more than alpha will be rejected.
     seed:
-        Of the draws, and of the folds of :meth:`cross`.
+        Seed of the draws, and of the folds of :meth:`cross`.
 
     Examples
     --------
@@ -138,7 +138,7 @@ class Conformal:
         logits, labels:
             ``[n, C]`` and ``[n]``, as ``cal.fit`` takes them.
         folds:
-            How many; an input is scored once per fold.
+            Number of folds; an input is scored once per fold.
         settings:
             As for the class. ``per_task="winning"`` is refused: the folds need not agree on the winner.
         """
@@ -204,7 +204,8 @@ class Conformal:
         groups = self._folds[0][1]
         lowest = {group: ranks.threshold(alpha) for group, ranks in groups.items()}
         if self.per_task == "winning":
-            return np.array([lowest.get(t, -np.inf) for t in range(self._task_count())])
+            tasks = len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(groups)
+            return np.array([lowest.get(t, -np.inf) for t in range(tasks)])
         return np.array(min(lowest.values()))
 
     def risk_threshold(self, risk: float = 0.05, delta: float = 0.1) -> float:
@@ -241,7 +242,7 @@ class Conformal:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Conformal:
-        """Read what :meth:`save` wrote."""
+        """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
             cals = [from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))]
@@ -292,9 +293,6 @@ class Conformal:
         answers = floats(outputs, "logits", ndim=2).argmax(axis=1)
         return score_and_assign(self.cal, logits)[0], answers != indices(labels, "labels", length=len(answers))
 
-    def _task_count(self) -> int:
-        return len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(self._folds[0][1])
-
     def _fitted(self) -> None:
         if not hasattr(self, "_folds"):
             raise NotFittedError("this Conformal is not fitted yet: call fit(logits, labels) first")
@@ -324,7 +322,7 @@ class Conformal:
             warnings.warn(
                 f"source={self.source!r}: the network was trained on these samples, so their scores are higher than "
                 "those of new in-distribution inputs and more than alpha of these will be rejected; use held-out "
-                "samples, of which Conformal.cross needs half as many",
+                "samples (Conformal.cross needs half as many)",
                 UserWarning,
                 stacklevel=3,
             )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, floats
+from tood.arrays import finite as check_finite
 from tood.errors import ToodError
 
 __all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
@@ -86,10 +87,9 @@ def pooled_p_values(
 def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]:
     """Benjamini-Hochberg: reject inputs of a batch so that at most a share ``fdr`` of them is in-distribution.
 
-    The false discovery rate is an average over batches.
-    Conformal p-values of one calibration set are positively dependent (PRDS), so the procedure keeps its promise
-    (Bates, Candès, Lei, Romano and Sesia, "Testing for outliers with conformal p-values", Annals of Statistics 2023);
-    proved for ``per_task=None`` and scores without ties.
+    The false discovery rate is an average over batches. Conformal p-values of one calibration set are positively
+    dependent (PRDS), so the procedure keeps its promise (Bates, Candès, Lei, Romano and Sesia, "Testing for outliers
+    with conformal p-values", Annals of Statistics 2023); proved for ``per_task=None`` and scores without ties.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Ranks:
         self._before = np.where(before == after, before, -1).astype(np.int32)  # -1: the cell has values in it
 
     def threshold(self, alpha: float) -> float:
-        """Accepted is what reaches the k-th lowest value, k the largest with ``k / (n + 1) <= alpha``."""
+        """The k-th lowest value, for the largest k with ``k / (n + 1) <= alpha``; -inf if there is no such k."""
         steps = np.arange(1, len(self.values) + 1) / (len(self.values) + 1)
         k = int(np.searchsorted(steps, alpha, side="right"))
         return float(self.values[k - 1]) if k else -np.inf
@@ -152,13 +152,11 @@ class Ranks:
 
 
 def finite(scores: Any, name: str, least: int = 1) -> FloatArray:
-    """``scores`` as a NumPy array with one axis, once they are known to be finite and enough."""
+    """``scores`` as a NumPy array with one axis, checked to be finite and at least ``least``."""
     values = floats(scores, name, ndim=1)
     if len(values) < least:
         raise ToodError(f"{name}: expected at least {least} of them, found {len(values)}")
-    if not np.isfinite(values).all():
-        raise ToodError(f"{name}: expected finite numbers, found {values[~np.isfinite(values)][0]}")
-    return values
+    return check_finite(values, name)
 
 
 def check_share(name: str, share: float) -> None:

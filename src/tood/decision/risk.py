@@ -21,7 +21,7 @@ def selective_threshold(scores: Any, wrong: Any, risk: float = 0.05, delta: floa
     """The lowest tested threshold whose error rate among accepted inputs is at most ``risk``, with confidence.
 
     With probability at least ``1 - delta`` over the n samples, ``P(wrong | score >= threshold) <= risk`` for new
-    inputs from the same source. The method is that of Geifman and El-Yaniv ("Selective classification for deep neural
+    inputs from the same source. The method is by Geifman and El-Yaniv ("Selective classification for deep neural
     networks", NeurIPS 2017): 32 thresholds, one at each 1/32 of the samples, an exact binomial (Clopper-Pearson) test
     for each, Bonferroni over the 32. Given the value of the k-th highest score, the samples above it are independent
     draws from the inputs above it, so their errors are binomial and the test is exact.

@@ -121,7 +121,7 @@ class PredictionSets:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PredictionSets:
-        """Read what :meth:`save` wrote."""
+        """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
             self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))

@@ -1,4 +1,4 @@
-"""Drift detection for deployed scores: has the traffic changed since calibration, and in which way?"""
+"""Drift detection for deployed scores: compares traffic with a reference sample, per task."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Drift(NamedTuple):
     """Result of :meth:`DriftMonitor.report`; arrays ``[N]`` have one entry per task."""
 
     rows: int  # inputs so far
-    rejected: int  # of them rejected
+    rejected: int  # inputs rejected so far
     rejected_before: float  # share of the reference that is rejected
     unknowns_e_value: float  # largest so far
     more_unknowns: bool
     samples: IntArray  # accepted inputs so far, per winning task
     e_value: Float64Array  # largest so far
     shift: Float64Array  # of the median energy in the latest window, in σ of the reference (1.4826 MAD); NaN: too few
-    spread: Float64Array  # MAD of the latest window over that of the reference; NaN: too few
+    spread: Float64Array  # MAD of the latest window divided by the reference's; NaN: too few
     drifted: npt.NDArray[np.bool_]
     enough: npt.NDArray[np.bool_]  # enough samples that an alarm was possible
 
@@ -86,7 +86,7 @@ class DriftMonitor:
     probability that any alarm is ever raised, however long the monitor runs and however often it is asked, is at most
     ``alpha``: half of it for the unknowns, half for the N tasks together. It holds for any size of the reference.
 
-    The interface is that of river's drift detectors: :meth:`update`, :attr:`drift_detected`. An alarm stays until
+    The interface follows river's drift detectors: :meth:`update`, :attr:`drift_detected`. An alarm stays until
     :meth:`reset` or a new :meth:`fit`; each of these spends ``alpha`` anew.
 
     Parameters
@@ -96,13 +96,13 @@ class DriftMonitor:
     alpha:
         The probability that stationary traffic ever raises an alarm.
     reject:
-        The share of the reference that is rejected; decides which inputs count as accepted.
+        The share of the reference that is rejected; sets the threshold above which inputs count as accepted.
     threshold:
         Accept inputs whose score exceeds it, in place of ``reject``: a number, or one per task.
     window:
         How many of the latest accepted inputs per task the reported shift and spread describe.
     seed:
-        Of the draws that make p-values uniform.
+        Seed of the draws that make p-values uniform.
 
     Examples
     --------
@@ -143,8 +143,8 @@ class DriftMonitor:
     def fit(self, logits: Any) -> DriftMonitor:
         """Take a reference sample ``[n, C]``; no labels are needed.
 
-        Held-out in-distribution samples, or ordinary traffic if some share of unknown inputs is ordinary. Samples that
-        the network or the calibrator was fitted to look different from new ones and raise false alarms.
+        Use held-out in-distribution samples, or ordinary traffic if it usually contains some unknown inputs. Samples
+        that the network or the calibrator was fitted to differ from new ones and raise false alarms.
         """
         scores, tasks, energies = self._read(logits)
         if len(scores) == 0:
@@ -198,7 +198,7 @@ class DriftMonitor:
         return np.asarray(largest >= np.log(2 * len(largest) / self.alpha))
 
     def report(self) -> Drift:
-        """What has changed; may be called at any time without spending ``alpha``."""
+        """The present state of all tests; may be called at any time without spending ``alpha``."""
         self._fitted()
         samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
         pairs = zip(self._energies, self._latest, strict=True)
@@ -246,7 +246,7 @@ class DriftMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> DriftMonitor:
-        """Read what :meth:`save` wrote."""
+        """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
             cal: Any = from_file(tensors["calibrator"])

@@ -1,4 +1,4 @@
-"""Incremental calibration: samples and tasks come and go, and no raw data are kept."""
+"""Incremental calibration: samples and tasks can be added and removed; no raw data are kept."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class LiveTOOD:
 
     @property
     def rank_error(self) -> float:
-        """The largest over tasks; 0 means that every statistic is exact."""
+        """The largest rank error of any task; 0 means that every statistic is exact."""
         return max(sketch.rank_error for sketch in self.sketches)
 
     @property
     def counts(self) -> IntArray:
-        """``[N]``: how many samples of each task have been seen."""
+        """``[N]``: the number of samples seen, per task."""
         return np.array([sketch.count for sketch in self.sketches], dtype=np.int64)
 
     def partial_fit(self, logits: Any, labels: Any) -> LiveTOOD:
@@ -135,7 +135,7 @@ class LiveTOOD:
         return kept
 
     def forget(self, task: int) -> LiveTOOD:
-        """Drop the energies of a task, to give it new ones; its columns stay."""
+        """Discard the energies of a task so that it can get new ones; its columns stay."""
         self._check_task(task)
         self.sketches[task] = Sketch(self.capacity)
         self.pairs[:, task] = self.pairs[:, :, task] = 0
@@ -170,7 +170,7 @@ class LiveTOOD:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LiveTOOD:
-        """Read what :meth:`save` wrote."""
+        """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
             self = cls(**json.loads(metadata["settings"]))
@@ -187,7 +187,7 @@ class LiveTOOD:
         return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
 
     def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
-        """Mean and std of each channel over other tasks' samples; those of its own samples if there are no others."""
+        """Mean and std of each channel over other tasks' samples; over its own samples if there are no others."""
         count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
         safe = np.maximum(total, 1)

@@ -10,13 +10,14 @@ file                     logits                                                 
 .csv                     the same; without a header, every column is a logit
 ======================== ========================================================= ==============================
 
-Missing numbers are read as NaN. Whether a row with NaN is an error is for the caller to decide.
+Missing numbers are read as NaN; the caller decides whether a row with NaN is an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 import csv
+import importlib
 import os
 import re
 import zipfile
@@ -29,7 +30,7 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, indices
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import DAMAGE, npy_header, npz_member
+from tood.files import npy_header, npz_member, reading
 
 __all__ = ["SUFFIXES", "Block", "Invalid", "LogitsFile", "read_labelled", "valid_rows"]
 
@@ -46,7 +47,7 @@ class Block(NamedTuple):
     """Consecutive rows of a file."""
 
     logits: FloatArray  # [rows, C], to read only
-    columns: dict[str, Any]  # the columns asked for by name: NumPy or Arrow arrays [rows]
+    columns: dict[str, Any]  # the columns to keep, by name: NumPy or Arrow arrays [rows]
 
 
 class LogitsFile:
@@ -55,9 +56,9 @@ class LogitsFile:
     Parameters
     ----------
     path:
-        The file; its suffix says which format it has.
+        The file; its suffix decides the format.
     keep:
-        Names of other columns to read along. Those of a CSV file stay text, as written.
+        Names of other columns to read too. Those of a CSV file stay text.
 
     Examples
     --------
@@ -146,16 +147,8 @@ class LogitsFile:
         with self._ipc() as reader:
             return list(reader.schema.names)
 
-    @contextlib.contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn whatever a library raises for a damaged file into one error that names the file."""
-        try:
-            yield
-        except ToodError:
-            raise
-        except DAMAGE as error:
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ToodError(f"{self.path}: truncated, or not a {self.suffix} file of numbers ({why})") from error
+    def _errors(self) -> contextlib.AbstractContextManager[None]:
+        return reading(self.path, f"truncated, or not a {self.suffix} file of numbers")
 
     # Arrays. Rows are read and not mapped: mapped pages count as resident, and memory must not grow with the file
     # (benchmarks/score_stream.py).
@@ -213,7 +206,10 @@ class LogitsFile:
         start = 0
         for batch in self._batches([*columns, *self.keep], columns):
             logits = batch.columns[: len(columns)]
-            values = self._flattened(logits[0], start) if as_list else _stacked(logits)
+            if as_list:
+                values = self._flattened(logits[0], start)
+            else:  # one array per class; a null is NaN
+                values = np.stack([column.to_numpy(zero_copy_only=False) for column in logits], axis=1)
             yield Block(values, {name: batch.column(name) for name in self.keep})
             start += len(values)
 
@@ -230,7 +226,7 @@ class LogitsFile:
         return [numbered[c] for c in range(len(numbered))], False
 
     def _batches(self, columns: list[str], numbers: list[str]) -> Iterator[Any]:
-        """Yield Arrow record batches of ``columns``, of which ``numbers`` are numeric."""
+        """Yield Arrow record batches of ``columns``; columns of a CSV that are not in ``numbers`` are text."""
         if self.suffix == ".parquet":
             file = _pyarrow("parquet").ParquetFile(self.path, pre_buffer=False)
             yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
@@ -343,11 +339,6 @@ def valid_rows(
     return valid
 
 
-def _stacked(columns: list[Any]) -> FloatArray:
-    """One array per class as ``[rows, C]``; a null is NaN."""
-    return np.stack([column.to_numpy(zero_copy_only=False) for column in columns], axis=1)
-
-
 def _listed(names: list[str]) -> str:
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"
 
@@ -361,8 +352,6 @@ def _is_number(text: str) -> bool:
 
 
 def _pyarrow(module: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(f"pyarrow.{module}")
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Conformal test martingale: is a stream of numbers exchangeable with a reference sample? Valid at any time.
+"""Conformal test martingale: an anytime-valid test that a stream of numbers is exchangeable with a reference sample.
 
 Each new number falls into one of the n + 1 gaps between the n reference values. If reference and stream are
 exchangeable, gap j is hit with probability ``(1 + c_j) / (n + t)`` at step t, c_j being the earlier hits (the rank of a

@@ -1,4 +1,4 @@
-"""Score a file of logits of any length: constant memory, one pass, output that is whole or absent."""
+"""Score a file of logits of any length in one pass and constant memory; the output is complete or absent."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Scored:
         return {f"{q:g}": self.points[round(q * POINTS)] for q in QUANTILES} if self.points else {}
 
     def to_dict(self) -> dict[str, Any]:
-        """What a reader wants to know, ready for JSON."""
+        """The summary without ``points``, with quantiles, ready for JSON."""
         shown = {name: value for name, value in vars(self).items() if name != "points"}
         return {**shown, "quantiles": self.quantiles}
 
@@ -88,7 +88,7 @@ def _sums(counts: list[list[int]]) -> list[int]:
 
 
 def _mixed(points: list[list[float]], counts: list[int]) -> list[float]:
-    """Quantiles of all rows together from those of each file, a point standing for the rows halfway to the next."""
+    """Quantiles of all rows from those of each file; each point represents the rows up to halfway to the next."""
     if not points:
         return []
     share = np.full(POINTS + 1, 1 / POINTS)
@@ -134,7 +134,7 @@ def score_file(
     keep:
         Names of input columns to copy to the output.
     progress:
-        Called now and then with the number of rows done and the number there are, ``None`` if that is not known.
+        Called from time to time with the number of rows done and their total, ``None`` if unknown.
     """
     try:
         import pyarrow  # noqa: F401
@@ -161,7 +161,7 @@ def load_scorer(path: PathLike) -> TOOD | Conformal:
 
 
 class _Job:
-    """What to score, with what, and the counts of the summary."""
+    """The scorer, its settings, and the counts of the summary."""
 
     def __init__(
         self, calibrator: Path, file: LogitsFile, alpha: float | None, risk: float | None, invalid: Invalid
@@ -223,10 +223,9 @@ class _Job:
     def summary(self) -> Scored:
         """Counts and score quantiles of all rows."""
         points = self.scores.quantiles(np.arange(POINTS + 1) / POINTS).tolist() if self.scores.count else []
-        lost = [int(count) for count in self.lost] if self.decides else None
-        rejected = sum(lost) + self.invalid_rows if lost is not None else None
-        won = [int(count) for count in self.won]
-        return Scored(self.rows, self.invalid_rows, rejected, won, lost, points, self.scores.rank_error)
+        lost = self.lost.tolist() if self.decides else None
+        rejected = None if lost is None else sum(lost) + self.invalid_rows
+        return Scored(self.rows, self.invalid_rows, rejected, self.won.tolist(), lost, points, self.scores.rank_error)
 
     def _parts(self) -> Iterator[Any]:
         """Yield record batches of ``PART`` rows or a little more; one without rows for an empty file."""
@@ -270,7 +269,7 @@ class _Job:
         """The output columns of one block, and which of its rows are valid."""
         logits, start = block.logits, self.rows
         self.rows += len(logits)
-        # Two extremes show in one pass whether a closer look is needed, and mostly none is.
+        # Minimum and maximum show in one pass whether further checks are needed; mostly they are not.
         low, high = (logits.min(), logits.max()) if logits.size else (0, 0)
         all_valid = bool(np.isfinite(low) and np.isfinite(high))
         valid = np.ones(len(logits), dtype=bool)
@@ -289,7 +288,7 @@ class _Job:
         return {**block.columns, **scored, "valid": valid}
 
     def _unusual(self, low: float, high: float) -> bool:
-        """Whether the extremes of a block are those of probabilities, far outside the range of calibration, or NaN."""
+        """Whether a block's extremes look like probabilities, lie far outside the calibrated range, or are NaN."""
         if self.range is None:
             return False
         if not np.isfinite(low + high):

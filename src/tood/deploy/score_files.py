@@ -1,12 +1,11 @@
 """Score many files of logits, one output per file: one after the other, or as tasks of a Ray cluster.
 
-``OUT/scored.json`` says from what each output was made. The same command, run again, skips the files that are done.
+``OUT/scored.json`` records what each output was made from. The same command, run again, skips finished files.
 """
 
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +15,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from tood.deploy.logit_files import SUFFIXES
 from tood.deploy.score_file import PathLike, Scored, score_file
 from tood.errors import ToodError, UnknownNameError
-from tood.files import write_text
+from tood.files import sha256, write_text
 from tood.ray_tasks import ray_tasks
 
 __all__ = ["Engine", "find_files", "score_files"]
@@ -113,7 +112,7 @@ def _targets(sources: list[Path], folder: Path) -> Pairs:
 
 
 def _attempt(calibrator: Path, source: Path, target: Path, settings: dict[str, Any]) -> Scored | str:
-    """The summary, or the reason why there is none."""
+    """The summary, or the error message."""
     try:
         return score_file(calibrator, source, target, **settings)
     except (ToodError, OSError) as error:
@@ -126,7 +125,7 @@ def _one_by_one(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Ite
 
 
 def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
-    """The same on a worker, with its warnings, which nobody would see there."""
+    """The outcome on a worker, with its warnings, which would not be shown there."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("once", UserWarning)
         outcome = _attempt(*arguments)
@@ -150,7 +149,7 @@ class _Record:
         self.path, self.settings = path, json.loads(json.dumps(settings))
         if not calibrator.is_file():
             raise ToodError(f"{calibrator}: no such file")
-        self.calibrator = hashlib.sha256(calibrator.read_bytes()).hexdigest()
+        self.calibrator = sha256(calibrator)
         try:
             self.entries: dict[str, Any] = dict(json.loads(path.read_text()))
         except (OSError, ValueError, TypeError):

@@ -1,6 +1,6 @@
 """Quantile sketch: the distribution of a stream of numbers, exact or in bounded memory with a known rank error.
 
-Bounded memory is what ``LiveTOOD(capacity=…)`` promises, and what the score quantiles of ``tood score`` need.
+``LiveTOOD(capacity=…)`` and the score quantiles of ``tood score`` use it to bound their memory.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Sketch:
 
     @property
     def held(self) -> int:
-        """How many numbers are in memory."""
+        """The number of numbers in memory."""
         return sum(map(len, self.levels))
 
     def add(self, values: Floats) -> None:
@@ -152,7 +152,7 @@ class Sketch:
 
 
 def _median(values: Floats, weights: npt.NDArray[np.int64]) -> float:
-    """The median of numbers that stand for ``weights`` numbers each: the mean of the two middle ones, as usual."""
+    """The weighted median: the mean of the two middle numbers if each counts ``weights`` times."""
     if len(values) == 0:
         raise ToodError("median: expected at least one number, found none")
     if weights[-1] == 1:

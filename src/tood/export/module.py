@@ -139,7 +139,7 @@ class ScoredNetwork(torch.nn.Module):
     network:
         Maps inputs to logits ``[n, C]``; if the scorer reads features, as ``network.head(network.features(x))``.
     cal, alpha, threshold:
-        As for :class:`ScorerModule`, fitted to what the network gives.
+        As for :class:`ScorerModule`, fitted to the network's outputs.
     """
 
     def __init__(

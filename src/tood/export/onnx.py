@@ -1,4 +1,4 @@
-"""Export to ONNX: the scorer alone, small and without torch, or one file from input to decision."""
+"""Export to ONNX: the scorer alone, small and without torch, or network and scorer in one file."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ class _Graph:
         return str(u if channels.cap is None else self.add("Min", u, self.constant(channels.cap)))
 
     def score(self, parts: Portable) -> None:
-        """Everything up to the outputs."""
+        """All nodes from the inputs to the outputs."""
         squared, point = self.nearest(parts.nearest) if parts.nearest else ("", "")
         if parts.tasks:
             self.best_task(parts.tasks, squared)
@@ -197,7 +197,7 @@ def export_network(
         Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported in evaluation mode. If
         ``cal`` reads features it must have ``features`` and ``head``, as :class:`tood.models.Network` has.
     cal, alpha, threshold:
-        As for :func:`export_scorer`, fitted to what the network gives.
+        As for :func:`export_scorer`, fitted to the network's outputs.
     path:
         The ``.onnx`` file to write, weights included.
     example_input:
@@ -211,12 +211,12 @@ def export_network(
     import torch
 
     from tood.export.module import ScoredNetwork
+    from tood.models.extract import evaluating
 
     if len(example_input) < 2:
         raise ToodError(f"example_input: expected two inputs or more for a free batch size, found {len(example_input)}")
-    modes = [(part, part.training) for part in network.modules()]
-    module = ScoredNetwork(network, cal, alpha, threshold).eval()
-    try:
+    module = ScoredNetwork(network, cal, alpha, threshold)
+    with evaluating(module):
         program = torch.onnx.export(
             module,
             (example_input,),
@@ -227,9 +227,6 @@ def export_network(
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             verbose=False,
         )
-    finally:
-        for part, training in modes:
-            part.training = training
     if program is None:  # only if torch falls back to its old exporter
         raise ToodError("torch.onnx.export gave no program; a newer torch is needed")
     write_atomically(path, lambda temporary: temporary.write_bytes(program.model_proto.SerializeToString()))

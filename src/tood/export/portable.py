@@ -18,7 +18,7 @@ __all__ = ["Exportable", "Nearest", "Portable", "Tasks", "portable"]
 
 Exportable: TypeAlias = TOOD | Typicality | TOODJoint | Conformal
 
-SHORTEST = 1e-12  # a feature shorter than this has no direction; squares of float32 vanish not far below
+SHORTEST = 1e-12  # a feature shorter than this has no direction; float32 squares underflow a little below
 
 
 class Nearest(NamedTuple):
@@ -55,7 +55,7 @@ class Tasks(NamedTuple):
 class Portable(NamedTuple):
     """Inputs and parameters of an exported scorer."""
 
-    inputs: dict[str, int]  # logits and features, those that are read, and how many columns they have
+    inputs: dict[str, int]  # number of columns of each array that is read: logits, features
     nearest: Nearest | None = None
     tasks: Tasks | None = None  # None for typicality, whose score is minus the distance
     columns: IntArray | tuple[int, ...] = ()  # the logit column of each point, for typicality
@@ -63,7 +63,7 @@ class Portable(NamedTuple):
 
     @property
     def answer(self) -> str:
-        """The output beside the score: the winning task, or the class whose mean is nearest."""
+        """The name of the second output: the winning task, or the class whose mean is nearest."""
         return "task" if self.tasks else "class"
 
     @property
@@ -73,7 +73,7 @@ class Portable(NamedTuple):
 
 
 def portable(scorer: Any, alpha: float | None = None, threshold: float | None = None) -> Portable:
-    """The numbers of a fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint``, and of its decision.
+    """The parameters of a fitted :class:`~tood.TOOD`, ``typicality`` or ``tood_joint``, and of its decision.
 
     Parameters
     ----------
@@ -91,10 +91,10 @@ def portable(scorer: Any, alpha: float | None = None, threshold: float | None = 
         if not isinstance(scorer, Conformal):
             raise ToodError(f"alpha: needs a fitted Conformal, found {type(scorer).__name__}; or give a threshold")
         limits = scorer.thresholds(alpha)
-    return _numbers(scorer.cal if isinstance(scorer, Conformal) else scorer)._replace(limits=limits)
+    return _parameters(scorer.cal if isinstance(scorer, Conformal) else scorer)._replace(limits=limits)
 
 
-def _numbers(scorer: Any) -> Portable:
+def _parameters(scorer: Any) -> Portable:
     if isinstance(scorer, TOOD):
         channels = scorer.channels()
         partition = scorer.partition_

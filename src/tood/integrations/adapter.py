@@ -1,4 +1,4 @@
-"""Code shared by the adapters: one ``fit`` and ``score`` for calibrators and detectors, and clear import errors."""
+"""Code shared by the adapters: one ``fit`` and ``score`` for calibrators and detectors, and import errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AnyDetector: TypeAlias = "str | Detector | TOOD"
 
 
 class BrokenPeerError(ToodError, ImportError):
-    """A library is installed and does not import."""
+    """A library is installed but cannot be imported."""
 
     def __init__(self, library: str, purpose: str, error: BaseException) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -35,7 +35,7 @@ class MissingPeerError(MissingDependencyError):
 
 @contextmanager
 def peer(library: str, install: str, purpose: str) -> Iterator[None]:
-    """Import another library inside: if it is absent or broken, the error is one line that says so.
+    """Context for importing another library: a missing or broken one is an error of one line.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Adapted:
             self.detector.fit(Outputs(logits, features, labels), partition=self.tasks, head=head)
 
     def score(self, logits: Any, features: Any = None) -> Any:
-        """``[n]``: of the kind and on the device of ``logits``."""
+        """Scores ``[n]``, of the same kind and on the same device as ``logits``."""
         if isinstance(self.detector, TOOD):
             return self.detector.score(logits)
         return self.detector.score(Outputs(logits, features))

@@ -72,7 +72,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         self.ood, self.calibration = dict(ood), calibration
         self.variant, self.margin = variant, margin
         self._step: int | None = None
-        #: By stream, detector and step: AUROC ``[experience, OOD set]``, NaN where an experience was not evaluated.
+        #: By stream, detector and step: AUROC ``[experience, OOD set]``, NaN if an experience was not evaluated.
         self.auroc: dict[tuple[str, str], dict[int, Floats]] = {}
         self._values: dict[str, float] = {}
         self.reset()
@@ -107,7 +107,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
             self._batches.append((self._columns(_logits(strategy.mb_output)), _labels(strategy.mb_y)))
 
     def after_eval(self, strategy: Any) -> list[Any]:
-        """Score what was evaluated against every OOD set."""
+        """Score the evaluated samples against every OOD set."""
         if self._step is None or not self._batches:
             return []
         stream = strategy.experience.origin_stream.name
@@ -170,7 +170,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         return logits[:, columns]
 
     def _seen(self, logits: Floats, labels: Ints) -> tuple[Floats, Ints]:
-        """The samples of classes seen, of what :meth:`_columns` gave, with their labels as its columns."""
+        """The samples of classes seen, from logits of :meth:`_columns`, with labels as columns of these logits."""
         if len(labels) != len(logits) or (len(labels) and not 0 <= labels.min() <= labels.max() < self.tasks.columns):
             raise ToodError(f"labels: expected one per sample, each a class of tasks, found {np.unique(labels)}")
         place = np.full(self.tasks.columns, -1)

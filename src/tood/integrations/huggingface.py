@@ -36,7 +36,7 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: str) -> 
     item:
         A fitted :class:`~tood.TOOD` or a :class:`tood.models.Network`.
     folder:
-        Made if it is missing.
+        The folder; created if it is missing.
     card:
         Further entries of the card's header, such as ``license="mit"`` or ``base_model="..."``.
 
@@ -77,11 +77,11 @@ def push_to_hub(
     repo_id:
         ``"owner/name"``; created if it does not exist.
     commit_message:
-        ``"Upload calibrator with tood"`` or so unless given.
+        By default ``"Upload calibrator with tood"`` or ``"Upload network with tood"``.
     private:
-        Of a repository that is created.
+        Whether a repository that is created is private.
     branch:
-        The main one unless given.
+        The branch; by default the main one.
     token:
         Passed to ``huggingface_hub``, which otherwise uses the one that you have logged in with.
     card:
@@ -148,13 +148,8 @@ def model_card(item: Item, **card: str) -> str:
     kind = _kind(item)
     header = {"library_name": "tood", **card}
     tags = ["out-of-distribution-detection", "continual-learning", "tood"]
-    lines = [
-        "---",
-        *(f"{name}: {value}" for name, value in header.items()),
-        "tags:",
-        *(f"- {tag}" for tag in tags),
-        "---",
-    ]
+    entries = [f"{name}: {value}" for name, value in header.items()]
+    lines = ["---", *entries, "tags:", *(f"- {tag}" for tag in tags), "---"]
     body = _calibrator_card(item) if kind == "calibrator" else _network_card(item)
     return "\n".join([*lines, "", *body, "", f"Made with tood {tood.__version__}.", ""])
 
@@ -183,9 +178,9 @@ def _calibrator_card(cal: Any) -> list[str]:
         "",
         "## Limits",
         "",
-        "- It fits one network: after further training, calibrate again.",
+        "- It belongs to one network: after further training, calibrate again.",
         "- Logits must have the columns of the table, in that order.",
-        "- The score ranks samples; it is no probability. A threshold must come from ID samples of your own.",
+        "- The score ranks samples; it is not a probability. A threshold must come from ID samples of your own.",
         f"- Tasks whose own samples its channel does not separate from the rest: {', '.join(dead) or 'none'}.",
         "",
         "```python",

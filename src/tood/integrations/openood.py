@@ -37,7 +37,7 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
         Which of OpenOOD's ID loaders ``setup`` fits on: ``"train"``, or ``"val"`` for a calibration set that the
         network was not trained on.
     config:
-        OpenOOD's, which this does not read.
+        OpenOOD's configuration; not used.
     """
 
     def __init__(
@@ -55,21 +55,18 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
         """Fit once, on ID data alone; ``ood_loader_dict`` is never read."""
         if self.setup_flag:
             return
-        if not self.adapted.requires_fit and not self.adapted.reads_features:
-            self.setup_flag = True
-            return
-        if self.fit_on not in id_loader_dict:
-            raise ToodError(f"fit_on: expected one of {', '.join(id_loader_dict)}, found {self.fit_on!r}")
         net.eval()
         head = Head(*map(_array, net.get_fc())) if self.adapted.reads_features else None  # type: ignore[operator]
         if self.adapted.requires_fit:
+            if self.fit_on not in id_loader_dict:
+                raise ToodError(f"fit_on: expected one of {', '.join(id_loader_dict)}, found {self.fit_on!r}")
             parts = [(*self._outputs(net, batch["data"]), batch["label"]) for batch in id_loader_dict[self.fit_on]]
             logits, features, labels = (
                 None if column[0] is None else np.concatenate([_array(part) for part in column])
                 for column in zip(*parts, strict=True)
             )
             self.adapted.fit(logits, labels, features, head)
-        else:
+        elif head is not None:
             self.adapted.fit(None, None, head=head)
         self.setup_flag = True
 

@@ -35,7 +35,7 @@ class _Common:
         self.hyperparameter_space = {name: list(values) for name, values in grid.items()}
 
     def get_hyperparameters(self) -> dict[str, Any]:
-        """Those that have a search space, by name."""
+        """The hyper-parameters that have a search space, by name."""
         settings = self.adapted.detector.get_params()
         return {name: settings[name] for name in self.hyperparameter_space}
 
@@ -128,7 +128,7 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
             self.adapted.fit(None, None, head=self._head())
 
     def fit(self, data_loader: Any) -> FeaturesDetector:
-        """Run the encoder over a loader of ``(x, y)`` and fit on what it gives."""
+        """Run the encoder over a loader of ``(x, y)`` and fit on its features."""
         if not self.requires_fit:
             return self
         if self.encoder is None:

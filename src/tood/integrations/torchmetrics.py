@@ -1,13 +1,13 @@
-"""OOD metrics as ``torchmetrics.Metric``: right on energies, and synchronised across processes.
+"""OOD metrics as ``torchmetrics.Metric``: correct for scores of any range, synchronised across processes.
 
 torchmetrics' own ``BinaryAUROC`` passes scores outside [0, 1] through a sigmoid first; in float32 every energy above 17
-becomes 1, and the AUROC is computed from ties. These classes keep the scores as they are and hand them to
+becomes 1, and the AUROC is computed from ties. These classes pass the scores unchanged to
 :mod:`tood.metrics`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,8 @@ with peer("torchmetrics", '"tood[torchmetrics]"', "tood.integrations.torchmetric
 
 __all__ = ["AUROC", "AUPRIn", "AUPROut", "FPRAtIDRecall", "FPRAtOODRecall", "TrajectoryMetric"]
 
-FUNCTIONS: dict[str, Callable[..., float]] = {
-    "auroc": metrics.auroc,
-    "fpr_at_id_recall": metrics.fpr_at_id_recall,
-    "fpr_at_ood_recall": metrics.fpr_at_ood_recall,
-    "aupr_in": metrics.aupr_in,
-    "aupr_out": metrics.aupr_out,
-}
+METRICS = ("auroc", "fpr_at_id_recall", "fpr_at_ood_recall", "aupr_in", "aupr_out")
+FUNCTIONS: dict[str, Callable[..., float]] = {name: getattr(metrics, name) for name in METRICS}
 
 
 class _Scores(Metric):
@@ -41,9 +36,10 @@ class _Scores(Metric):
     is_differentiable = False
     full_state_update = False
 
-    def __init__(self, states: Sequence[str], **kwargs: Any) -> None:
+    def __init__(self, empty: dict[str, torch.Tensor], **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        for name in states:
+        self._empty = empty  # each state without samples
+        for name in empty:
             self.add_state(name, default=[], dist_reduce_fx="cat")
 
     def _keep(self, name: str, values: torch.Tensor) -> None:
@@ -51,27 +47,24 @@ class _Scores(Metric):
 
     def _sync_dist(self, *args: Any, **kwargs: Any) -> None:
         """Synchronise; a process without samples contributes none, and the others do not hang."""
-        for name, kind in self._empty().items():
+        for name, empty in self._empty.items():
             if not getattr(self, name):
-                self._keep(name, kind.to(self.device))
+                self._keep(name, empty.to(self.device))
         super()._sync_dist(*args, **kwargs)
-
-    def _empty(self) -> dict[str, torch.Tensor]:
-        raise NotImplementedError
 
     def _all(self, name: str) -> torch.Tensor:
         found = getattr(self, name)
-        return dim_zero_cat(found) if len(found) else self._empty()[name]
+        return dim_zero_cat(found) if len(found) else self._empty[name]
 
 
 class _TwoSets(_Scores):
-    """A figure of ID scores against OOD scores."""
+    """A metric of ID scores against OOD scores."""
 
     _function: Callable[..., float]
 
-    def __init__(self, options: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(("id_scores", "ood_scores"), **kwargs)
-        self._options = options
+    def __init__(self, options: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        super().__init__({"id_scores": torch.empty(0), "ood_scores": torch.empty(0)}, **kwargs)
+        self._options = options or {}
 
     def update(self, scores: torch.Tensor, in_distribution: torch.Tensor | bool) -> None:
         """Add a batch.
@@ -93,9 +86,6 @@ class _TwoSets(_Scores):
         value = type(self)._function(self._all("id_scores"), self._all("ood_scores"), **self._options)
         return torch.tensor(value, dtype=torch.float64)
 
-    def _empty(self) -> dict[str, torch.Tensor]:
-        return {"id_scores": torch.empty(0), "ood_scores": torch.empty(0)}
-
 
 class AUROC(_TwoSets):
     """Area under the ROC curve of ID against OOD scores, by ranks.
@@ -113,48 +103,43 @@ class AUROC(_TwoSets):
     higher_is_better = True
     _function = staticmethod(metrics.auroc)
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__({}, **kwargs)
+
+class _FPR(_TwoSets):
+    higher_is_better = False
+
+    def __init__(self, recall: float = 0.95, **kwargs: Any) -> None:
+        super().__init__({"recall": recall}, **kwargs)
 
 
-class FPRAtIDRecall(_TwoSets):
+class FPRAtIDRecall(_FPR):
     """Share of OOD accepted at the threshold that accepts ``recall`` of ID."""
 
-    higher_is_better = False
     _function = staticmethod(metrics.fpr_at_id_recall)
 
-    def __init__(self, recall: float = 0.95, **kwargs: Any) -> None:
-        super().__init__({"recall": recall}, **kwargs)
 
-
-class FPRAtOODRecall(_TwoSets):
+class FPRAtOODRecall(_FPR):
     """Share of ID rejected at the threshold that rejects ``recall`` of OOD, as OpenOOD computes FPR@95."""
 
-    higher_is_better = False
     _function = staticmethod(metrics.fpr_at_ood_recall)
 
-    def __init__(self, recall: float = 0.95, **kwargs: Any) -> None:
-        super().__init__({"recall": recall}, **kwargs)
+
+class _AUPR(_TwoSets):
+    higher_is_better = True
+
+    def __init__(self, method: Method = "average_precision", **kwargs: Any) -> None:
+        super().__init__({"method": method}, **kwargs)
 
 
-class AUPRIn(_TwoSets):
+class AUPRIn(_AUPR):
     """Area under the precision-recall curve with ID as the positive class."""
 
-    higher_is_better = True
     _function = staticmethod(metrics.aupr_in)
 
-    def __init__(self, method: Method = "average_precision", **kwargs: Any) -> None:
-        super().__init__({"method": method}, **kwargs)
 
-
-class AUPROut(_TwoSets):
+class AUPROut(_AUPR):
     """Area under the precision-recall curve with OOD as the positive class."""
 
-    higher_is_better = True
     _function = staticmethod(metrics.aupr_out)
-
-    def __init__(self, method: Method = "average_precision", **kwargs: Any) -> None:
-        super().__init__({"method": method}, **kwargs)
 
 
 class TrajectoryMetric(_Scores):
@@ -163,7 +148,7 @@ class TrajectoryMetric(_Scores):
     Parameters
     ----------
     metric:
-        Which figure of each step, task and OOD set: ``"auroc"``, ``"fpr_at_id_recall"``, ``"fpr_at_ood_recall"``,
+        The metric of each step, task and OOD set: ``"auroc"``, ``"fpr_at_id_recall"``, ``"fpr_at_ood_recall"``,
         ``"aupr_in"`` or ``"aupr_out"``.
     definition:
         Of forgetting, as for :meth:`tood.Trajectory.forgetting`.
@@ -182,7 +167,7 @@ class TrajectoryMetric(_Scores):
     higher_is_better = None
 
     def __init__(self, metric: str = "auroc", definition: Definition = "at_learning", **kwargs: Any) -> None:
-        super().__init__(("scores", "places"), **kwargs)
+        super().__init__({"scores": torch.empty(0), "places": torch.empty(0, 3, dtype=torch.int64)}, **kwargs)
         if metric not in FUNCTIONS:
             raise UnknownNameError("metric", metric, FUNCTIONS)
         self.metric = metric
@@ -235,9 +220,6 @@ class TrajectoryMetric(_Scores):
                         raise ToodError(f"scores: none of {missing} at step {t}; update every step with all of them")
                     values[t, i, d] = function(own, ood)
         return Trajectory(values)
-
-    def _empty(self) -> dict[str, torch.Tensor]:
-        return {"scores": torch.empty(0), "places": torch.empty(0, 3, dtype=torch.int64)}
 
 
 def _checked(scores: torch.Tensor) -> torch.Tensor:

@@ -35,7 +35,7 @@ class Tracker(Protocol):
         """Keep a file."""
 
     def close(self, failed: bool) -> None:
-        """Write what is buffered and close."""
+        """Write buffered figures and close."""
 
 
 class TensorBoard:
@@ -54,7 +54,7 @@ class TensorBoard:
         self.writer.flush()
 
     def artifact(self, path: Path) -> None:
-        """Copy the file beside the events, because TensorBoard has no artifacts."""
+        """Copy the file next to the events, because TensorBoard has no artifacts."""
         (self.folder / path.name).write_bytes(path.read_bytes())
 
     def close(self, failed: bool) -> None:
@@ -169,12 +169,12 @@ class Tracking:
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[Tracking]:
-    """Open trackers by name, and close them whatever happens.
+    """Context with trackers opened by name; they are closed on errors too.
 
     Parameters
     ----------
     names:
-        Of :data:`TRACKERS`; none gives a tracking that records nothing.
+        Names in :data:`TRACKERS`; an empty sequence records nothing.
     name:
         The run's name.
     folder:

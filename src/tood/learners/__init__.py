@@ -42,17 +42,17 @@ FINETUNINGS = ("none", "ber")
 
 
 def names() -> list[str]:
-    """The learners that :func:`create` knows: built in, registered and installed."""
+    """Names of all learners: built in, registered and installed."""
     return sorted(LEARNERS.names())
 
 
 def classes() -> dict[str, type[Learner]]:
-    """The class of every learner that is built in or registered, by name; its title and citation are class data."""
+    """The classes of built-in and registered learners by name; title and citation are class attributes."""
     return dict(sorted(LEARNERS.items()))
 
 
 def settings_of(name: str, finetune: str = "none") -> dict[str, Any]:
-    """The settings of a learner and their defaults; those of its fine-tuning start with ``ber_``."""
+    """The settings of a learner with their defaults; settings of BER start with ``ber_``."""
     own = {f.name: f.default for f in fields(settings_class(LEARNERS.get(name)))}
     return own | ({f"ber_{f.name}": f.default for f in fields(BERSettings)} if finetune == "ber" else {})
 
@@ -74,9 +74,9 @@ def create(
     name:
         One of :func:`names`, or ``package.module:Class``.
     stream:
-        What it learns.
+        The stream to learn.
     network:
-        The name of a network, a network of your own (its head is emptied), or None for one that suits the samples.
+        The name of a network, a network of your own (its head is emptied), or None for a default that fits the samples.
     finetune:
         ``"ber"`` to fine-tune a second head after each task (:attr:`Learner.scoring_head`), as OpenCIL does.
     seed:
@@ -110,7 +110,7 @@ def create(
 
 
 def _normalised_for(network: Network, stream: Stream) -> Stream:
-    """The stream with the normalisation that pretrained weights expect, if they expect one."""
+    """The stream, with the normalisation of the network's pretrained weights if it has any."""
     expected = getattr(network.backbone, "normalisation", None)
     if expected is None:
         return stream

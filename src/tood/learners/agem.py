@@ -1,4 +1,4 @@
-"""Averaged gradient episodic memory."""
+"""Averaged gradient episodic memory (A-GEM)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class GradientSettings(ExemplarSettings):
     Parameters
     ----------
     reference_size:
-        Exemplars that a reference gradient is computed from; for GEM, of each task.
+        Number of exemplars per reference gradient; GEM has one gradient per past task.
     """
 
     selection: Literal["herding", "random"] = "random"
@@ -63,7 +63,7 @@ class AGEM(GradientLearner):
 
 
 def project(gradient: Tensor, reference: Tensor) -> Tensor:
-    """``g - (g·r / r·r) r`` where ``g·r < 0``, else g: the nearest vector with ``g̃·r ≥ 0``; both ``[P]``."""
+    """``g - (g·r / r·r) r`` if ``g·r < 0``, else g: the nearest vector with ``g̃·r ≥ 0``; all ``[P]``."""
     product = gradient @ reference
     if product >= 0:
         return gradient
@@ -79,4 +79,4 @@ def set_gradient(network: nn.Module, gradient: Tensor) -> None:
     """The inverse of :func:`get_gradient`."""
     parameters = list(network.parameters())
     for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
-        parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # in the weight's own layout
+        parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # same memory layout as the weight

@@ -1,4 +1,4 @@
-"""Bi-directional energy regularisation: a second head, for scoring only."""
+"""Bi-directional energy regularisation (BER): a second head, for scoring only."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class BERSettings:
     Parameters
     ----------
     epochs, lr, momentum, weight_decay:
-        Training of the second head: the learning rate falls to 0 along a cosine.
+        Training of the second head; the learning rate decays to 0 along a cosine.
     m_in, m_out:
-        Energies (``-log Σ exp z``) that known samples are pushed below and mixed ones above.
+        Targets of the energy ``-log Σ exp z``: known samples are pushed below ``m_in``, mixed ones above ``m_out``.
     weight:
         Weight of all energy terms.
     trace:
         Share of a new sample that is mixed into an exemplar.
     pool:
-        What pseudo-OOD samples are mixed from: the task's ``"new"`` data, as in OpenCIL, or ``"all"`` data, new and
-        memory, as the authors of the TOOD paper ran it with iCaRL.
+        Data that pseudo-OOD samples are mixed from: the task's ``"new"`` data, as in OpenCIL, or ``"all"`` data (new
+        and memory), as the authors of the TOOD paper ran it with iCaRL.
     beta:
         Mixing proportions are drawn from Beta(beta, beta).
     """
@@ -66,14 +66,14 @@ class BER:
         self.settings = settings
 
     def fit(self, learner: Learner, task: int) -> Head:
-        """The second head after a task, trained on its new data and on exemplars of older classes, if there are any.
+        """Train the second head after a task, on its new data and on exemplars of older classes, if there are any.
 
         Parameters
         ----------
         learner:
-            Just after it learned the task.
+            The learner, which has just learned the task.
         task:
-            That task.
+            The task.
         """
         s = self.settings
         features = learner.network.fused().features
@@ -108,7 +108,7 @@ class BER:
         return head
 
     def _check_fall(self, task: int, losses: list[Tensor]) -> None:
-        """Raise if fine-tuning diverged: with long features the steps of a linear head may be too large."""
+        """Raise if fine-tuning diverged, as it may with features of large norm."""
         if losses:
             last = torch.stack(losses[-(len(losses) // self.settings.epochs) :]).mean()
             if not float(last) <= RISE * float(losses[0]):

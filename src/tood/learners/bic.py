@@ -1,4 +1,4 @@
-"""Bias correction."""
+"""Bias correction (BiC)."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class BiC(ExemplarLearner):
     """Bias Correction: replay and distillation, then a scale and an offset for the newest task's logits.
 
     Scale and offset are fitted on held-out samples. As in the authors' code, the student's logits are not corrected
-    while it trains, the teacher's are (for its own newest task), and a correction is dropped when the next task begins,
-    since distillation has absorbed it.
+    during training, the teacher's are (for its own newest task), and a correction is dropped when the next task begins,
+    since distillation includes it.
     """
 
     name = "bic"
@@ -105,7 +105,7 @@ class BiC(ExemplarLearner):
         self.keep(self.memory, np.setdiff1d(self.stream.train_rows(task), self.held_out.rows))
 
     def correct(self) -> None:
-        """Stage 2: everything frozen, two numbers fitted to logits that are computed once."""
+        """Stage 2: fit scale and offset to the logits of held-out samples, with all weights frozen."""
         rows = self.held_out.rows
         logits = self.outputs(rows)[1].cpu().double().numpy()
         scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
@@ -119,7 +119,7 @@ def fit_correction(
     """The scale α and offset β of the new columns that minimise ``CE(z') + penalty · β² / 2`` (Eqs. 4 and 5).
 
     ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β), so damped Newton
-    steps reach its minimum; they stop at a gradient below 1e-8, which also bounds α where the classes separate.
+    steps reach its minimum; they stop at a gradient below 1e-8, which also bounds α if the classes are separable.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def fit_correction(
     old:
         The first new column.
     penalty:
-        Of the offset.
+        Weight of ``β² / 2``.
     steps:
         The largest number of Newton steps.
     """

@@ -1,7 +1,7 @@
 """Checkpoints: one safetensors file per task, replaced atomically during the task.
 
-A state is a tree of dictionaries whose leaves are tensors or arrays; its file holds the leaves under names joined by
-slashes and, as JSON, the configuration that made them. Nothing is ever unpickled.
+A state is a tree of dictionaries whose leaves are tensors or arrays. The file holds the leaves under names joined by
+slashes, and the configuration as JSON. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Leaf = npt.NDArray[Any]
 
 
 def checkpoint_path(directory: str | Path, task: int) -> Path:
-    """The file of one task."""
+    """The checkpoint file of one task."""
     return Path(directory) / f"task-{task:02d}.safetensors"
 
 
@@ -50,7 +50,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
 
 
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
-    """Write everything that resuming needs; with an optimiser, in the middle of a task."""
+    """Write all state needed to resume; ``optimizer`` is given in the middle of a task."""
     if learner.fabric.is_global_zero:
         state: dict[str, Any] = {"network": learner.network.state_dict()}
         if optimizer is not None:
@@ -69,9 +69,9 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
 
 
 def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load a checkpoint, if there is one; returns its place and the optimiser's momentum.
+    """Load a checkpoint if there is one; returns its position in training and the optimiser's momentum.
 
-    A file of another configuration is an error that says what differs; the part named ``besides`` may differ.
+    Raises if the file was made with another configuration; only the entry ``besides`` may differ.
     """
     if path is None or not path.exists():
         return {}, {}
@@ -104,7 +104,7 @@ def _restore(learner: Learner, state: dict[str, Any]) -> None:
         value = getattr(learner, name)
         if hasattr(value, "load_state_dict"):
             value.load_state_dict(state[name])
-        elif isinstance(value, dict):  # an empty one leaves no trace in the file
+        elif isinstance(value, dict):  # an empty one is not in the file
             tensors = _tensors(state.get(name, {}))
             setattr(learner, name, {key: tensor.to(learner.fabric.device) for key, tensor in tensors.items()})
         else:
@@ -116,7 +116,7 @@ def _tensors(arrays: Mapping[str, Leaf]) -> dict[str, torch.Tensor]:
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Leaf]]:
-    """Leaves by name; single numbers, which files hold as arrays of one, are marked."""
+    """Leaves by name; names of scalars end in ``SCALAR``, because the file holds them as arrays of one number."""
     leaves: list[tuple[str, Leaf]] = []
     for key, value in tree.items():
         if isinstance(value, Mapping):

@@ -24,16 +24,16 @@ from tood.streams import Stream
 
 @dataclass(frozen=True)
 class ClosedFormSettings:
-    """Settings of a learner in closed form; it has none of gradient descent."""
+    """Settings of a learner without gradient steps."""
 
-    epochs = 1  # one pass, which is not a setting
+    epochs = 1  # fixed
     batch_size = 256
 
 
 class ClosedForm(Learner):
     """A learner that overrides :meth:`absorb` and :meth:`solve` in place of a loss.
 
-    Statistics are kept in float64. A checkpoint holds them, so that a run resumes after any task.
+    Statistics are float64 and part of the checkpoint, so that a run can resume after any task.
     """
 
     settings: ClosedFormSettings  # type: ignore[assignment]
@@ -62,7 +62,7 @@ class ClosedForm(Learner):
     def _train(
         self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
     ) -> None:
-        """One pass over the task; there is nothing to resume within it."""
+        """One pass over the task; it is not resumed in the middle."""
         self._check_turn(task)
         with self._random_state_kept():
             self._open(task)
@@ -76,16 +76,16 @@ class ClosedForm(Learner):
 
 
 class Moments:
-    """Count and mean of every class, and the sum of squares within classes, exact in any order of arrival.
+    """Count and mean of every class, and the scatter matrix within classes; exact for any order of samples.
 
     Parameters
     ----------
     dim:
         D, the number of features.
     device:
-        Where they are kept, in float64.
+        Device of the tensors, which are float64.
     scatter:
-        Whether the sum of squares ``[D, D]`` is kept, too.
+        Keep the scatter matrix ``[D, D]``, the sum of squares within classes.
     """
 
     def __init__(self, dim: int, device: torch.device | str = "cpu", scatter: bool = True) -> None:

@@ -30,14 +30,14 @@ class DERSettings(ReservoirSettings):
     beta:
         Weight of the cross-entropy of a second replayed batch; above 0 it is DER++.
     stored:
-        Compare all columns, those that came after a sample being pulled to 0 (``"zero_pad"``: what the full-width head
-        of the paper does nearly, as its unused logits are near 0), or only the ``"width"`` that was stored. With the
-        second, plain DER says nothing against new classes on old samples and forgets.
+        ``"zero_pad"``: compare all columns, with target 0 for columns added after a sample was stored. This is nearly
+        what the full-width head of the paper does, whose unused logits are near 0. ``"width"``: compare only the
+        stored columns; plain DER then does not lower the logits of new classes on old samples, and forgets.
     targets:
         ``"online"``: logits are stored during training, by reservoir sampling, as in the original method.
         ``"after_task"``: as the authors of the TOOD paper ran it. After each task a class-balanced memory is filled,
         its logits are computed in evaluation mode without augmentation, and one replayed batch joins each new one; the
-        squared distance covers the columns of old tasks, zeros standing for columns that a sample never had.
+        squared distance covers the columns of old tasks, with target 0 for columns that were not stored.
     """
 
     momentum: float = 0.0
@@ -77,7 +77,7 @@ class DER(ReservoirLearner):
         if self.settings.targets == "after_task":
             self.memory = Exemplars(total=slots, selection="random", seed=self.seed)
         self.stored = torch.zeros(slots, len(self.stream.order), device=device)
-        self.widths = torch.zeros(slots, dtype=torch.int64, device=device)  # columns there were
+        self.widths = torch.zeros(slots, dtype=torch.int64, device=device)  # number of columns stored
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:
         """New data; with targets computed after the task, joined by one replayed batch."""
@@ -88,7 +88,7 @@ class DER(ReservoirLearner):
             yield new
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``CE(z, y) + α ‖h(x') - z'‖² [+ β CE(h(x''), y'')]``, x' and x'' two draws from the memory, or one."""
+        """``CE(z, y) + α ‖h(x') - z'‖² [+ β CE(h(x''), y'')]``, with x' and x'' from the memory (one draw or two)."""
         s, new = self.settings, len(batch.rows)
         loss = cross_entropy(logits[:new], batch.columns[:new])
         if not len(self.memory):

@@ -1,4 +1,4 @@
-"""Experience replay."""
+"""Experience replay (ER)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ER(ReservoirLearner):
     citation = 'Chaudhry et al., "On Tiny Episodic Memories in Continual Learning", 2019 (Algorithm 1).'
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:
-        """``B_n ∪ B_M``; the reservoir sees the new rows after they were used."""
+        """``B_n ∪ B_M``; the new rows are offered to the reservoir after the step."""
         for new in self.shuffled(rows):
             old = self.replay()
             yield new if old is None else new.join(old)

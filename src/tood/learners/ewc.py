@@ -1,4 +1,4 @@
-"""Elastic weight consolidation."""
+"""Elastic weight consolidation (EWC)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class EWCSettings(Settings):
         ``"separate"``: one penalty per task. ``"online"``: one penalty around the latest weights, with the Fisher
         information of earlier tasks × ``decay``.
     decay:
-        Of ``"online"``.
+        Factor of the Fisher information of earlier tasks with ``"online"``.
     fisher:
         Gradients of the log-probability of the true ``"labels"``, or of labels ``"sampled"`` from the network.
     fisher_samples:
-        Training samples per task that it is computed from; 0 for all.
+        Number of training samples per task for the Fisher information; 0 for all.
     """
 
     strength: float = 100.0
@@ -46,9 +46,9 @@ class EWCSettings(Settings):
 class EWC(Learner):
     """Elastic Weight Consolidation: a quadratic penalty on changes of weights that old tasks need.
 
-    The Fisher information measures that need. The separate penalties ``Σ_k F_k (θ - θ_k)²`` are, up to a constant, one
-    with the sum of the ``F_k`` around the mean of the ``θ_k`` weighted by them; so two numbers per weight suffice for
-    any number of tasks.
+    The Fisher information ``F_k`` measures how much task k needs a weight. Up to a constant, the separate penalties
+    ``Σ_k F_k (θ - θ_k)²`` equal one penalty with the sum of the ``F_k`` around the weighted mean of the ``θ_k``, so two
+    numbers per weight suffice for any number of tasks.
     """
 
     name = "ewc"

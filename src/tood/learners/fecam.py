@@ -25,7 +25,7 @@ class FeCAMSettings(ClosedFormSettings):
     power:
         λ of Tukey's transform; 1 for none.
     shrink_diagonal, shrink_rest:
-        γ₁ and γ₂: how much of the mean variance is added to every variance, and of the mean covariance to every
+        γ₁ and γ₂: the multiple of the mean variance added to every variance, and of the mean covariance added to every
         covariance.
     """
 
@@ -45,9 +45,9 @@ class FeCAM(ClosedForm):
     - normalisation: ``Σ̂_ij = Σ_s,ij / √(Σ_s,ii Σ_s,jj)``;
     - ``d_c = (g - m_c)ᵀ Σ̂⁻¹ (g - m_c)`` and ``z_c = -½ s d_c`` without the term ``gᵀ Σ̂⁻¹ g``, which all classes share.
 
-    The scale s makes the mean of ``s · d_c`` over a class's own samples D, as it is for Gaussian classes. All classes
-    share one covariance (the paper's FeCAM-1; its FeCAM-N has one per class): logits are linear, and one matrix is
-    kept however many classes there are.
+    The scale s is such that the mean of ``s · d_c`` over samples of class c is D, as for Gaussian classes. All classes
+    share one covariance (the paper's FeCAM-1; FeCAM-N has one per class), so logits are linear and one matrix is
+    stored for any number of classes.
     """
 
     name = "fecam"
@@ -80,8 +80,8 @@ class FeCAM(ClosedForm):
         s = self.settings
         matrix = correlation(shrink(self.moments.covariance(), s.shrink_diagonal, s.shrink_rest))
         mean = normalize(self.moments.mean)
-        own = torch.linalg.solve(matrix, self.unit.covariance()).trace()  # the mean distance to one's own class
-        away = self.unit.mean - mean  # what lies between the mean direction and the direction of the mean
+        own = torch.linalg.solve(matrix, self.unit.covariance()).trace()  # mean distance of samples to their own class
+        away = self.unit.mean - mean  # mean direction minus direction of the mean
         extra = (away * torch.linalg.solve(matrix, away.T).T).sum(1)
         own = own + (extra * self.unit.count).sum() / self.unit.count.sum()
         return discriminant(mean, matrix * (own / len(matrix)))

@@ -1,4 +1,4 @@
-"""Fine-tuning: no measure against forgetting; the floor of every comparison."""
+"""Fine-tuning: no measure against forgetting; a lower bound for comparison."""
 
 from __future__ import annotations
 

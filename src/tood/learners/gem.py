@@ -1,4 +1,4 @@
-"""Gradient episodic memory."""
+"""Gradient episodic memory (GEM)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GEMSettings(GradientSettings):
     Parameters
     ----------
     margin:
-        The least weight of every reference gradient once one of them is violated.
+        Lower bound of the weight of each reference gradient; used only if a constraint is violated.
     """
 
     margin: float = 0.5
@@ -29,7 +29,7 @@ class GEMSettings(GradientSettings):
 
 @register
 class GEM(GradientLearner):
-    """Gradient Episodic Memory: steps that, to first order, raise the loss of no past task's exemplars."""
+    """Gradient Episodic Memory: steps that, to first order, do not raise the loss on exemplars of any past task."""
 
     name = "gem"
     title = "GEM"
@@ -57,7 +57,7 @@ def project(gradient: Tensor, references: Tensor, margin: float) -> Tensor:
     references:
         G ``[T, P]``, one row per past task.
     margin:
-        The least value of each dual variable: ``g̃ = g + Gᵀv`` with ``v ≥ margin``.
+        Lower bound of each dual variable: ``g̃ = g + Gᵀv`` with ``v ≥ margin``.
     """
     products = references @ gradient
     if bool((products >= 0).all()):

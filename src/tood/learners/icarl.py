@@ -54,7 +54,7 @@ class ICaRL(ExemplarLearner):
         self.means = torch.empty(0, self.network.head.dim)  # [C, D], of length one
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Algorithm 3: sigmoids towards the labels of new classes and the teacher's answer on old ones."""
+        """Algorithm 3: sigmoids with the labels as targets for new classes and the teacher's outputs for old ones."""
         if self.settings.loss == "ce":
             loss = cross_entropy(logits, batch.columns)
             if self.old:

@@ -14,7 +14,7 @@ def copy_weights(network: nn.Module) -> Weights:
 
 
 def widen(stored: Weights, network: nn.Module) -> Weights:
-    """``stored`` with zeros for the rows that the head has gained since, and for all that is not in it."""
+    """``stored``, with zeros for new rows of the head and for weights that it does not have."""
     wide = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
     for name, tensor in stored.items():
         wide[name][: len(tensor)] = tensor

@@ -1,4 +1,4 @@
-"""Joint training: all data seen so far at every step; the ceiling of every comparison."""
+"""Joint training: all data seen so far at every step; an upper bound for comparison."""
 
 from __future__ import annotations
 

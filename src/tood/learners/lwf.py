@@ -1,4 +1,4 @@
-"""Learning without forgetting."""
+"""Learning without forgetting (LwF)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LwFSettings(Settings):
         Weight and temperature of the distillation.
     ce:
         Cross-entropy over the ``"new"`` columns alone, as in the original method, or over ``"all"`` columns seen. This
-        sets how far the logits of old tasks fall behind those of the newest.
+        determines how far the logits of old tasks fall below those of the newest.
     ce_weight:
         Weight of the cross-entropy: ``"one"``, as in the original method, or ``"inverse_tasks"``, 1 / (number of tasks
         seen), as the authors of the TOOD paper ran it.
@@ -47,7 +47,7 @@ class LwF(Learner):
     distils = True
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
-        """``w · CE + α · KD(z_old, teacher)``, w being 1 or 1 / (t + 1)."""
+        """``w · CE + α · KD(z_old, teacher)``, with w = 1 or 1 / (t + 1)."""
         s = self.settings
         first = self.old if s.ce == "new" else 0
         loss = cross_entropy(logits[:, first:], batch.columns - first)

@@ -1,4 +1,4 @@
-"""Exemplar memories: row numbers of the training samples that a learner keeps, never the samples."""
+"""Exemplar memories: row numbers of training samples to replay."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ State = dict[str, npt.NDArray[Any]]
 
 
 class Reservoir:
-    """A uniform sample of everything ever offered (Vitter's Algorithm R).
+    """A uniform sample of all rows offered so far (Vitter's Algorithm R).
 
     Parameters
     ----------
     capacity:
-        How many rows it holds at most.
+        Largest number of rows.
     seed:
-        Seed of its choices. They depend on the seed and on how many rows came before, so that a checkpoint needs no
-        random state.
+        Seed of the choices, which depend only on it and on the number of rows offered before, so that a checkpoint
+        needs no random state.
 
     Examples
     --------
@@ -52,16 +52,16 @@ class Reservoir:
         return min(self.seen, self.capacity)
 
     def offer(self, rows: IntArray) -> IntArray:
-        """Offer rows in turn; returns the slot each one has at the end, or -1 if it has none, ``[k]``.
+        """Offer rows in turn; returns the slot of each row at the end, -1 if it was not kept, ``[k]``.
 
-        A slot occurs at most once, so what else is stored by slot can be written in one assignment.
+        A slot occurs at most once, so other data per slot can be written in one assignment.
         """
         rows = indices(rows, "rows")
         rng = np.random.default_rng([self.seed, self.seen])
         count = np.arange(self.seen, self.seen + len(rows))  # how many were seen before each
         slots = np.where(count < self.capacity, count, rng.integers(0, count + 1))
         slots[slots >= self.capacity] = -1
-        later = np.unique(slots[::-1], return_index=True)[1]  # the last row offered to a slot is the one it keeps
+        later = np.unique(slots[::-1], return_index=True)[1]  # a slot keeps the last row offered to it
         final = np.full(len(rows), -1)
         last = len(rows) - 1 - later
         final[last] = slots[last]
@@ -83,7 +83,7 @@ class Reservoir:
 
 
 class Exemplars:
-    """Rows kept of every class in order of preference, so that shrinking a class is cutting its tail.
+    """Exemplars of every class, best first, so that a class shrinks by cutting its tail.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class Exemplars:
     selection:
         ``"random"`` or ``"herding"``.
     seed:
-        Seed of the random selection; a class's draw depends on this seed and on the class alone.
+        Seed of the random selection; the draw of a class depends only on this seed and the class.
 
     Examples
     --------
@@ -135,11 +135,11 @@ class Exemplars:
         return sum(map(len, self.by_class.values()))
 
     def quota(self, classes: int) -> int:
-        """Rows per class when there are ``classes`` of them."""
+        """Rows per class if there are ``classes`` classes."""
         return self.per_class if self.per_class is not None else class_share(self.total or 0, classes)
 
     def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
-        """Take in the classes of a new task and cut the others to their new quota.
+        """Add the classes of a new task and cut the others to their new quota.
 
         Parameters
         ----------

@@ -20,7 +20,7 @@ class NCMSettings(ClosedFormSettings):
     Parameters
     ----------
     scale:
-        What the cosine is multiplied by; it decides how sharp the softmax is, not which class wins.
+        Factor of the cosine. It sets how sharp the softmax is and does not change predictions.
     """
 
     scale: float = 16.0

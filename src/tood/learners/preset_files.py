@@ -1,4 +1,4 @@
-"""Presets: the settings of each learner on each stream, as data files."""
+"""Presets: data files with the settings of each learner on each stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tood.errors import UnknownNameError
 from tood.streams.catalog import family
 
-__all__ = ["preset", "presets", "worlds"]
+__all__ = ["descriptions", "preset", "presets"]
 
 
 def presets() -> list[str]:
@@ -30,11 +30,11 @@ def _read(name: str) -> dict[str, dict[str, Any]]:
 
 
 def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict[str, Any]:
-    """A preset's settings of a learner on a stream: arguments of :func:`create`, ``network`` among them.
+    """The settings of a learner on a stream in a preset, as arguments of :func:`create`; may include ``network``.
 
-    The tables of the file are read from general to special: ``all``, the stream, the learner, the learner on the
-    stream. A name such as ``cifar100-20`` uses the table of ``cifar100``; a stream of your own has none. Settings that
-    the learner does not have (the memory of one that keeps none) are left out.
+    The file has tables from general to special: ``all``, the stream, the learner, the learner on the stream; later
+    tables override earlier ones. A name such as ``cifar100-20`` uses the table of ``cifar100``; a stream of your own
+    has no table. Settings that the learner does not have are left out.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict
     return {key: value for key, value in values.items() if key in known or key in ("network", "adapter")}
 
 
-def worlds() -> dict[str, str]:
-    """One line about each preset: the first line of its file."""
+def descriptions() -> dict[str, str]:
+    """A one-line description of each preset: the first line of its file."""
     texts = {name: (files("tood.learners") / "presets" / f"{name}.yaml").read_text("utf-8") for name in presets()}
     return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}

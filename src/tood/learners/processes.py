@@ -1,13 +1,10 @@
-"""Devices: precision, and one process or several."""
+"""Devices, precision and data-parallel processes."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
-import ctypes
 import inspect
 import os
-import sys
 from datetime import timedelta
 from typing import Any
 
@@ -16,12 +13,12 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 
 from tood.errors import ToodError, UnknownNameError
+from tood.models.memory import keep_freed_memory
 
-__all__ = ["keep_freed_memory", "start"]
+__all__ = ["start"]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "32-true", "bf16-mixed")
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def start(device: str = "auto", precision: str = "auto") -> Fabric:
@@ -69,27 +66,13 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     return fabric
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep the memory that a step frees, because the next step needs it again.
-
-    By default glibc returns hundreds of megabytes to the system after every step and gets them back page by page. This
-    is part of the training speed that ``benchmarks/training.py`` holds. Does nothing on other systems than Linux.
-    """
-    if not sys.platform.startswith("linux"):
-        return
-    with contextlib.suppress(AttributeError, OSError):  # a C library without mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 32 << 20)  # tensors up to the largest size it takes come from the heap
-        mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
-
-
 def _leave() -> None:
-    """Close the process group before the interpreter ends; threads of gloo that outlive it abort the process."""
+    """Close the process group before the interpreter ends; gloo threads that outlive it abort the process."""
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
 
 def _leave_buffers() -> dict[str, Any]:
-    """Options so that DDP copies no buffers: the loop averages them, as a network may run several times per step."""
+    """Options that stop DDP from copying buffers; the loop averages them, as a network may run twice per step."""
     known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

@@ -36,7 +36,7 @@ Report = Callable[[Progress], object]
 
 
 class Meter:
-    """Sums over one epoch; they stay on the device until they are reported."""
+    """Loss and accuracy of one epoch, summed on the device until they are reported."""
 
     def __init__(self, task: int, epoch: int, epochs: int, steps: int, report: Report | None) -> None:
         self.place = (task, epoch, epochs)

@@ -25,10 +25,10 @@ class RanPACSettings(ClosedFormSettings):
     width:
         M, the number of random features; memory grows with its square.
     ridge:
-        λ of the regression; 0 to choose it anew with every task, from 10⁻⁸ to 10⁹, on a fifth of the task.
+        λ of the regression; 0 to choose it at every task, from 10⁻⁸ to 10⁹, on a fifth of the task.
     scale:
-        What the regression's answers, which lie around 0 and 1, are multiplied by: it decides how sharp the softmax is,
-        not which class wins.
+        Factor of the regression's outputs, which are around 0 and 1. It sets how sharp the softmax is and does not
+        change predictions.
     """
 
     width: int = 10_000
@@ -65,7 +65,7 @@ class RanPAC(ClosedForm):
         return {"name": "random", "width": settings.width, "seed": seed}
 
     def absorb(self, features: Tensor, columns: Tensor) -> None:
-        """Choose the ridge on the new task, then add it to Gram matrix and class sums."""
+        """Choose the ridge on the new task, then add the task to Gram matrix and class sums."""
         lifted = self.network.backbone[1](features).double()  # type: ignore[index]
         targets = one_hot(columns, self.network.head.columns).double()
         self.sums = pad(self.sums, (0, targets.shape[1] - self.sums.shape[1]))

@@ -28,7 +28,7 @@ class ExemplarLearner(Learner):
         self.memory = self.make_memory(self.settings.memory)
 
     def make_memory(self, size: int) -> Exemplars:
-        """An empty memory of a size, in the unit that the settings name."""
+        """An empty memory of this size, in the unit of the settings."""
         s, classes = self.settings, len(self.stream.order)
         if s.memory_unit == "class":
             return Exemplars(per_class=size, selection=s.selection, seed=self.seed)
@@ -65,7 +65,7 @@ def weighted_distillation(learner: Learner, batch: Batch, logits: Tensor, temper
 
 
 class ReservoirLearner(Learner):
-    """Replays from a uniform sample of everything it was shown; every epoch offers its rows anew."""
+    """Replays from a uniform sample of all training data seen; every epoch offers its rows again."""
 
     settings: ReservoirSettings
     remembers: ClassVar[tuple[str, ...]] = ("memory",)

@@ -14,7 +14,7 @@ __all__ = ["ExemplarSettings", "ReservoirSettings", "Settings", "learning_rate",
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of stochastic gradient descent, which every learner has.
+    """Settings of stochastic gradient descent, common to all learners that train.
 
     Parameters
     ----------
@@ -47,9 +47,9 @@ class ExemplarSettings(Settings):
     Parameters
     ----------
     memory:
-        How many exemplars are kept.
+        Number of exemplars.
     memory_unit:
-        Whether that is the ``"total"``, shared equally by the classes seen, or for each ``"class"``.
+        Unit of ``memory``: ``"total"``, shared equally by the classes seen, or ``"class"``, per class.
     selection:
         ``"herding"`` or ``"random"``.
     """
@@ -61,14 +61,14 @@ class ExemplarSettings(Settings):
 
 @dataclass(frozen=True)
 class ReservoirSettings(Settings):
-    """Settings of learners that keep a uniform sample of everything they were shown.
+    """Settings of learners that keep a uniform sample of all training data seen.
 
     Parameters
     ----------
     memory:
-        How many samples are kept.
+        Number of samples.
     replay_size:
-        How many are replayed with each batch of new data; 0 for as many as the batch has.
+        Number of replayed samples per batch of new data; 0 for the size of the batch.
     """
 
     memory: int = 500
@@ -79,13 +79,13 @@ SettingsT = TypeVar("SettingsT")
 
 
 def settings_class(learner: type) -> type[Settings]:
-    """The dataclass that a learner annotates its ``settings`` with."""
+    """The dataclass in the annotation of a learner's ``settings``."""
     annotated: type[Settings] = get_type_hints(learner)["settings"]
     return annotated
 
 
 def make_settings(kind: type[SettingsT], given: dict[str, Any]) -> SettingsT:
-    """Settings from names and values; an unknown name or a value of another type is an error."""
+    """Settings from names and values; raises for an unknown name or a wrong type."""
     hints = get_type_hints(kind)
     for name in given:
         if name not in hints:
@@ -94,7 +94,7 @@ def make_settings(kind: type[SettingsT], given: dict[str, Any]) -> SettingsT:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value`` as ``hint`` says, or an error that names the setting."""
+    """``value``, checked against its annotation; raises an error that names the setting."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UnknownNameError(name, value, get_args(hint))
@@ -115,7 +115,7 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
 
 
 def learning_rate(settings: Settings, epoch: int, done: float) -> float:
-    """The learning rate in an epoch; ``done`` is the share of it that is complete."""
+    """The learning rate at a point in training; ``done`` is the completed share of the epoch."""
     if settings.schedule == "multistep":
         return settings.lr * settings.gamma ** sum(epoch >= milestone for milestone in settings.milestones)
     progress = (epoch + done) / settings.epochs
@@ -130,7 +130,7 @@ def learning_rate(settings: Settings, epoch: int, done: float) -> float:
 
 
 def _cosine(progress: float) -> float:
-    """From 1 down to 0 along half a period."""
+    """Half a period of a cosine, from 1 to 0."""
     return (1 + math.cos(math.pi * progress)) / 2
 
 

@@ -1,4 +1,4 @@
-"""Synaptic intelligence."""
+"""Synaptic intelligence (SI)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SISettings(Settings):
     strength:
         c, the weight of the penalty.
     damping:
-        ξ, which bounds the importance of weights that hardly moved.
+        ξ, which bounds the importance of weights that hardly changed.
     """
 
     strength: float = 1.0
@@ -52,7 +52,7 @@ class SI(Learner):
         self.path = widen({}, self.network)
 
     def after_backward(self, batch: Batch) -> None:
-        """Note the gradient g of the task's own loss, then add that of the penalty, ``∂/∂θ c Σ Ω (θ - θ*)²``."""
+        """Store the gradient g of the task's loss, then add the gradient of the penalty ``c Σ Ω (θ - θ*)²``."""
         self.before = copy_weights(self.network)
         self.gradient: Weights = {}
         for name, parameter in self.network.named_parameters():
@@ -68,7 +68,7 @@ class SI(Learner):
                 self.path[name] -= self.gradient[name] * (parameter.detach() - self.before[name])
 
     def end_task(self, task: int) -> None:
-        """``Ω ← Ω + ω / (Δ² + ξ)`` (Eq. 5), without negative terms, which would push weights away."""
+        """``Ω ← Ω + ω / (Δ² + ξ)`` (Eq. 5), without negative terms, which would repel weights from the anchor."""
         for name, parameter in self.network.named_parameters():
             moved = (parameter.detach() - self.anchor[name]).square()
             self.importance[name] += self.path[name].clamp(min=0) / (moved + self.settings.damping)

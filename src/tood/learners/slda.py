@@ -19,7 +19,7 @@ class SLDASettings(ClosedFormSettings):
     Parameters
     ----------
     shrinkage:
-        ε, how far the covariance is drawn towards the identity, from 0 to 1.
+        ε, the weight of the identity in the covariance, from 0 to 1.
     """
 
     shrinkage: float = 1e-4
@@ -30,8 +30,8 @@ class SLDA(ClosedForm):
     """Streaming linear discriminant analysis: Gaussian classes with one covariance, updated with each task.
 
     With the class means ``m_c`` and the covariance within classes Σ of everything seen:
-    ``Λ = ((1 - ε) Σ + ε I)⁻¹`` and ``z_c(x) = m_cᵀ Λ f(x) - ½ m_cᵀ Λ m_c``, which is ``log p(f(x) | c)`` but for a term
-    that all classes share. Σ is exact, where the paper updates it sample by sample with the mean of that moment.
+    ``Λ = ((1 - ε) Σ + ε I)⁻¹`` and ``z_c(x) = m_cᵀ Λ f(x) - ½ m_cᵀ Λ m_c``, which is ``log p(f(x) | c)`` up to a
+    term that all classes share. Σ is exact; the paper updates it sample by sample with the running mean.
     """
 
     name = "slda"

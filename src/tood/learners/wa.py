@@ -1,4 +1,4 @@
-"""Weight aligning."""
+"""Weight aligning (WA)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class WASettings(ExemplarSettings):
     temperature:
         Temperature of the distillation.
     nonnegative:
-        Keep the head's weights at 0 or above after every step, as the paper (and no later code base) does.
+        Clip the head's weights to 0 or more after every step, as the paper does (later code bases do not).
     """
 
     temperature: float = 2.0
@@ -33,7 +33,7 @@ class WASettings(ExemplarSettings):
 
 @register
 class WA(ExemplarLearner):
-    """Weight Aligning: replay and distillation; then new weights are scaled to the mean length of the old ones."""
+    """Weight Aligning: replay and distillation; then new weights are scaled to the mean norm of the old ones."""
 
     name = "wa"
     title = "WA"

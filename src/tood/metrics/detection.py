@@ -7,7 +7,7 @@ score arrays, so ties are exact and no threshold grid is involved. Scores of dif
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -167,10 +167,18 @@ def evaluate_tasks(
     tasks = indices(id_tasks, "id_tasks", length=len(ids))
     sizes = _task_sizes(tasks, num_tasks)
     small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes per task: NumPy sorts these in linear time
-    groups = np.split(ids[np.argsort(small, kind="stable")], np.cumsum(sizes)[:-1])
+    grouped = ids[np.argsort(small, kind="stable")]
+    for places in _alike(sizes):
+        grouped[places] = np.sort(grouped[places], axis=1)
     pooled = _Comparison(np.sort(ids), np.sort(oods))
-    by_task = _by_task(np.concatenate([np.sort(group) for group in groups]), sizes, pooled, recall)
-    return by_task, pooled.all(recall)
+    return _by_task(grouped, sizes, pooled, recall), pooled.all(recall)
+
+
+def _alike(sizes: IntArray) -> Iterator[IntArray]:
+    """``[tasks, size]``, the places of the samples of all tasks of one size, for each size: at once, not one by one."""
+    starts = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes):
+        yield starts[sizes == size, None] + np.arange(size)
 
 
 def _by_task(
@@ -186,7 +194,11 @@ def _by_task(
     runs = np.flatnonzero(first_of_run)
     lower = np.repeat(runs, np.diff(np.append(runs, len(ids)))) - np.repeat(starts, sizes)  # of the task, below each
     precision = _precision(np.repeat(sizes, sizes) - lower, m - every.below)
-    thresholds = ends - [_least_count(recall, n) for n in sizes.tolist()]
+    precisions, thresholds = np.empty(len(sizes)), np.empty(len(sizes), dtype=np.int64)
+    for places in _alike(sizes):
+        size = places.shape[1]
+        precisions[sizes == size] = precision[places].mean(axis=1)
+        thresholds[sizes == size] = places[:, size - _least_count(recall, size)]
     flagged, aupr_out = np.empty(len(sizes), dtype=np.int64), np.empty(len(sizes))
     tasks = np.repeat(np.arange(len(sizes)), sizes)
     step = max(1, BLOCK // m)
@@ -201,7 +213,7 @@ def _by_task(
         "auroc": np.add.reduceat(every.below + every.not_above, starts) / (2 * sizes * m),
         "fpr_at_id_recall": (m - every.below[thresholds]) / m,
         "fpr_at_ood_recall": flagged / sizes,
-        "aupr_in": np.array([precision[start:end].mean() for start, end in zip(starts, ends, strict=True)]),
+        "aupr_in": precisions,
         "aupr_out": aupr_out,
     }
 

@@ -53,7 +53,7 @@ def names() -> list[str]:
 
 
 def suggest(shape: Sequence[int]) -> str:
-    """The network to begin with for samples of a shape: perceptron, small convolutional net or residual net."""
+    """The default network for samples of a shape: perceptron, small convolutional net or residual net."""
     if len(shape) == 1:
         return "mlp"
     size = max(shape[:2])
@@ -68,13 +68,13 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     name:
         One of :func:`names`, or ``"timm:NAME"``, or ``"timm:NAME+pretrained"`` with weights from the hub.
     shape:
-        Of one sample: ``(H, W, C)`` or ``(D,)``.
+        Shape of one sample: ``(H, W, C)`` or ``(D,)``.
     columns:
-        Logit columns to begin with; learners grow the head themselves.
+        Initial number of logit columns; learners grow the head themselves.
     seed:
-        Of the initial weights; torch's own random state is left alone.
+        Seed of the initial weights; torch's own random state is not changed.
     options:
-        For the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and
+        Options of the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and
         ``pretrained`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any of them, a fixed transform
         of its features (see :func:`tood.models.tops.add_top`).
     """

@@ -31,7 +31,7 @@ def extract(
 ) -> Outputs:
     """Run a model over batches and return its outputs as NumPy arrays.
 
-    The model is used in evaluation mode, without gradients, on the device where it is; its mode is restored.
+    The model is used in evaluation mode, without gradients, on its own device; its mode is restored.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits ``[n, C]`` in what a model returned: a tensor, ``output.logits``, ``output["logits"]`` or a tuple."""
+    """The logits ``[n, C]`` in a model's output: a tensor, ``output.logits``, ``output["logits"]`` or a tuple."""
     logits = output
     if not isinstance(logits, Tensor):
         logits = logits.get("logits") if isinstance(logits, Mapping) else getattr(logits, "logits", logits)
@@ -103,10 +103,6 @@ def logits_of(output: Any) -> Tensor:
         found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(output).__name__
         raise ToodError(f"model: expected it to return logits [n, C], or an object with them, found {found}")
     return logits
-
-
-def _same(output: Tensor, logits: Tensor) -> bool:
-    return output is logits or torch.equal(output.to(logits.dtype), logits)
 
 
 class _Recorder:
@@ -142,7 +138,11 @@ class _Recorder:
             if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(logits):
                 found = tuple(features.shape) if isinstance(features, Tensor) else "none"
                 raise ToodError(f"features: expected [{len(logits)}, D] as input of {self.wanted!r}, found {found}")
-        elif not isinstance(features, Tensor) or not isinstance(output, Tensor) or not _same(output, logits):
+        elif not (
+            isinstance(features, Tensor)
+            and isinstance(output, Tensor)
+            and (output is logits or torch.equal(output.to(logits.dtype), logits))
+        ):
             raise ToodError(
                 "features: no linear layer returns the model's logits; name the module whose input the features are "
                 '(features="fc"), or pass features=False'
@@ -151,7 +151,7 @@ class _Recorder:
 
 
 def _batches(batches: Any) -> tuple[Iterable[Any], int | None]:
-    """An iterable of batches, and how many there are, if that is known."""
+    """An iterable of batches, and their number if it is known."""
     if isinstance(batches, Tensor):
         batches = torch.split(batches, BATCH)
     elif isinstance(batches, Dataset):
@@ -195,7 +195,7 @@ def _accepted(model: nn.Module, named: dict[str, Tensor]) -> tuple[list[Tensor],
 
 
 def _tensor(model: nn.Module, x: Any) -> Tensor:
-    """``x`` where the model is; real numbers in the model's precision."""
+    """``x`` on the model's device; real numbers in the model's precision."""
     tensor = torch.as_tensor(x)
     parameter = next(iter(model.parameters()), None)
     if parameter is None:

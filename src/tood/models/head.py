@@ -23,7 +23,7 @@ class Head(nn.Module):
     dim:
         D, the number of features.
     columns:
-        C, the number of logit columns to begin with.
+        The initial number of logit columns, C.
 
     Examples
     --------

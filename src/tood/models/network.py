@@ -6,7 +6,7 @@ import copy
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,23 +68,20 @@ class Network(HubMixin, nn.Module):
             raise ToodError(f"module: expected a network whose last layer is nn.Linear, found {type(module).__name__}")
         backbone = nn.Sequential(copy.deepcopy(module))  # so that a bare linear layer has a parent too
         last = f"0.{last}".rstrip(".")
-        linear = backbone.get_submodule(last)
+        linear = cast(nn.Linear, backbone.get_submodule(last))
         backbone.set_submodule(last, nn.Identity())
         network = cls(backbone, _head_of(linear))
         network.train(module.training)
         if example is not None:
-            network._check_split(module, last, example)
+            with torch.no_grad(), evaluating(module), evaluating(network):
+                expected, found = logits_of(module(example)), network(example)
+            if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
+                raise ToodError(f"module: its last linear layer, {last!r}, is not what produces the output")
         return network
-
-    def _check_split(self, module: nn.Module, last: str, example: Tensor) -> None:
-        with torch.no_grad(), evaluating(module), evaluating(self):
-            expected, found = logits_of(module(example)), self(example)
-        if expected.shape != found.shape or not torch.allclose(expected, found, rtol=1e-4, atol=1e-5):
-            raise ToodError(f"module: its last linear layer, {last!r}, is not what produces the output")
 
     def features(self, x: Tensor) -> Tensor:
         """Penultimate features ``[n, D]``."""
-        return logits_of(self.backbone(x))  # of a wrapped Hugging Face model they stand where its logits did
+        return logits_of(self.backbone(x))  # a wrapped Hugging Face model returns them in place of its logits
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[n, C]``."""
@@ -116,14 +113,14 @@ class Network(HubMixin, nn.Module):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], backbone: nn.Module | None = None) -> Network:
-        """Read what :meth:`save` wrote.
+        """Load a file that :meth:`save` wrote.
 
         Parameters
         ----------
         path:
             The file.
         backbone:
-            Where to put the weights; needed only when the saved network came from :meth:`wrap`.
+            The module to load the weights into; needed only if the saved network came from :meth:`wrap`.
         """
         from tood import models
 
@@ -144,10 +141,8 @@ class Network(HubMixin, nn.Module):
         return network
 
 
-def _head_of(linear: nn.Module) -> Head:
+def _head_of(linear: nn.Linear) -> Head:
     """A head with the weights of a linear layer."""
-    if not isinstance(linear, nn.Linear):  # pragma: no cover
-        raise ToodError(f"module: expected nn.Linear, found {type(linear).__name__}")
     head = Head(linear.in_features)
     head.resize(linear.out_features)
     with torch.no_grad():

@@ -32,12 +32,10 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """Attention and a two-layer perceptron, each behind a LayerNorm and around a shortcut."""
 
-    def __init__(self, dim: int, heads: int, expansion: int = 4) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.attention = nn.Sequential(nn.LayerNorm(dim), Attention(dim, heads))
-        self.mlp = nn.Sequential(
-            nn.LayerNorm(dim), nn.Linear(dim, expansion * dim), nn.GELU(), nn.Linear(expansion * dim, dim)
-        )
+        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         """``[n, tokens, dim]`` to the same."""

@@ -1,4 +1,4 @@
-"""Ablations of several runs: one CSV and JSON table per ablation, a summary beside the paper's findings, figures."""
+"""Ablations of several runs: tables as CSV and JSON, a summary with the paper's findings, figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row: TypeAlias = dict[str, Any]
 Rows: TypeAlias = dict[str, list[Row]]
 PRIMARY = "tood_robust_anchor"
 STATISTICS = ("mean", "lowest", "highest", "settings")
-SETTLED = 0.5  # points: B is enough if the mean stays this close to that of the full stored set
+SETTLED = 0.5  # points: B is enough if the mean stays this close to the mean with the full stored set
 ENOUGH = "settled by B = 100, share of settings"
 FIVE = "Five: iCaRL, BiC, DER, WA and LwF, over which the paper averages. All: every setting."
 SETTING = "A setting is a learner on a stream; its seeds are averaged."
@@ -91,12 +91,8 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
     sources = dict.fromkeys(row["calibration"] for row in rows.get("source", ()))
     for source in sources:
         if source != "train" and "train" in sources:
-            after = {"calibration": source}
-            yield (
-                f"calibrated on {source}, not train",
-                "",
-                differences(rows["source"], after, {"calibration": "train"}, "detector"),
-            )
+            changes = differences(rows["source"], {"calibration": source}, {"calibration": "train"}, "detector")
+            yield f"calibrated on {source}, not train", "", changes
 
 
 def over_seeds(rows: Rows) -> Rows:
@@ -107,20 +103,16 @@ def over_seeds(rows: Rows) -> Rows:
         for row in of:
             case = {k: v for k, v in row.items() if k not in ("run", "seed", *FIGURES)}
             groups.setdefault(tuple(case.items()), []).append(row)
-        averaged[name] = [
-            {"run": f"{seeds[0]['stream']} {seeds[0]['learner']}"}
-            | {
-                k: float(np.mean([row[k] for row in seeds])) if k in FIGURES else v
-                for k, v in seeds[0].items()
-                if k != "run"
-            }
-            for seeds in groups.values()
-        ]
+        averaged[name] = []
+        for seeds in groups.values():
+            means = {k: float(np.mean([row[k] for row in seeds])) for k in seeds[0] if k in FIGURES}
+            setting = {"run": f"{seeds[0]['stream']} {seeds[0]['learner']}"}
+            averaged[name].append(seeds[0] | setting | means)
     return averaged
 
 
 def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", largest: bool = False) -> list[float]:
-    """Per run: avg_auroc of the rows that match ``after`` minus that of the rows that match ``before``.
+    """Per run: mean avg_auroc of the rows that match ``after`` minus the mean of those that match ``before``.
 
     Only rows with the same value of ``within`` are compared; the result is the mean over these values, or with
     ``largest`` the largest absolute change.
@@ -140,7 +132,7 @@ def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", 
 
 
 def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
-    """The findings averaged over runs, beside the paper's; with other learners also over the paper's five alone.
+    """Table of the findings, averaged over runs, with the paper's; separately for the paper's five learners.
 
     Parameters
     ----------
@@ -156,7 +148,7 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
     for name, learner in measured[-1]:
         theirs = known.get((name.split(":")[0], learner))
         cells = [cell for part in measured for cell in _cells(part.get((name, learner), []))]
-        if any(cells):  # the paper's figure, over its five learners, after the first part
+        if any(cells):  # the paper's value, over its five learners, follows the first part
             cells.insert(len(STATISTICS), None if theirs is None else Cell(Summary(float(theirs), 0.0, 1)))
             shown.append((f"{name}, {label(learner)}" if learner else label(name), tuple(cells)))
     columns = [Column(part, name, 0 if name == "settings" else 2) for part in parts for name in STATISTICS]
@@ -203,8 +195,8 @@ def write_ablations(rows: Rows, summary: Table, folder: Path) -> list[Path]:
 def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
     """Draw the figures as PNG and PDF, in one folder per stream; returns the files.
 
-    If the paper's five learners are among the runs, only they are drawn: more lines are hard to distinguish, and bars
-    are means. The tables have all.
+    Only the paper's five learners are drawn if there are any, because more lines are hard to distinguish. The tables
+    have all learners.
     """
     from tood.report.figures import buffer_size, margin, mechanism
     from tood.report.figures.style import save
@@ -273,7 +265,7 @@ def _runs(rows: Iterable[Row]) -> list[str]:
 
 
 def _below_all(buffer: Sequence[Row]) -> list[Row]:
-    """The rows of each run at its second largest B: at the largest, both selections are the full stored set."""
+    """The rows of each run at its second largest B; at the largest, both selections are the full stored set."""
     chosen = []
     for run in _runs(buffer):
         own = [row for row in buffer if row["run"] == run]
@@ -283,12 +275,12 @@ def _below_all(buffer: Sequence[Row]) -> list[Row]:
 
 
 def _as_in_the_paper(rows: Sequence[Row]) -> Sequence[Row]:
-    """The rows of CIFAR-10, on which the paper's figures of λ and B are based; all rows if there are none."""
+    """The rows of CIFAR-10, as in the paper's figures of λ and B; all rows if there are none."""
     return [row for row in rows if row["stream"] == "cifar10"] or rows
 
 
 def _settled(buffer: Sequence[Row]) -> list[float | None]:
-    """Per run: the smallest B from which the mean over draws stays close to that of the largest; None if only that."""
+    """Per run: the smallest B from which on the mean over draws is settled; None if only the largest is."""
     drawn = [row for row in _as_in_the_paper(buffer) if row["selection"] == "random"]
     smallest: list[float | None] = []
     for run in _runs(drawn):

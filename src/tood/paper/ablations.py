@@ -18,7 +18,7 @@ from tood.calibration import TOOD, Reference, Variant
 from tood.energy import energy, task_energies
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics import Trajectory
-from tood.paper.resampling import Interval, Resampling
+from tood.paper.resampling import Resampling
 from tood.partition import Partition
 from tood.runs.directory import Run
 from tood.runs.score import Scorer, scores
@@ -66,6 +66,12 @@ class View:
         outputs = self.step.calibration(source)
         return np.asarray(task_energies(outputs.logits, partition)), np.asarray(outputs.labels)
 
+    def calibrator(self, variant: Variant, margin: float = 0.5, source: str | None = None) -> TOOD:
+        """A calibrator of the tasks seen, fitted on the calibration set of a source (by default the one in use)."""
+        partition = self.step.partition
+        energies, labels = self.calibration(partition, source)
+        return calibrate(energies, partition.column_tasks[labels], variant, margin)
+
     def score(self, calibrator: TOOD, partition: Partition | None = None, double: bool = False) -> Scores:
         """Scores of every set by a calibrator from :func:`calibrate`."""
         energies = self.energies(partition or self.step.partition)
@@ -83,16 +89,14 @@ def calibrate(energies: FloatArray, channels: IntArray, variant: Variant, margin
 
 def margin(view: View) -> Cases:
     """Margin weight λ from 0 to 1 (paper, Fig. ablation_lambda)."""
-    partition = view.step.partition
-    energies, labels = view.calibration(partition)
     for detector, variant in VARIANTS.items():
-        calibrator = calibrate(energies, partition.column_tasks[labels], variant)
+        calibrator = view.calibrator(variant)
         for value in MARGINS:
             yield {"detector": detector, "margin": value}, view.score(calibrator.set_params(margin=value))
 
 
 def buffer(view: View) -> Cases:
-    """Size B of the calibration set, at random or by herding from the stored one (paper, Fig. buffer_ablation)."""
+    """Size B of the calibration set, at random or by herding from the stored set (paper, Fig. buffer_ablation)."""
     step = view.step
     outputs, partition = step.calibration(), step.partition
     energies, labels = view.calibration(partition)
@@ -111,13 +115,10 @@ def buffer(view: View) -> Cases:
 
 def mechanism(view: View) -> Cases:
     """Parts of TOOD alone: maximum over tasks, rescaling, re-centring, and the same in feature space."""
-    partition = view.step.partition
-    energies, labels = view.calibration(partition)
-    channels = partition.column_tasks[labels]
     methods: list[tuple[str, Variant, float]] = [("maximum of task energies", "none", 0.0)]
     methods += [("temperature", "temperature", 0.0), *((name, variant, 0.5) for name, variant in VARIANTS.items())]
     for name, variant, value in methods:
-        yield {"mechanism": name, "baseline": "energy"}, view.score(calibrate(energies, channels, variant, value))
+        yield {"mechanism": name, "baseline": "energy"}, view.score(view.calibrator(variant, value))
     if view.step.has("features"):
         for name, baseline in (("prototype", "energy"), ("tood_prototype", "prototype")):
             scored = scores(view.step, Scorer(name), keep=False)
@@ -139,11 +140,9 @@ def partition(view: View) -> Cases:
 
 
 def anchor(view: View) -> Cases:
-    """Reference task. In double precision, since rounding in single precision creates ties between neighbours."""
-    partition = view.step.partition
-    energies, labels = view.calibration(partition)
+    """Reference task, in double precision, because rounding in single precision creates ties."""
     for detector, variant in VARIANTS.items():
-        calibrator = calibrate(energies, partition.column_tasks[labels], variant)
+        calibrator = view.calibrator(variant)
         for reference in get_args(Reference):
             scored = view.score(calibrator.set_params(reference=reference), double=True)
             yield {"detector": detector, "reference": reference}, scored
@@ -151,22 +150,16 @@ def anchor(view: View) -> Cases:
 
 def source(view: View) -> Cases:
     """Source of the calibration set: training data, replayed exemplars, or samples never trained on."""
-    partition = view.step.partition
     for name in _sources(view.step.run):
-        energies, labels = view.calibration(partition, name)
         for detector, variant in VARIANTS.items():
-            calibrator = calibrate(energies, partition.column_tasks[labels], variant)
-            yield {"detector": detector, "calibration": name}, view.score(calibrator)
+            yield {"detector": detector, "calibration": name}, view.score(view.calibrator(variant, source=name))
 
 
 def interval(view: View) -> Cases:
     """Energy and both variants with default settings, for the bootstrap."""
-    partition = view.step.partition
-    energies, labels = view.calibration(partition)
     yield {"detector": "energy"}, {name: np.asarray(energy(s.logits)) for name, s in view.sets.items()}
     for detector, variant in VARIANTS.items():
-        calibrator = calibrate(energies, partition.column_tasks[labels], variant)
-        yield {"detector": detector}, view.score(calibrator)
+        yield {"detector": detector}, view.score(view.calibrator(variant))
 
 
 ABLATIONS: dict[str, Callable[[View], Cases]] = {
@@ -256,14 +249,16 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 
                         resampling.add(case["detector"], scored[TEST], tasks, {ood: scored[ood] for ood in run.ood})
     rows = {name: _rows(cases, run, cubes["interval"]) for name, cases in cubes.items() if name in wanted}
     if "interval" in rows:
-        rows["interval"] = [row | _bounds(resampling.interval(row["detector"])) for row in rows["interval"]]
+        for row in rows["interval"]:
+            bounds = resampling.interval(row["detector"])._asdict()
+            row |= {name: 100 * value for name, value in bounds.items()}
     return Ablated(rows, tuple(_notes(run, wanted)))
 
 
 def _rows(
     cases: dict[Case, list[npt.NDArray[np.float64]]], run: Run, plain: dict[Case, list[npt.NDArray[np.float64]]]
 ) -> list[dict[str, Any]]:
-    """One row per case."""
+    """One row per case; ``plain`` has the values of energy."""
     groups = list(run.ood.values())
     averages = {"energy": _trajectory(plain[(("detector", "energy"),)], groups).balanced().average()}
     rows = []
@@ -285,12 +280,8 @@ def _trajectory(values: list[npt.NDArray[np.float64]], groups: list[str]) -> Tra
     return Trajectory(cube, groups)
 
 
-def _bounds(interval: Interval) -> dict[str, float]:
-    return {name: 100 * value for name, value in interval._asdict().items()}
-
-
 def _members(labels: IntArray, real: Partition, groups: Partition, rule: str) -> tuple[IntArray, IntArray]:
-    """The calibration samples that give each group its statistics, and the group of each."""
+    """Rows of the calibration samples behind the statistics of each group, and the group of each row."""
     if rule == "group":
         return np.arange(len(labels)), groups.column_tasks[labels]
     parents = [int(real.column_tasks[columns[0]]) for columns in groups]
@@ -300,14 +291,12 @@ def _members(labels: IntArray, real: Partition, groups: Partition, rule: str) ->
 
 def _sizes(run: Run) -> list[int]:
     """Sizes B with at least one sample per task at every step, below the stored size; the stored size last."""
-    total, sizes = run.partition.columns, list[int]()
+    total = run.partition.columns
     last = Step(run, run.steps()[-1])
     stored = len(np.asarray(last.calibration().labels)) * total // len(last.columns)
     seen = [(len(Step(run, index).columns), index + 1) for index in run.steps()]
-    for size in SIZES:
-        if size < stored and all(size * columns // total >= tasks for columns, tasks in seen):
-            sizes.append(size)
-    return [*sizes, stored]
+    enough = (size for size in SIZES if all(size * columns // total >= tasks for columns, tasks in seen))
+    return [*(size for size in enough if size < stored), stored]
 
 
 def _sources(run: Run) -> list[str]:

@@ -1,4 +1,4 @@
-"""Collect measured values of finished runs for docs/results: a few dozen kilobytes per run, no weights, no outputs.
+"""Collect the metrics of finished runs for docs/results: a few dozen kilobytes per run, no weights, no outputs.
 
 FOLDER/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD recall), enough for every table
                   manifest.json      makes it a run directory that `tood report` reads
@@ -43,9 +43,9 @@ class Collected(NamedTuple):
     run: Run
     table: Any
     commit: str  # of the code that collected the run
-    point: dict[str, Any]  # its values in figures over learners
+    point: dict[str, Any]  # values for figures over learners
     along: dict[str, list[float]]  # diagnostics per step; empty if the run had no outputs
-    facts: tuple[dict[str, float], ...] = ()  # numbers of the learner, step by step
+    facts: tuple[dict[str, float], ...] = ()  # the learner's own numbers, per step
 
     @property
     def preset(self) -> str:
@@ -102,7 +102,7 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
 def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
     """Copy the figures over learners, of ablations and of the run that the paper shows, and the ablation summary."""
     copied = []
-    # Several targets may draw the same figure: the target with most runs comes last and wins.
+    # Several targets may draw the same figure; the target with most runs comes last and replaces the others.
     drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
     places = {
         source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]

@@ -1,4 +1,4 @@
-"""The runs behind each table of the paper. Tables share runs, so nothing is trained twice."""
+"""The runs for each table of the paper; tables share runs, so nothing is trained twice."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
         ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it); ``"frozen"`` for the
         target ``pretrained``. By default the first of :func:`presets_of`.
     seeds:
-        Number of seeds, starting at 0; the default is that of :data:`TARGETS`.
+        Number of seeds, starting at 0; by default as in :data:`TARGETS`.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def command_of(name: str, preset: str) -> str | None:
 
 @lru_cache
 def _commands(preset: str) -> dict[str, str]:
-    """The command of each run with a preset; of several targets that include it, the first one's."""
+    """The command of each run with a preset; if several targets include a run, the first target's."""
     found: dict[str, str] = {}
     for target in (target for target in TARGETS if preset in presets_of(target)):
         for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):

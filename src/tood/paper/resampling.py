@@ -1,4 +1,4 @@
-"""Bootstrap intervals of Avg AUROC along a stream, with the same resampled images at every step, for every detector."""
+"""Bootstrap intervals of Avg AUROC, with the same resampled images at every step and for every detector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Interval", "Resampling"]
 
 
 class Interval(NamedTuple):
-    """95 % intervals, in [0, 1]: of the average AUROC, and of its difference from energy's on the same resamples."""
+    """95 % intervals in [0, 1] of the average AUROC, and of its difference from energy on the same resamples."""
 
     low: float
     high: float
@@ -23,18 +23,18 @@ class Interval(NamedTuple):
 
 
 class Resampling:
-    """Test samples of each task and samples of each OOD set, drawn again with replacement.
+    """Bootstrap of the test samples of each task and of the samples of each OOD set.
 
-    A sample counts as often as it was drawn, so an AUROC is a weighted one and nothing is sorted twice. The same seed
-    draws the same samples at every step and for every detector: differences are paired. The networks stay what they
-    are; the spread between training seeds is not in these intervals.
+    Samples are weighted by how often they were drawn, so scores are sorted only once. The same samples are drawn at
+    every step and for every detector, so differences are paired. Networks are not trained again: the intervals do not
+    include the variation between training seeds.
 
     Parameters
     ----------
     groups:
-        The group, ``"near"`` or ``"far"``, of each OOD set; groups are weighted alike.
+        The group, ``"near"`` or ``"far"``, of each OOD set; groups have equal weights.
     resamples:
-        R, how many times.
+        R, the number of resamples.
     """
 
     def __init__(self, groups: Mapping[str, str], resamples: int = 200) -> None:
@@ -44,7 +44,7 @@ class Resampling:
         self._by_step: dict[str, list[Float64Array]] = {}  # [R] per step
 
     def add(self, detector: str, test: FloatArray, tasks: IntArray, ood: Mapping[str, FloatArray]) -> None:
-        """Take in the scores of one step."""
+        """Add the scores of one step."""
         members = [np.flatnonzero(tasks == task) for task in range(int(tasks.max()) + 1)]
         means: dict[str, list[Float64Array]] = {}
         for place, (name, values) in enumerate(ood.items()):
@@ -62,13 +62,13 @@ class Resampling:
         self._by_step.setdefault(detector, []).append(balanced)
 
     def interval(self, detector: str) -> Interval:
-        """Of what was taken in of a detector."""
+        """Intervals of a detector, over the steps added."""
         average, plain = (np.mean(self._by_step[name], axis=0) for name in (detector, "energy"))
         bounds = (np.quantile(values, q) for values in (average, average - plain) for q in (0.025, 0.975))
         return Interval(*map(float, bounds))
 
     def _drawn(self, kind: int, place: int, size: int) -> npt.NDArray[Any]:
-        """``[R, size]``: how often each sample was drawn."""
+        """``[R, size]``: the number of times each sample was drawn."""
         key = (kind, place, size)
         if key not in self._counts:
             chosen = np.random.default_rng(key).integers(size, size=(self.resamples, size))

@@ -201,7 +201,7 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
     regime:
         One of ``REGIMES``.
     seed:
-        0 or more; the same seed gives the same figures.
+        0 or more; the same seed gives the same results.
     settings:
         Sizes; the paper's by default.
 
@@ -315,6 +315,6 @@ def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, 
 
 
 def _gap(energies: npt.NDArray[Any]) -> float:
-    """Mean energy of the newest task in its own channel, minus that of the first task in its own."""
+    """Mean own-channel energy of the newest task minus the mean own-channel energy of the first task."""
     tasks = np.split(energies, energies.shape[1])
     return float(tasks[-1][:, -1].mean(dtype=np.float64) - tasks[0][:, 0].mean(dtype=np.float64))

@@ -1,4 +1,4 @@
-"""Figure of the toy experiment: geometry, confidence gap before and after TOOD, and AUROC against the margin."""
+"""Figure of the toy experiment: geometry, confidence gap before and after TOOD, and AUROC by margin."""
 
 from __future__ import annotations
 
@@ -58,17 +58,14 @@ def toy_figure(results: Sequence[ToyRun], settings: Settings | None = None) -> F
         _gap(middle, by_regime(results)["separated"])
         _margins(right, by_regime(results))
         seeds = len({r.seed for r in results})
-        figure.supxlabel(_caption(seeds, s), fontsize=8, color=TEXT)
+        caption = (
+            "(a) one seed; each class is drawn in its own plane through the origin, which keeps its distance from the "
+            f"OOD samples; circles: class centres.  (b, c) mean and range over {seeds} seed{'s' * (seeds > 1)};\n"
+            f"{s.test * s.classes_per_task:,} test samples per task, {s.ood:,} OOD samples, "
+            f"{s.exemplars * s.classes_per_task} exemplars per task for calibration."
+        )
+        figure.supxlabel(caption, fontsize=8, color=TEXT)
     return figure
-
-
-def _caption(seeds: int, s: Settings) -> str:
-    return (
-        "(a) one seed; each class is drawn in its own plane through the origin, which keeps its distance from the OOD "
-        f"samples; circles: class centres.  (b, c) mean and range over {seeds} seed{'s' * (seeds > 1)};\n"
-        f"{s.test * s.classes_per_task:,} test samples per task, {s.ood:,} OOD samples, "
-        f"{s.exemplars * s.classes_per_task} exemplars per task for calibration."
-    )
 
 
 def _geometry(axes: Axes, seed: int, s: Settings, shown: int = 40) -> None:

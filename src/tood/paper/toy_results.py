@@ -132,7 +132,7 @@ def _plain(value: Any) -> Any:
 
 
 def collect_toy(out: Path, folder: Path, commit: str) -> list[Path]:
-    """Copy the picture and the summary of ``out/toy`` to ``folder``; returns the files written, none if unchanged."""
+    """Copy figure and summary of ``out/toy`` to ``folder``; returns the files written, none if unchanged."""
     source, target = out / "toy" / "toy.json", folder / "toy.json"
     if not source.exists():
         raise ToodError(f"{source}: not found; `tood reproduce toy` makes it")
@@ -144,11 +144,9 @@ def collect_toy(out: Path, folder: Path, commit: str) -> list[Path]:
         "seeds": len(gaps),
         "gap": float(np.mean(gaps)),
         "margins": {
-            regime: [
-                float(np.mean([_first_average(run["margins"][k]) for run in runs if run["regime"] == regime]))
-                for k in range(len(document["margins"]))
-            ]
+            regime: [float(np.mean(values)) for values in zip(*map(_margin_averages, own), strict=True)]
             for regime in document["regimes"]
+            if (own := [run for run in runs if run["regime"] == regime])
         },
     }
     before = json.loads(target.read_text(encoding="utf-8")) if target.exists() else {}
@@ -163,6 +161,7 @@ def collect_toy(out: Path, folder: Path, commit: str) -> list[Path]:
     return [target, folder / "toy.png"]
 
 
-def _first_average(square: list[list[float | None]]) -> float:
-    """Average AUROC of a ``[T, T]`` matrix over the first steps."""
-    return Trajectory(np.array(square, dtype=np.float64)[:FIRST, :FIRST]).average()
+def _margin_averages(run: dict[str, Any]) -> list[float]:
+    """Average AUROC over the first steps at each margin."""
+    matrices = np.array(run["margins"], dtype=np.float64)
+    return [Trajectory(matrix[:FIRST, :FIRST]).average() for matrix in matrices]

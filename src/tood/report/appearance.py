@@ -1,4 +1,4 @@
-"""How things are written and coloured, wherever they are shown, and which of many are shown."""
+"""Names, colours and evenly spaced choices that tables, figures and the page share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tood.runs.identity import split_method
 
 __all__ = ["COLOURS", "label", "remember_title", "spread"]
 
-# Okabe and Ito's palette. One meaning per colour, in every figure and on the page.
+# The Okabe-Ito palette. One meaning per colour, in every figure and on the page.
 COLOURS = {
     "id": "#0072B2",
     "near": "#E69F00",
@@ -21,7 +21,7 @@ COLOURS = {
 }
 
 GROUPS = {"id": "ID", "near": "near-OOD", "far": "far-OOD", "accuracy": "accuracy"}
-# Titles of learners, and what manifests say of others: importing the learners would import torch.
+# Titles of learners, listed here because importing the learners would import torch; manifests add others.
 _learner_titles = {
     "agem": "A-GEM",
     "bic": "BiC",
@@ -44,25 +44,23 @@ _learner_titles = {
 
 
 def remember_title(learner: str, title: str) -> None:
-    """Write a learner of this name as ``title`` from now on; for the title that a run's manifest holds."""
+    """Show the learner as ``title`` from now on; an empty title changes nothing."""
     if title:
         _learner_titles[learner] = title
 
 
 def label(name: str) -> str:
-    """How a learner, detector or group is written: ``icarl`` is iCaRL; a name that is not known stays as it is."""
+    """The title of a learner, detector or group: ``icarl`` is iCaRL. An unknown name is its own title."""
     if name in GROUPS:
         return GROUPS[name]
     head, mark, rest = name.partition(" ")  # "ash (variant=s)", "icarl (memory=500)"
     base, finetune = split_method(head)
-    return _title(base) + ("" if finetune == "none" else f"+{finetune.upper()}") + mark + rest
-
-
-def _title(name: str) -> str:
-    title = detectors.title(name)
-    return title if title != name else _learner_titles.get(name, name)
+    title = detectors.title(base)
+    if title == base:
+        title = _learner_titles.get(base, base)
+    return title + ("" if finetune == "none" else f"+{finetune.upper()}") + mark + rest
 
 
 def spread(count: int, most: int) -> list[int]:
-    """At most ``most`` of the places 0 to ``count - 1``, evenly spaced, the first and the last among them."""
+    """At most ``most`` of the indices 0 to ``count - 1``, evenly spaced; the first and the last are included."""
     return sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})

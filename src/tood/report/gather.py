@@ -1,4 +1,4 @@
-"""What figures and the page show of runs: read from their files, or computed from the outputs they keep."""
+"""Data of measured runs for figures and the page: read from their files, or computed from stored outputs."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ __all__ = ["Measured", "StepScores", "by_group", "fixed_threshold", "score_steps
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
 TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift")  # the paper's primary variant first
-MOST_NEAREST = 2000  # OOD samples whose nearest neighbour is sought
+MOST_NEAREST = 2000  # OOD samples per step whose nearest ID sample is searched
 
 
 class StepScores(NamedTuple):
-    """The scores of one detector at one step, higher = ID."""
+    """Scores of one detector at one step; higher means more in-distribution."""
 
-    id: Scores  # [n], the test data
-    tasks: IntArray  # [n], the task of each
-    ood: dict[str, Scores]  # by OOD set
+    id: Scores  # [n], ID test samples
+    tasks: IntArray  # [n], the task of each ID sample
+    ood: dict[str, Scores]  # per OOD set
 
 
 class Measured:
-    """A run that has been measured: its figures, and the diagnostics that its outputs give.
+    """A measured run: its metrics, and diagnostics computed from its outputs.
 
     Parameters
     ----------
     run:
-        A run with a ``metrics.parquet``; the steps it covers must be complete, from 0 on.
+        A run with a ``metrics.parquet`` that covers steps 0, 1, … without a gap.
     """
 
     def __init__(self, run: Run) -> None:
@@ -58,17 +58,17 @@ class Measured:
 
     @property
     def name(self) -> str:
-        """A short name for people: ``iCaRL on digits, seed 0``."""
+        """Name of the run in titles: ``iCaRL on digits, seed 0``."""
         return run_name(self.run, label(self.learner))
 
     @cached_property
     def has_outputs(self) -> bool:
-        """Are the outputs of every step measured still there? Without them there are the figures alone."""
+        """True if the outputs of every measured step are stored; without them only the metrics can be shown."""
         return self.run.steps()[: self.steps] == list(range(self.steps))
 
     @cached_property
     def detectors(self) -> list[str]:
-        """The detectors with figures at their default settings and with the calibration set in use."""
+        """The detectors measured with default settings and the calibration set in use."""
         return [name for name in detectors_of(self.table) if self._has(name)]
 
     @property
@@ -83,7 +83,7 @@ class Measured:
 
     @cached_property
     def raw(self) -> list[str]:
-        """``energy (raw logits)`` and the TOOD variant's, if the learner corrects its head (BiC)."""
+        """``energy (raw logits)`` and the same for the TOOD variant, if the learner corrects its head (BiC)."""
         names = (f"{name} ({RAW_LOGITS})" for name in ("energy", self.tood) if name)
         return [name for name in names if self._has(name)]
 
@@ -94,11 +94,11 @@ class Measured:
         return trajectory(self.table, name, metric, calibration=self.run.calibration, **settings, **which)
 
     def steps_of(self) -> Iterable[Step]:
-        """The steps, each read anew, so that no more than one is in memory."""
+        """The steps, opened one at a time so that only one is in memory."""
         return (Step(self.run, index) for index in range(self.steps))
 
     def point(self) -> dict[str, Any]:
-        """What the run is in figures with one point per learner, in percent (drift in [0, 1], NaN without features)."""
+        """The run as a point of figures over learners, in percent (drift: in [0, 1], NaN without features)."""
         energy = self.trajectory("energy").balanced()
         gain = self.trajectory(self.tood).balanced().average() - energy.average() if self.tood else np.nan
         last = self.accuracy[-1]
@@ -115,8 +115,8 @@ class Measured:
         }
 
     def drift(self) -> float:
-        """The mean over tasks of 1 - CKA between their features at their own and at the last step; NaN without any."""
-        if not self.has_outputs:  # a run with `store: figures` has the number
+        """Feature drift: 1 - CKA between a task's own step and the last step, mean over tasks; NaN without features."""
+        if not self.has_outputs:  # a run with `store: figures` keeps the number
             return step_facts(self.run, self.steps - 1).get("drift", float("nan"))
         return feature_drift(self.run, self.steps)
 
@@ -128,20 +128,16 @@ class Measured:
             values[step.index, : step.index + 1] = confidence_gap(test.logits, test.labels, step.partition)
         return values
 
-    def nearest(self, ood_set: str) -> list[Float64Array]:
-        """At each step, how far samples of an OOD set are from the nearest ID test sample."""
-        found = []
-        for step in self.steps_of():
-            ood = np.asarray(step.ood[ood_set].features)[:MOST_NEAREST]
-            found.append(np.asarray(nearest_distance(ood, np.asarray(step.test.features))))
-        return found
-
     def along(self) -> dict[str, list[float]]:
-        """Step by step the mean energy of task 0 and of OOD sets, and how near OOD samples come to ID ones.
+        """Diagnostics per step; empty without outputs.
 
-        ``"nearest"`` is the median distance of one OOD set, ``"distance_ratio"`` that of all in units of ID samples'
-        own; ``"own_channel"``, of each task at the last step, the AUROC of its own energy alone. Empty if the
-        outputs are gone; without distances if the run has no features.
+        ``task0_energy``, ``ood_energy``
+            Mean energy of task 0 and of the OOD sets.
+        ``nearest``, ``distance_ratio``
+            Distance of OOD samples to the nearest ID sample: the median over ``crowding_set``, and the geometric mean
+            over all sets in units of the distance between ID samples. Only with features.
+        ``own_channel``
+            Per task, at the last step: AUROC of the energy of its own channel alone.
         """
         if not self.has_outputs:
             return {}
@@ -150,8 +146,10 @@ class Measured:
             own = energy(step.test.logits)[step.test_tasks() == 0]
             found["task0_energy"].append(float(own.mean()))
             found["ood_energy"].append(float(np.mean([energy(outputs.logits).mean() for outputs in step.ood.values()])))
-        if Step(self.run, 0).has("features"):
-            found["nearest"] = [float(np.median(values)) for values in self.nearest(self.crowding_set)]
+            if step.has("features"):
+                ood = np.asarray(step.ood[self.crowding_set].features)[:MOST_NEAREST]
+                distance = nearest_distance(ood, np.asarray(step.test.features))
+                found.setdefault("nearest", []).append(float(np.median(distance)))
         if self.steps > 1:
             found["own_channel"] = self._own_channels(Step(self.run, self.steps - 1))
         relative = distances(self.run, self.steps)
@@ -161,12 +159,12 @@ class Measured:
 
     @property
     def crowding_set(self) -> str:
-        """The OOD set whose distances figures show: SVHN as in the paper, else the last far one."""
+        """The OOD set in figures of distances: SVHN as in the paper, else the last far-OOD set."""
         far = [name for name, group in self.run.ood.items() if group == "far"]
         return "svhn" if "svhn" in far else (far or list(self.run.ood))[-1]
 
     def _own_channels(self, step: Step) -> list[float]:
-        """The AUROC of each task by its own channel's energy alone, near and far weighted alike."""
+        """AUROC per task by the energy of its own channel alone, near and far weighted equally."""
         known, tasks = task_energies(step.test.logits, step.partition), step.test_tasks()
         cells = {}
         for name, outputs in step.ood.items():
@@ -180,15 +178,15 @@ class Measured:
     def _has(self, detector: str) -> bool:
         try:
             self.trajectory(detector)
-        except ToodError:  # only with other settings, or other calibration samples
+        except ToodError:  # measured only with other settings or calibration samples
             return False
         return True
 
 
 def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str, list[StepScores]]:
-    """The scores that were kept at some steps, without detectors of which some are missing or stale.
+    """Stored scores at some steps, for each detector that has current ones at all of them.
 
-    Also without detectors that are not registered: a run that someone else made must not cause an import.
+    Detectors that are not registered are left out: a run that someone else made must not cause an import.
     """
     found: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
     for step in (Step(run, index) for index in steps):
@@ -202,7 +200,7 @@ def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str
 
 
 def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, list[StepScores]]:
-    """The scores of several detectors at every step: read if they were kept, else computed."""
+    """Scores of several detectors at the first ``steps`` steps: read if stored, else computed."""
     found: dict[str, list[StepScores]] = {name: [] for name in detectors}
     for index in range(steps):
         step = Step(run, index)
@@ -214,7 +212,7 @@ def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, lis
 
 
 def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = None) -> dict[str, Scores]:
-    """The scores of ``"id"`` (of one task, or all), ``"near"`` and ``"far"``, the sets of a group put together."""
+    """Scores of ``"id"`` (one task, or all), ``"near"`` and ``"far"`` samples; the sets of a group are joined."""
     found = {"id": scored.id if task is None else scored.id[scored.tasks == task]}
     for group in ("near", "far"):
         sets = [values for name, values in scored.ood.items() if groups[name] == group]
@@ -226,19 +224,19 @@ def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = N
 def fixed_threshold(
     along: Sequence[StepScores], recall: float = 0.95
 ) -> tuple[float, Float64Array, dict[str, Float64Array]]:
-    """A threshold set at step 0 and never moved: what becomes of it.
+    """Effect of a threshold that is set at step 0 and kept.
 
     Parameters
     ----------
     along:
-        The scores of one detector, step by step.
+        Scores of one detector, one entry per step.
     recall:
-        The share of step 0's ID samples at or above the threshold.
+        Share of the ID samples of step 0 that the threshold accepts.
 
     Returns
     -------
-    The threshold; ``[T, T]``, the share of task i at or above it at step t; and for each OOD set ``[T]``, the share
-    below it.
+    The threshold; the accepted share of task i at step t ``[T, T]``; and per OOD set the rejected share at each step
+    ``[T]``.
     """
     limit = threshold(along[0].id, recall)
     accepted = np.full((len(along), len(along)), np.nan)

@@ -1,4 +1,4 @@
-"""Training progress: a bar on a terminal, elsewhere one plain line per minute."""
+"""Training progress: a bar on a terminal, or one plain line per minute elsewhere."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERY = 60.0  # seconds between plain lines
 
 @contextlib.contextmanager
 def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress], None], Callable[[str], None]]]:
-    """Yield a function to call with each :class:`~tood.learners.Progress`, and one that prints a line."""
+    """Yield two functions: one shows a :class:`~tood.learners.Progress`, the other prints a line."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -48,7 +48,7 @@ def training_progress(quiet: bool = False) -> Iterator[tuple[Callable[[Progress]
 
 
 def describe(p: Progress) -> str:
-    """One line of loss, accuracy, speed and time left."""
+    """Loss, accuracy, speed and time left, on one line."""
     from tood.times import duration
 
     return (

@@ -1,12 +1,11 @@
 """Tables as Markdown, CSV, LaTeX or on a terminal.
 
-What people read shows detectors and learners by title, as figures and the page do. CSV keeps the names that commands
-take.
+Detectors and learners are shown by title, as in figures and on the page; CSV keeps the names that commands take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -19,9 +18,8 @@ from tood.report.tables import Cell, Column, Table
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["EXTENSIONS", "markdown_line", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
+__all__ = ["markdown_line", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
 
-EXTENSIONS = {"md": "md", "csv": "csv", "latex": "tex"}
 _LATEX = str.maketrans(
     {
         **{character: rf"\{character}" for character in "_%&#${}"},
@@ -43,13 +41,13 @@ def to_markdown(table: Table) -> str:
     head = [table.corner, *(f"{c.group} {c.name}".strip() for c in table.columns)]
     lines = [_pipes(head), _pipes(["---", *["---:"] * len(table.columns)])]
     for name, cells in table.rows:
-        lines.append(_pipes([name, *map(_markdown_cell, cells, table.columns)]))
+        lines.append(_pipes([name, *(_cell(*pair, bold="**{}**") for pair in zip(cells, table.columns, strict=True))]))
     title = printable(table.title).translate(_MARKDOWN)
     return "\n".join([f"**{title}**", "", *lines, "", *(f"- {markdown_line(note)}" for note in table.notes)]) + "\n"
 
 
 def to_csv(tables: Iterable[Table]) -> str:
-    """One row per figure: table, row, group, column, mean, std, seeds, best, and the paper's figure if there is one."""
+    """One row per value: table, row, group, column, mean, std, seeds, best, and the paper's value if there is one."""
     names = ["table", "row", "group", "column", "mean", "std", "seeds", "best", "paper", "difference"]
     return csv_text([record for table in tables for record in table.records()], names)
 
@@ -69,13 +67,15 @@ def to_latex(table: Table) -> str:
             " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]) + r" \\"
         )
     lines += [" & ".join([_tex(table.corner), *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
+    bold, deviation = r"\textbf{{{}}}", r"\,{{\scriptsize$\pm${}}}"
     for name, cells in table.rows:
-        lines.append(" & ".join([_tex(name), *map(_latex_cell, cells, table.columns)]) + r" \\")
+        texts = (_cell(*pair, bold, deviation) for pair in zip(cells, table.columns, strict=True))
+        lines.append(" & ".join([_tex(name), *texts]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
 def print_tables(tables: Iterable[Table], console: Console | None = None) -> None:
-    """Print on a terminal; a table too wide for it is split between learners and continued below."""
+    """Print tables on a terminal; a table that is too wide is split between learners."""
     from rich import box
     from rich.console import Console
     from rich.table import Table as RichTable
@@ -91,11 +91,9 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
                 heading = f"{table.columns[column].group}\n{table.columns[column].name}".lstrip("\n")
                 shown.add_column(Text(printable(heading, keep="\n")), justify="right", no_wrap=True)
             for name, cells in table.rows:
-                texts = (_plain_cell(cells[column], table.columns[column]) for column in part)
-                bold = ("bold" if (cell := cells[column]) and cell.best else "" for column in part)
-                shown.add_row(
-                    Text(printable(name)), *(Text(text, style=style) for text, style in zip(texts, bold, strict=True))
-                )
+                row = ((cells[column], table.columns[column]) for column in part)
+                texts = (Text(_cell(cell, column), style="bold" * bool(cell and cell.best)) for cell, column in row)
+                shown.add_row(Text(printable(name)), *texts)
             console.print(shown)
         for note in table.notes:
             console.print(Text(printable(note), style="dim"))
@@ -103,7 +101,7 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write every table as Markdown and LaTeX, and all of them as one CSV; returns the files."""
+    """Write ``tables.csv``, ``tables.md`` and one LaTeX file per table; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
     contents = {folder / "tables.csv": to_csv(tables), folder / "tables.md": "\n".join(map(to_markdown, tables))}
     contents |= {folder / f"{file_name(table.name)}.tex": to_latex(table) for table in tables}
@@ -113,7 +111,7 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 
 def _titled(table: Table) -> Table:
-    """The table with detectors and learners by title."""
+    """The table with titles in place of the names of detectors and learners."""
 
     def title(name: str) -> str:
         before, plus, last = name.rpartition(" + ")  # "BER + energy"
@@ -124,7 +122,7 @@ def _titled(table: Table) -> Table:
 
 
 def _parts(table: Table, width: int) -> list[list[int]]:
-    """The columns in runs of whole groups that fit a terminal ``width`` characters wide."""
+    """Columns split into parts that fit into ``width`` characters; a group of columns is not divided."""
     room = width - max((len(name) for name, _ in table.rows), default=8) - 2
     parts: list[list[int]] = [[]]
     used = 0
@@ -141,35 +139,22 @@ def _parts(table: Table, width: int) -> list[list[int]]:
 
 def _width(table: Table, place: int) -> int:
     column = table.columns[place]
-    cells = (_plain_cell(cells[place], column) for _, cells in table.rows)
+    cells = (_cell(cells[place], column) for _, cells in table.rows)
     return max(map(len, (column.group, column.name, *cells)))
 
 
-def _figure(cell: Cell, column: Column, strong: Callable[[str], str], spread: Callable[[str], str]) -> str:
-    """``66.5 ± 1.5 (65.9, +0.6)``: figure, deviation over seeds, and the paper's with the difference."""
-    text = strong(f"{cell.value.mean:.{column.digits}f}")
+def _cell(cell: Cell | None, column: Column, bold: str = "{}", deviation: str = " ± {}") -> str:
+    """``66.5 ± 1.5 (65.9, +0.6)``: mean, deviation over seeds, the paper's value and the difference from it."""
+    if cell is None:
+        return ""
+    text = f"{cell.value.mean:.{column.digits}f}"
+    if cell.best:
+        text = bold.format(text)
     if cell.value.seeds > 1:
-        text += spread(f"{cell.value.std:.{column.digits}f}")
+        text += deviation.format(f"{cell.value.std:.{column.digits}f}")
     if cell.paper is not None:
         text += f" ({cell.paper.mean:.1f}, {cell.difference:+.1f})"
     return text
-
-
-def _plain_cell(cell: Cell | None, column: Column) -> str:
-    return "" if cell is None else _figure(cell, column, str, lambda std: f" ± {std}")
-
-
-def _markdown_cell(cell: Cell | None, column: Column) -> str:
-    if cell is None:
-        return ""
-    return _figure(cell, column, lambda text: f"**{text}**" if cell.best else text, lambda std: f" ± {std}")
-
-
-def _latex_cell(cell: Cell | None, column: Column) -> str:
-    if cell is None:
-        return ""
-    strong = (lambda text: rf"\textbf{{{text}}}") if cell.best else str
-    return _figure(cell, column, strong, lambda std: rf"\,{{\scriptsize$\pm${std}}}")
 
 
 def _pipes(entries: Iterable[str]) -> str:
@@ -177,7 +162,7 @@ def _pipes(entries: Iterable[str]) -> str:
 
 
 def markdown_line(text: str) -> str:
-    """A sentence as one line of Markdown without HTML."""
+    """Text as one line of Markdown without HTML."""
     return printable(text).replace("<", "&lt;")
 
 

@@ -1,16 +1,14 @@
-"""The figures that tables show: each run reduced to a few numbers, then mean and deviation over seeds.
+"""Summary values of runs for tables: a few numbers per run, then mean and standard deviation over seeds.
 
-Everything is in percent. "Avg" figures are (mean over near sets + mean over far sets) / 2 of the average along the
-stream (Eq. avg_auroc); with sets of one group only, that group's.
+All values are in percent. "Avg" values are (mean over near sets + mean over far sets) / 2 of the average along the
+stream (Eq. avg_auroc); if there are only near or only far sets, their mean.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
-
-import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics import mean_std
@@ -27,7 +25,7 @@ __all__ = ["Key", "Summary", "best_keys", "collect", "ranks"]
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
 ACCURACY = "avg_cil_acc"
-RAW_LOGITS = "raw logits"  # of a learner that corrects its head, before the correction
+RAW_LOGITS = "raw logits"  # before the correction, for a learner that corrects its head
 HIGHER_IS_BETTER = {
     ACCURACY: True,
     "avg_auroc": True,
@@ -42,7 +40,7 @@ HIGHER_IS_BETTER = {
 
 
 class Key(NamedTuple):
-    """Where a figure belongs; ``detector`` is ``"-"`` for accuracy."""
+    """Key of a summary value; ``detector`` is ``"-"`` for accuracy."""
 
     stream: str
     learner: str
@@ -51,7 +49,7 @@ class Key(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Mean and sample deviation over ``seeds`` runs, in percent."""
+    """Mean and sample standard deviation over ``seeds`` runs, in percent."""
 
     mean: float
     std: float
@@ -62,32 +60,32 @@ Summaries: TypeAlias = dict[Key, Summary]
 
 
 def learner_label(run: Run) -> str:
-    """A learner and what sets it apart: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``. Its title is kept."""
+    """Learner and options of a run: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``. Remembers the learner's title."""
     remember_title(run.learner, str(run.manifest.get("learner_title") or ""))
     return run.identity.label
 
 
 def run_name(run: Run, learner: str) -> str:
-    """A name for people, without what the manifest does not say: ``iCaRL on digits, seed 0``, ``my-run``."""
+    """Name of a run in titles: ``iCaRL on digits, seed 0``; without what the manifest lacks, ``my-run``."""
     stream, seed = run.manifest.get("stream"), run.manifest.get("seed")
     return learner + (f" on {stream}" if stream else "") + ("" if seed is None else f", seed {seed}")
 
 
 def on_its_own(learner: str) -> bool:
-    """No variation of another: neither fine-tuned (BER) nor with options."""
+    """True if the label names a learner without BER and without options."""
     return RunIdentity.from_label(learner).plain
 
 
 def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summaries:
-    """The summaries of a set of runs; those that differ in their seed alone become one.
+    """Summaries of a set of runs; runs that differ only in their seed are averaged.
 
     Parameters
     ----------
     measured:
-        Runs, each with its figures (:func:`~tood.runs.load_metrics`).
+        Runs, each with its table of metrics (:func:`~tood.runs.load_metrics`).
     fpr:
-        Which FPR@95 ``avg_fpr95`` is: ``"ood"``, the share of ID flagged when 95 % of OOD is caught (what OpenOOD
-        and the paper's tables compute), or ``"id"``, the share of OOD accepted when 95 % of ID is (the paper's text).
+        The meaning of ``avg_fpr95``: ``"ood"``, the share of ID rejected when 95 % of OOD is rejected (OpenOOD and the
+        paper's tables), or ``"id"``, the share of OOD accepted when 95 % of ID is accepted (the paper's text).
     """
     if fpr not in FPR_METRICS:
         raise UnknownNameError("fpr", fpr, FPR_METRICS)
@@ -108,20 +106,23 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
             figures.setdefault(Key(run.stream, label, detector, metric), []).append(value)
     if not seen:
         raise ToodError("runs: expected at least one, found none")
-    return {key: _summary(values) for key, values in figures.items()}
+    means = {key: mean_std(values) for key, values in figures.items()}
+    return {key: Summary(float(mean), float(std), len(figures[key])) for key, (mean, std) in means.items()}
 
 
 def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
-    """One run's figures, in percent, by detector and metric; ``source`` is that of the calibration set in use."""
+    """Summary values of one run, in percent, by detector and metric; ``source``: the calibration set in use."""
     _, pooled = accuracy(table)
     found = {("-", ACCURACY): float(pooled.mean())}
-    for detector, calibration, settings in _variants(table):
+    variants = table.group_by(["detector", "calibration", "settings"]).aggregate([]).to_pylist()
+    scored = (tuple(variant.values()) for variant in variants if variant["detector"])
+    for detector, calibration, settings in sorted(scored):
         name = row_label(detector, settings, "" if calibration == source else calibration)
         pick = {"detector": detector, "calibration": calibration, "settings": settings}
         auroc = trajectory(table, **pick)
         found[name, "avg_auroc"] = auroc.balanced().average()
         found[name, "d_avg"] = auroc.balanced().average_forgetting()
-        if len(auroc) > 1:  # what old tasks have left at the last step
+        if len(auroc) > 1:
             found[name, "old_auroc"] = float(auroc.balanced().mean()[-1, :-1].mean())
         for group in dict.fromkeys(auroc.groups or ()):
             found[name, f"{group}_auroc"] = auroc.group(group).average()
@@ -131,7 +132,7 @@ def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[st
 
 
 def row_label(detector: str, settings: str, calibration: str) -> str:
-    """A detector and what differs from its defaults: ``ash (variant=s)``, ``energy (raw logits)``, ``vim [memory]``."""
+    """Detector and settings that are not defaults: ``ash (variant=s)``, ``energy (raw logits)``, ``vim [memory]``."""
     named = json.loads(settings) if settings else {}
     raw = [RAW_LOGITS] if named.pop("logits", None) == "raw" else []
     said = ", ".join([*raw, *(f"{name}={value}" for name, value in named.items())])
@@ -140,9 +141,9 @@ def row_label(detector: str, settings: str, calibration: str) -> str:
 
 
 def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:
-    """The entries within one deviation of the best of their stream, learner and metric, as the paper's bold marks.
+    """Entries within one deviation of the best for their stream, learner and metric: the paper's bold entries.
 
-    The deviation is that of the best entry; of several equally good, the largest.
+    The deviation is the best entry's; if several are equally good, the largest of theirs.
     """
     columns: dict[tuple[str, str, str], list[Key]] = {}
     for key in summaries:
@@ -153,13 +154,13 @@ def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:
         sign = 1 if HIGHER_IS_BETTER[metric] else -1
         top = max(sign * summaries[key].mean for key in keys)
         reach = max(summaries[key].std for key in keys if sign * summaries[key].mean == top)
-        # The paper's figures have one decimal: 72.9 is within 0.3 of 73.2, whatever binary fractions make of it.
+        # The tolerance makes 72.9 count as within 0.3 of 73.2 in spite of binary rounding.
         chosen |= {key for key in keys if sign * summaries[key].mean >= top - reach - 1e-9}
     return chosen
 
 
 def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[str, list[int]]:
-    """The rank of each detector in every (stream, learner), 1 for the best; ties share the better rank."""
+    """Ranks of each detector, one per (stream, learner), 1 for the best; ties share the better rank."""
     columns: dict[tuple[str, str], list[Key]] = {}
     for key in summaries:
         if key.metric == metric and key.detector != "-":
@@ -171,14 +172,3 @@ def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[s
         for key, value in values.items():
             found.setdefault(key.detector, []).append(1 + sum(other > value for other in values.values()))
     return found
-
-
-def _variants(table: pa.Table) -> Sequence[tuple[str, str, str]]:
-    """Every (detector, calibration, settings) that has figures."""
-    rows = table.group_by(["detector", "calibration", "settings"]).aggregate([]).to_pylist()
-    return sorted((row["detector"], row["calibration"], row["settings"]) for row in rows if row["detector"])
-
-
-def _summary(values: list[float]) -> Summary:
-    mean, std = mean_std(values)
-    return Summary(float(np.asarray(mean)), float(np.asarray(std)), len(values))

@@ -1,12 +1,13 @@
-"""Tables in the form of the paper's, for any set of runs; :mod:`tood.report.render` writes them out.
+"""Tables like the paper's, for any set of runs; :mod:`tood.report.render` formats them.
 
-Table 1: detectors × learners. Table 2: with and without fine-tuning by BER. Ranks: how often each detector is first.
+Table 1: detectors × learners. Table 2: with and without BER's fine-tuning. Ranks: how often each detector is first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +37,17 @@ if TYPE_CHECKING:
 
 __all__ = ["Cell", "Column", "Table", "build", "overview_table", "tables_of"]
 
-LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # in the paper's order; others follow alphabetically
+LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # the paper's order; others follow alphabetically
 TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
+HEADINGS = {
+    "avg_auroc": "AUROC ↑",
+    "avg_fpr95": "FPR@95 ↓",
+    "near_auroc": "near AUROC ↑",
+    "far_auroc": "far AUROC ↑",
+    "d_avg": "D_avg ↓",
+    "near_d_avg": "near D_avg ↓",
+    "far_d_avg": "far D_avg ↓",
+}
 FPR_NOTES = {
     "ood": "FPR@95: the share of ID flagged when 95 % of OOD is caught (`fpr_at_ood_recall`, as OpenOOD and the "
     "paper's tables), each task with its own threshold.",
@@ -58,7 +68,7 @@ MISMATCH_NOTE = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column under a group of columns: ``AUROC ↑`` of ``icarl``."""
+    """A column and the heading of its group: ``AUROC ↑`` of ``icarl``."""
 
     group: str
     name: str
@@ -67,7 +77,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Cell:
-    """A figure, whether it is among the best of its column, and the paper's figure if that was asked for."""
+    """A value, whether it is among the best of its column, and the paper's value if asked for."""
 
     value: Summary
     best: bool = False
@@ -81,7 +91,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under two lines of headings, with what a reader must know below."""
+    """Rows of cells under two lines of headings, with notes below."""
 
     name: str
     title: str
@@ -91,34 +101,28 @@ class Table:
     corner: str = "detector"
 
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary per figure, for JSON and CSV."""
+        """One dictionary per value, for JSON and CSV."""
         found = []
         for label, cells in self.rows:
             for column, cell in zip(self.columns, cells, strict=True):
                 if cell is not None:
-                    ours = {
-                        "mean": cell.value.mean,
-                        "std": cell.value.std,
-                        "seeds": cell.value.seeds,
-                        "best": cell.best,
-                    }
-                    theirs = {"paper": cell.paper.mean, "difference": cell.difference} if cell.paper else {}
                     place = {"table": self.name, "row": label, "group": column.group, "column": column.name}
-                    found.append({**place, **ours, **theirs})
+                    theirs = {"paper": cell.paper.mean, "difference": cell.difference} if cell.paper else {}
+                    found.append({**place, **cell.value._asdict(), "best": cell.best, **theirs})
         return found
 
 
 def tables_of(
     measured: Iterable[tuple[Run, pa.Table]], reference: Mapping[Key, Summary] | None = None, fpr: Fpr = "ood"
 ) -> list[Table]:
-    """Every table that a set of measured runs gives.
+    """All tables of a set of measured runs.
 
     Parameters
     ----------
     measured:
-        Runs, each with its figures (:func:`~tood.runs.load_metrics`).
+        Runs, each with its table of metrics (:func:`~tood.runs.load_metrics`).
     reference:
-        Published figures; each is put beside ours, with the difference.
+        Published values, shown next to ours with the difference.
     fpr:
         Which FPR@95 to show; see :func:`~tood.report.summary.collect`.
     """
@@ -126,9 +130,9 @@ def tables_of(
 
 
 def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:
-    """The tables of summaries, each compared with ``reference`` if that has the same entry."""
+    """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one."""
     best = best_keys(summaries)
-    # A preset in brackets sets runs of one learner apart; the paper knows the learner alone.
+    # Labels may end in a preset, such as "icarl [cpu]"; the paper's do not.
     plain = {key: key._replace(learner=RunIdentity.from_label(key.learner).label) for key in summaries}
     cells = {key: Cell(value, key in best, reference.get(plain[key])) for key, value in summaries.items()}
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
@@ -140,7 +144,7 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
 
 
 def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 20) -> Table:
-    """AUROC along the stream of a few detectors, over the tasks seen and for the oldest task, beside accuracy."""
+    """AUROC of a few detectors at each step, over the tasks seen and for the oldest task, and the accuracy."""
     _, pooled = accuracy(table)
     means = {name: trajectory(table, name, calibration=None).balanced().mean() for name in names}
     rows = []
@@ -157,39 +161,41 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 
 
 
 def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
-    """Table 1, and beside it near against far, and the forgetting."""
+    """Table 1, and tables of near against far OOD and of forgetting."""
     learners = _learners(cells, stream)
     layouts = {
-        "main": ("Avg AUROC and Avg FPR@95", (ACCURACY, "avg_auroc", "avg_fpr95")),
+        "main": ("Avg AUROC and Avg FPR@95", ("avg_auroc", "avg_fpr95")),
         "groups": ("Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc")),
         "forgetting": ("OOD forgetting D_avg", ("d_avg", "near_d_avg", "far_d_avg")),
     }
     lost = "D_avg: AUROC of a task at its own step minus that at the last, mean over tasks; positive is a loss."
+    measured = {key.metric for key in cells if key.stream == stream}
     tables = []
     for name, (title, metrics) in layouts.items():
-        shown = tuple(metric for metric in metrics if metric != ACCURACY)
-        shown = tuple(metric for metric in shown if any(k.metric == metric and k.stream == stream for k in cells))
+        shown = [metric for metric in metrics if metric in measured]
+        if not shown:
+            continue
         rows = []
-        if ACCURACY in metrics:
-            accuracy = (cells.get(Key(stream, learner, "-", ACCURACY)) for learner in learners)
-            rows.append(("accuracy ↑", _spread(accuracy, len(shown))))
+        if name == "main":  # one accuracy per learner, in the first column of its group
+            blanks: list[None] = [None] * (len(shown) - 1)
+            accuracy = ((cells.get(Key(stream, learner, "-", ACCURACY)), *blanks) for learner in learners)
+            rows.append(("accuracy ↑", tuple(chain(*accuracy))))
         for detector in _detectors(cells, stream):
             keys = (Key(stream, learner, detector, metric) for learner in learners for metric in shown)
             rows.append((detector, tuple(cells.get(key) for key in keys)))
-        columns = tuple(Column(learner, _heading(metric)) for learner in learners for metric in shown)
+        columns = tuple(Column(learner, HEADINGS[metric]) for learner in learners for metric in shown)
         compared = any(cell and cell.paper for _, cells in rows for cell in cells)
         said = {
             "main": (ACCURACY_NOTE, *notes, *_seeds(cells, stream), *([MISMATCH_NOTE] if compared else [])),
             "groups": (),
             "forgetting": (lost,),
         }[name]
-        if shown:
-            tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), said))
+        tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), said))
     return tables
 
 
 def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
-    """What bold means, and how many seeds are behind the figures of each learner."""
+    """A note: the meaning of bold, and the number of seeds per learner."""
     seeds = {key.learner: cells[key].value.seeds for key in sorted(cells) if key.stream == stream}
     if set(seeds.values()) == {1}:
         yield f"{BEST_NOTE} One seed."
@@ -219,42 +225,33 @@ def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...])
         top = max((sign * row[place].value.mean for _, row in rows if row[place]), default=None)  # type: ignore[union-attr]
         for _, row in rows:
             cell = row[place]
-            row[place] = cell and Cell(cell.value, sign * cell.value.mean == top, cell.paper)
-    columns = tuple(Column(learner, _heading(metric)) for learner in tuned for metric in metrics)
-    said = (*notes, BEST_NOTE)
+            row[place] = cell and replace(cell, best=sign * cell.value.mean == top)
+    columns = tuple(Column(learner, HEADINGS[metric]) for learner in tuned for metric in metrics)
     title = f"{stream}: calibration after training against fine-tuning (BER), percent"
-    return [Table(f"{stream}-ber", title, columns, tuple((label, tuple(row)) for label, row in rows), said)]
+    content = tuple((label, tuple(row)) for label, row in rows)
+    return [Table(f"{stream}-ber", title, columns, content, (*notes, BEST_NOTE))]
 
 
 def _ranks(summaries: Mapping[Key, Summary]) -> Table:
-    """How each detector ranks by Avg AUROC over all streams and learners; BER and other settings of one aside."""
+    """Ranks of each detector by Avg AUROC over streams and learners; runs with BER or options are left out."""
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner)}
     summaries = plain or summaries
     found = ranks(summaries)
-    settings = {(key.stream, key.learner) for key in summaries}
-    repaired = [place for name in TOOD_VARIANTS for place in found.get(name, ())]
+    pairs = {(key.stream, key.learner) for key in summaries}
     rows = []
     for name in sorted(found, key=lambda name: (sum(found[name]) / len(found[name]), name)):
         places = found[name]
         figures = (sum(places) / len(places), places.count(1), places.count(2), len(places))
         rows.append((name, tuple(Cell(Summary(float(figure), 0.0, 1)) for figure in figures)))
     columns = (Column("", "mean rank"), Column("", "first", 0), Column("", "second", 0), Column("", "of", 0))
-    notes = [f"Ranked by Avg AUROC in each of {len(settings)} (stream, learner) pairs; ties share the better rank."]
-    if repaired:
-        top = _tood_on_top(summaries)
+    notes = [f"Ranked by Avg AUROC in each of {len(pairs)} (stream, learner) pairs; ties share the better rank."]
+    if any(name in found for name in TOOD_VARIANTS):
+        of_pairs = (ranks({key: s for key, s in summaries.items() if key[:2] == pair}) for pair in pairs)
+        top = sum(any(name in TOOD_VARIANTS and rank <= 2 for name, (rank,) in own.items()) for own in of_pairs)
         notes.append(
-            f"Mean shift or robust anchor is first or second in {top} of {len(settings)}, of {len(found)} detectors."
+            f"Mean shift or robust anchor is first or second in {top} of {len(pairs)}, of {len(found)} detectors."
         )
     return Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
-
-
-def _tood_on_top(summaries: Mapping[Key, Summary]) -> int:
-    """In how many (stream, learner) pairs a TOOD variant is first or second."""
-    count = 0
-    for pair in {(key.stream, key.learner) for key in summaries}:
-        own = {key: value for key, value in summaries.items() if (key.stream, key.learner) == pair}
-        count += any(name in TOOD_VARIANTS and places[0] <= 2 for name, places in ranks(own).items())
-    return count
 
 
 def _learners(cells: Mapping[Key, Cell], stream: str) -> list[str]:
@@ -269,23 +266,5 @@ def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:
 
 
 def place(name: str, order: Sequence[str]) -> int:
-    """Where a name stands in ``order``; after all others if it is not among them."""
+    """Index of a name in ``order``; after all others if it is not there."""
     return order.index(name) if name in order else len(order)
-
-
-def _spread(cells: Iterable[Cell | None], width: int) -> tuple[Cell | None, ...]:
-    """Each cell followed by blanks, so that it stands under the first column of its group."""
-    return tuple(entry for cell in cells for entry in (cell, *[None] * (width - 1)))
-
-
-def _heading(metric: str) -> str:
-    names = {
-        "avg_auroc": "AUROC",
-        "avg_fpr95": "FPR@95",
-        "near_auroc": "near AUROC",
-        "far_auroc": "far AUROC",
-        "d_avg": "D_avg",
-        "near_d_avg": "near D_avg",
-        "far_d_avg": "far D_avg",
-    }
-    return f"{names[metric]} {'↑' if HIGHER_IS_BETTER[metric] else '↓'}"

@@ -23,40 +23,24 @@ Store: TypeAlias = Literal["all", "figures"]
 
 CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
 PER_CLASS = 10  # for every other stream
-EXACT = ("paper", "released")  # presets that train on every sample, so nothing is reserved
-# How a preset is evaluated unless a run says otherwise: "released" as the authors of the paper did.
+EXACT = ("paper", "released")  # presets that train on all samples and reserve none
+# Defaults of evaluation that a preset changes: "released" evaluates as the authors of the paper did.
 EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
-# Settings of evaluation: they may change without training again.
+# Settings of evaluation: changing them needs no new training.
 EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
-# Settings that set a run apart in tables.
+# Settings that are part of a run's label in tables.
 OPTIONS = (
     *("order", "tasks", "ood", "network", "frozen", "adapter"),
     *("calibration", "calibration_size", "reserve", "fit", "precision"),
 )
-# Settings that are always in the hash of a folder name; later ones only if they were set, so that names stay.
+# Settings always included in the hash of a folder name. Newer settings are included only if set, so that the folder
+# names of older runs stay valid.
 ALWAYS_NAMED = (
     *("stream", "learner", "preset", "seed", "order", "tasks", "network", "settings", "calibration"),
     *("calibration_size", "reserve", "fit", "detectors", "device", "threads"),
 )
-
-
-WHOLE_NUMBERS = {
-    "seed": 0,
-    "tasks": 0,
-    "calibration_size": 0,
-    "reserve": -1,
-    "adapter": -1,
-    "threads": 1,
-}  # least value
-
-
-def _names(field: str, value: Any) -> tuple[str, ...]:
-    """Names from a list, or from one text with commas."""
-    if isinstance(value, str):
-        return tuple(value.split(","))
-    if value is None or isinstance(value, (list, tuple)):
-        return tuple(value or ())
-    raise ToodError(f"{field}: expected names, found {value!r}")
+# Settings that are whole numbers, with the least value of each.
+WHOLE_NUMBERS = {"seed": 0, "tasks": 0, "calibration_size": 0, "reserve": -1, "adapter": -1, "threads": 1}
 
 
 @dataclass(frozen=True)
@@ -69,10 +53,10 @@ class RunConfig:
         A stream's name, ``package.module:factory``, or a mapping that describes one: ``{"npz": FILE, "tasks": 5}``
         (see :func:`tood.streams.load`).
     learner:
-        A learner's name or ``package.module:Class``. With ``+ber`` behind it, the run is scored with the head that
+        A learner's name or ``package.module:Class``. With the suffix ``+ber``, the run is scored with the head that
         OpenCIL's BER fine-tunes after each task.
     preset:
-        Where the learner's settings come from; ``"cpu"``, ``"paper"``, ``"released"``, ``"frozen"`` or ``"smoke"``.
+        The preset of the learner's settings: ``"cpu"``, ``"paper"``, ``"released"``, ``"frozen"`` or ``"smoke"``.
     seed:
         Seed of every random choice.
     order, tasks:
@@ -82,34 +66,34 @@ class RunConfig:
     network:
         The network's name; the preset's by default.
     frozen:
-        Keep the network as it is and learn on its features, which are extracted once. The preset ``frozen`` sets it,
-        and is the default with it. See the page "Start from a pretrained network".
+        Learn on the features of a fixed network, which are extracted once. Implied by the preset ``frozen``, which is
+        then the default preset. See the page "Start from a pretrained network".
     adapter:
         With ``frozen``: the width of a trained hidden layer with ReLU between features and head; 0 for none, -1 for the
         preset's.
     settings:
         Learner settings that replace the preset's.
     calibration:
-        Where the calibration set comes from: ``"train"`` (random training data of each task), ``"memory"`` (replayed
-        exemplars, as the paper's text says), ``"reserved"`` (set aside at arrival) or ``"augmented"`` (training data
-        augmented as in training, B shared by the classes seen so far, as the paper's authors do). The default is the
-        preset's: ``"augmented"`` for ``released``, else ``"train"``.
+        Source of the calibration set: ``"train"`` (random training data of each task), ``"memory"`` (replayed
+        exemplars, as in the paper's text), ``"reserved"`` (samples never trained on) or ``"augmented"`` (training data
+        augmented as in training, B shared by the classes seen so far, as in the authors' code). The default depends on
+        the preset: ``"augmented"`` for ``released``, else ``"train"``.
     calibration_size:
-        B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper gives none.
+        B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper states none.
     reserve:
-        Samples per class that are set aside at arrival; -1 for as many as the calibration set has, and for none with
-        the presets that reproduce the paper exactly.
+        Samples per class that are never trained on; -1 for as many as in the calibration set, or for none with the
+        presets that reproduce the paper exactly.
     fit:
-        What detectors fit on: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
-        (all training data seen, an oracle). The default is the preset's: ``"all"`` for ``released``, else
+        The fit set of detectors: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
+        (all training data seen, an oracle). The default depends on the preset: ``"all"`` for ``released``, else
         ``"current"``.
     detectors:
-        Names or ``package.module:Class``; empty for every detector that does not need the network again.
+        Names or ``package.module:Class``; empty for all detectors that need only stored outputs.
     logits:
         For a learner that corrects its head (BiC): score the ``"corrected"`` logits, the ``"raw"`` ones or ``"both"``.
     store:
-        ``"all"``, or ``"figures"`` to delete outputs, scores and checkpoints once the run is complete: a hundred times
-        less disk. Figures, the numbers in ``learner.json`` and the last network stay.
+        ``"all"``, or ``"figures"`` to delete outputs, scores and checkpoints once the run is complete, which needs a
+        hundred times less disk space. The metrics, ``learner.json`` and the last network stay.
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
@@ -169,13 +153,13 @@ class RunConfig:
         order = self.order
         if order != "label" and (isinstance(order, bool) or not isinstance(order, int) or order < 0):
             raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
-        stream_name(self.stream)  # refuses what is no name and no mapping
+        stream_name(self.stream)  # raises unless it is a name or a mapping
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str = "config") -> RunConfig:
-        """From plain values, as a YAML file holds them; an unknown name is an error with the nearest known one.
+        """From plain values, such as those of a YAML file; ``where`` names the file in messages.
 
-        ``where`` names the file in messages.
+        Names may be a list or text with commas. An unknown setting is an error that suggests the nearest known one.
         """
         known = {f.name for f in dataclasses.fields(cls)}
         for name in values:
@@ -188,8 +172,9 @@ class RunConfig:
             if given.get("preset") == "frozen" and given.get("frozen") is False:
                 raise ToodError("frozen: expected true with the preset frozen, found false")
             for name in ("detectors", "ood"):
-                if name in given:
-                    given[name] = _names(name, given[name])
+                value = given.get(name)
+                if value is None or isinstance(value, (str, list)):
+                    given[name] = tuple(value.split(",") if isinstance(value, str) else value or ())
             return cls(**given)
         except ToodError as error:
             raise ToodError(f"{where}: {error}") from error
@@ -202,7 +187,7 @@ class RunConfig:
 
     @property
     def identity(self) -> RunIdentity:
-        """Which run this is."""
+        """Identity of the run."""
         learner, finetune = split_method(self.learner)
         default = RunConfig(preset=self.preset)
         options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != getattr(default, name)}
@@ -224,9 +209,9 @@ class RunConfig:
         return self.identity.folder
 
     def _tag(self) -> str:
-        """A short hash of what the folder name does not show; empty if it shows all."""
+        """Short hash of the settings that the folder name does not show; empty if they are defaults."""
         default = RunConfig(preset=self.preset)
-        same = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # others score the same networks
+        same = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # no effect on the networks
         values = self.to_mapping() | same
         named = {"stream": stream_name(self.stream), "learner": self.learner.rpartition(":")[2]}
         shown = default.to_mapping() | {"device": "", "threads": 0, "preset": self.preset, "seed": self.seed} | named
@@ -236,12 +221,12 @@ class RunConfig:
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:6]
 
     def without_finetuning(self) -> RunConfig:
-        """The configuration whose networks are the same, without BER's second head."""
+        """The configuration without BER, which trains the same networks."""
         settings = {name: value for name, value in self.settings.items() if not name.startswith("ber_")}
         return dataclasses.replace(self, learner=split_method(self.learner)[0], settings=settings)
 
     def calibration_per_class(self, classes: int) -> int:
-        """Samples per class of the calibration set."""
+        """Samples per class in the calibration set."""
         size = self.calibration_size or CALIBRATION_SIZES.get(family(stream_name(self.stream)), PER_CLASS * classes)
         if size < classes:
             raise ToodError(

@@ -1,6 +1,6 @@
-"""The run directory on disk: a manifest, one folder per step, files that are whole or absent, one writer at a time.
+"""The run directory: a manifest and one folder per step. Files are complete or absent; one process writes at a time.
 
-The format is described in docs/how-to/run-directory.md. Nothing here needs torch, and nothing is ever unpickled.
+The format is described in docs/how-to/run-directory.md. Nothing here needs torch, and nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Run:
     Attributes
     ----------
     manifest:
-        What ``manifest.json`` says, as it is.
+        The content of ``manifest.json``.
     partition:
         The logit columns of every task of the stream.
     ood:
@@ -61,7 +61,7 @@ class Run:
 
     @cached_property
     def identity(self) -> RunIdentity:
-        """Which run this is, as the manifest says."""
+        """Identity of the run, from the manifest."""
         return RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
 
     @property
@@ -76,14 +76,14 @@ class Run:
 
     @property
     def calibration(self) -> str:
-        """Where the calibration set in use comes from; ``"given"`` if the manifest does not say."""
+        """Source of the calibration set in use; ``"given"`` if the manifest has none."""
         entry = self.manifest.get("calibration")
         source = entry.get("source") if isinstance(entry, dict) else entry
         return str(source or "given")
 
     @property
     def metrics_path(self) -> Path:
-        """The file of the figures."""
+        """The file ``metrics.parquet``."""
         return self.path / "metrics.parquet"
 
     def folder(self, step: int) -> Path:
@@ -101,7 +101,7 @@ class Run:
         return found
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other processes from writing this run while the context is open."""
+        """Context in which no other process can write this run."""
         return lock(self.path)
 
     def __repr__(self) -> str:
@@ -111,18 +111,18 @@ class Run:
 def write_manifest(
     run_dir: PathLike, tasks: Any, near: Sequence[str] = (), far: Sequence[str] = (), **more: Any
 ) -> Run:
-    """Make a run directory, or replace its manifest.
+    """Create a run directory, or replace its manifest.
 
     Parameters
     ----------
     run_dir:
-        The directory; it is made if it does not exist.
+        The directory; created if it does not exist.
     tasks:
         The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
     near, far:
         The names of the OOD sets.
     more:
-        Anything else worth keeping that JSON can hold: ``stream``, ``learner``, ``seed``, ``classes``,
+        Further entries that JSON can hold: ``stream``, ``learner``, ``seed``, ``classes``,
         ``calibration={"source": "memory", "size": 200}``.
 
     Examples
@@ -140,7 +140,7 @@ def write_manifest(
     try:
         text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
-        raise ToodError(f"manifest: expected what JSON can hold ({error})") from error
+        raise ToodError(f"manifest: expected values that JSON can hold ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
         write_text(folder / "manifest.json", text)
@@ -148,7 +148,7 @@ def write_manifest(
 
 
 def find_runs(paths: Sequence[PathLike]) -> list[Run]:
-    """The runs at ``paths``: each is a run directory or a folder with run directories somewhere below it."""
+    """The runs at ``paths``; each path is a run directory or a folder that contains run directories at any depth."""
     runs: dict[Path, Run] = {}
     for path in map(Path, paths):
         here = [path] if (path / "manifest.json").exists() else sorted(p.parent for p in path.rglob("manifest.json"))
@@ -187,14 +187,14 @@ def _ood_groups(ood: Any) -> dict[str, str]:
             if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+-]*", name)):
                 raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {name!r}")
             if name in groups:
-                raise ToodError(f"ood: {name!r} is there twice")
+                raise ToodError(f"ood: expected distinct names, found {name!r} twice")
             groups[name] = group
     return groups
 
 
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
-    """Let one process at a time write in ``folder``. The system frees the lock when its owner ends, however it ends."""
+    """Context in which only this process writes in ``folder``; the system frees the lock when the process ends."""
     held = FileLock(folder / LOCK, timeout=0, thread_local=False, is_singleton=True)  # reentrant in this process
     try:
         held.acquire()
@@ -207,7 +207,7 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
-        with contextlib.suppress(OSError):  # a full disk: whoever waits does not learn for whom
+        with contextlib.suppress(OSError):  # on a full disk the owner is not recorded
             (folder / OWNER).write_text(f"pid {os.getpid()}")
         yield
     finally:
@@ -226,7 +226,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _owner(folder: Path) -> str:
-    """Who holds the lock; in a file of its own, because Windows lets nobody else read a locked one."""
+    """The owner of the lock, from a separate file, since Windows does not let others read a locked file."""
     try:
         return (folder / OWNER).read_text().strip()
     except OSError:

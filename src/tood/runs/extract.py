@@ -1,10 +1,10 @@
-"""Outputs of a step: every image it needs goes through the fused network exactly once."""
+"""Outputs of a step: each image passes through the fused network once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 __all__ = ["StepRows", "check_sources", "extract", "extract_step", "fingerprint", "forward", "step_rows"]
 
 BATCH = 256
-CALIBRATION_DRAW = 7  # sets the generators of calibration draws apart from those of reserved samples
+CALIBRATION_DRAW = 7  # part of the seed, so that calibration draws differ from draws of reserved samples
 
 
 @dataclass(frozen=True)
 class StepRows:
-    """The rows of the training source that a step's sets are made of.
+    """Rows of the training source in each set of a step.
 
     Attributes
     ----------
     fit:
-        What detectors fit on.
+        The fit set of detectors.
     calibration:
-        The calibration sets by source; ``reserved`` and ``memory`` only if there are such samples of every class.
+        The calibration sets by source; ``reserved`` and ``memory`` only if every class has such samples.
     augmented:
-        Training samples to be augmented as in training: B shared by the classes seen so far, as the authors of the
-        TOOD paper calibrate. Empty if the stream has no augmentation.
+        The calibration set that is augmented as in training, with B shared by the classes seen so far, as the authors
+        of the TOOD paper do. Empty if the stream has no augmentation.
     """
 
     fit: IntArray
@@ -54,16 +54,16 @@ class StepRows:
 
 
 def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None:
-    """Raise, before anything is trained, if calibration or fit ask for samples that will not exist."""
+    """Raise before training if calibration or fit ask for samples that will not exist."""
     if config.calibration == "reserved" and not stream.reserve:
-        raise ToodError("calibration: 'reserved' needs reserved samples, and none are set aside; give reserve")
+        raise ToodError("calibration: 'reserved' needs reserved samples, but none are reserved; set reserve above 0")
     for name in ("calibration", "fit"):
         if getattr(config, name) == "memory" and not keeps_memory:
             raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")
 
 
 def fingerprint(stream: Stream) -> bytes:
-    """A digest of the images of a stream: their number, a few of each set, how they are normalised."""
+    """Digest of the images of a stream: number and a few images per set, and the normalisation."""
     digest = hashlib.sha256(np.asarray([stream.mean, stream.std], dtype=np.float64).tobytes())
     for source in (stream.train, stream.test, *(ood_set.source for ood_set in stream.ood)):
         some = np.linspace(0, len(source) - 1, num=min(8, len(source)), dtype=np.int64)
@@ -72,7 +72,7 @@ def fingerprint(stream: Stream) -> bytes:
 
 
 def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) -> StepRows:
-    """Choose the rows of one step; the draw depends on the seed alone, so a resumed run chooses the same."""
+    """Rows of one step; draws depend on the seed alone, so a resumed run draws the same."""
     seen = np.concatenate([stream.train_rows(task) for task in range(step + 1)])
     size = config.calibration_per_class(len(stream.order))
 
@@ -91,8 +91,8 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
         augmented = draw(np.sort(seen), size * len(stream.order) // len(classes))
     if config.calibration not in (*calibration, *(["augmented"] * (len(augmented) > 0))):
         raise ToodError(
-            f"calibration: {config.learner} has no {config.calibration!r} samples of every class at step {step}; "
-            f"there is {', '.join(calibration)}"
+            f"calibration: expected {config.calibration!r} samples of every class at step {step}, but "
+            f"{config.learner} has none; it has {', '.join(calibration)}"
         )
     if config.fit == "memory":
         fit = np.unique(memory)
@@ -106,7 +106,7 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
 def extract_step(
     run: Run, index: int, network: Network, stream: Stream, rows: StepRows, calibration: str, learner: Learner
 ) -> None:
-    """Save a step's network and outputs, unless they are there and nothing they depend on has changed."""
+    """Save the network and the outputs of a step, unless stored ones are still valid."""
     folder = run.folder(index)
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
@@ -120,39 +120,40 @@ def extract_step(
         return
     key_file.unlink(missing_ok=True)
     network.save(folder / "model.safetensors")
-    sets = with_source(extract(network, stream, index, rows), calibration)
+    sets = extract(network, stream, index, rows, calibration)
     write_step(run.path, index, **sets, predictions=predictions(learner, sets["test"]))
     if learner.facts:
         write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
     write_text(key_file, key)
 
 
-def extract(network: Network, stream: Stream, step: int, rows: StepRows) -> dict[str, Any]:
-    """The sets of one step, as :func:`tood.runs.write_step` takes them."""
+def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibration: str) -> dict[str, Any]:
+    """The sets of one step, as arguments of :func:`tood.runs.write_step`; ``calibration``: the source in use."""
     fused = network.fused()
     union = rows.union()
     trained = forward(fused, stream, stream.train, union)
 
+    def columns(source: Source, chosen: IntArray) -> IntArray:
+        return stream.columns(source.labels[chosen])
+
     def part(chosen: IntArray) -> Arrays:
         places = np.searchsorted(union, chosen)
-        return {name: array[places] for name, array in trained.items()} | {"labels": _columns(stream.train, chosen)}
-
-    def _columns(source: Source, chosen: IntArray) -> IntArray:
-        return stream.columns(source.labels[chosen])
+        return {name: array[places] for name, array in trained.items()} | {"labels": columns(stream.train, chosen)}
 
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
     calibrations = {source: part(chosen) for source, chosen in rows.calibration.items()}
     if len(rows.augmented):
         calibrations["augmented"] = forward(fused, stream, stream.train, rows.augmented, augmentation_seed=step)
-        calibrations["augmented"]["labels"] = _columns(stream.train, rows.augmented)
+        calibrations["augmented"]["labels"] = columns(stream.train, rows.augmented)
     weight, bias = network.effective_head()
     head = {"weight": weight, "bias": bias}
     if network.head.corrected:
         head |= {"raw_weight": network.head.weight, "raw_bias": network.head.bias}
     return {
-        "test": forward(fused, stream, stream.test, test_rows) | {"labels": _columns(stream.test, test_rows)},
-        "fit": part(rows.fit),
+        "calibration": calibrations.pop(calibration),
         "calibrations": calibrations,
+        "test": forward(fused, stream, stream.test, test_rows) | {"labels": columns(stream.test, test_rows)},
+        "fit": part(rows.fit),
         "ood": {s.name: forward(fused, stream, s.source, np.arange(len(s.source))) for s in stream.ood},
         "head": {name: tensor.detach().cpu().numpy() for name, tensor in head.items()},
     }
@@ -161,9 +162,9 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows) -> dict
 def forward(
     network: Network, stream: Stream, source: Source, rows: IntArray, augmentation_seed: int | None = None
 ) -> Arrays:
-    """Logits ``[n, C]`` and features ``[n, D]`` of some rows of a source, and raw logits if the head corrects them.
+    """Logits ``[n, C]`` and features ``[n, D]`` of rows of a source; also raw logits if the head corrects them.
 
-    With a seed, images are augmented as in training.
+    Images are augmented as in training if ``augmentation_seed`` is given.
     """
     import torch
     from torch.nn.functional import linear
@@ -190,12 +191,6 @@ def forward(
 
 
 def predictions(learner: Any, test: Arrays) -> IntArray | None:
-    """The learner's answers if they differ from the largest logit (iCaRL's nearest class mean), else None."""
-    answered: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
-    return None if (answered == test["logits"].argmax(axis=1)).all() else answered
-
-
-def with_source(sets: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The sets with one calibration source in use and the others beside it."""
-    others = {name: given for name, given in sets["calibrations"].items() if name != source}
-    return {**sets, "calibration": sets["calibrations"][source], "calibrations": others}
+    """The learner's predictions if they differ from the largest logit (iCaRL's nearest class mean), else None."""
+    predicted: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
+    return None if (predicted == test["logits"].argmax(axis=1)).all() else predicted

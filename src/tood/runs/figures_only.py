@@ -1,4 +1,4 @@
-"""``store: figures``: a run that keeps its figures and its last network, and deletes the rest once it is complete."""
+"""``store: figures``: keep the metrics and the last network of a complete run, and delete the rest."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tood.runs.steps import Step
 
 __all__ = ["feature_drift", "keep_figures", "step_facts"]
 
-MOST_DRIFT = 1000  # samples per task that CKA compares
+MOST_DRIFT = 1000  # samples per task in CKA
 
 
 def step_facts(run: Run, step: int) -> dict[str, float]:
-    """Numbers of one step in ``learner.json``: what the learner computed; at the last step, drift and gap if kept."""
+    """Content of ``learner.json`` at a step: the learner's own numbers; at the last step also drift and gap if kept."""
     file = run.folder(step) / "learner.json"
     return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
 
 
 def keep_figures(run: Run) -> None:
-    """Delete outputs, scores and checkpoints of a measured run; drift and gap, which need them, are kept as numbers.
+    """Delete outputs, scores and checkpoints of a measured run; drift and gap are computed first and stored.
 
-    What stays: ``metrics.parquet``, the manifest, the configuration, ``learner.json`` of every step and the last
-    network. An interrupted call may be repeated.
+    ``metrics.parquet``, the manifest, the configuration, ``learner.json`` of every step and the last network stay. An
+    interrupted call can be repeated.
     """
     last = len(run.partition) - 1
     with run.lock():
@@ -48,13 +48,13 @@ def keep_figures(run: Run) -> None:
 
 
 def energy_gap(step: Step) -> float:
-    """Own-channel energy of the newest task's test samples minus the mean of the older tasks'; NaN with one task."""
+    """Mean own-channel energy of the newest task minus the mean over older tasks, on test data; NaN with one task."""
     energies = np.asarray(confidence_gap(step.test.logits, step.test.labels, step.partition))
     return float(energies[-1] - energies[:-1].mean()) if len(energies) > 1 else float("nan")
 
 
 def feature_drift(run: Run, steps: int) -> float:
-    """The mean over tasks of 1 - CKA between their features at their own and at the last step; NaN without features."""
+    """1 - CKA between a task's features at its own and at the last step, mean over tasks; NaN without features."""
     first: list[tuple[IntArray, FloatArray]] = []
     last: list[tuple[IntArray, FloatArray]] = []
     for index in range(steps):
@@ -75,7 +75,7 @@ def feature_drift(run: Run, steps: int) -> float:
 
 
 def _task_features(step: Step) -> list[tuple[IntArray, FloatArray]]:
-    """The labels, as stored columns, and features of each task's test samples, no more than are compared."""
+    """Labels (as stored columns) and features of at most ``MOST_DRIFT`` test samples per task."""
     tasks, test = step.test_tasks(), step.test
     labels = step.columns[np.asarray(test.labels)]
     rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]

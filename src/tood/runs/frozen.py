@@ -1,4 +1,4 @@
-"""Frozen runs: the network keeps its weights, its features are extracted once, and learners train on these."""
+"""Frozen runs: features of a fixed network are extracted once, and learners train on them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def freeze(
     Parameters
     ----------
     config:
-        Of the run; its ``adapter`` goes before the preset's.
+        Configuration of the run; its ``adapter`` overrides the preset's.
     stream:
-        Of images.
+        A stream of images.
     name, adapter:
-        The frozen network's name and the width of the trained hidden layer, as the preset has them.
+        The preset's name of the fixed network and width of the trained hidden layer.
     closed_form:
-        For a learner without gradient steps: features as they are, and no hidden layer.
+        True for a learner without gradient steps: features are not standardised, and there is no hidden layer.
     say, dry:
         As for :func:`tood.streams.features.frozen`.
     """
@@ -59,7 +59,7 @@ def _network(config: RunConfig, stream: Stream, name: str | None) -> Network:
 
 
 def extraction_left(config: RunConfig, stream: Stream, name: str | None) -> tuple[int, float]:
-    """The number of images whose features must still be extracted, and the seconds that takes here."""
+    """Number of images whose features are not extracted yet, and the seconds that will take on this device."""
     extractor = Extractor(_network(config, stream, name), stream)
     left = extractor.missing(stream)
     if not left:

@@ -1,4 +1,4 @@
-"""Identity of a run: what sets it apart from others, and the folder name and table label made from that."""
+"""Identity of a run: stream, learner, options, preset and seed; its folder name and its label in tables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class RunIdentity:
     finetune:
         ``"ber"`` if the run is scored with BER's fine-tuned head, else ``"none"``.
     options:
-        Settings that differ from the preset's and from the defaults.
+        Settings that are neither the preset's nor defaults.
     preset, seed:
         The learner's preset and the seed; empty and None for outputs that ``tood run`` did not make.
     tag:
-        A short hash of all settings that are not in the rest of the folder name; empty if there are none.
+        Short hash of settings that the rest of the folder name does not show; empty if there are none.
 
     Examples
     --------
@@ -47,7 +47,7 @@ class RunIdentity:
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any], folder: str) -> RunIdentity:
-        """The identity that a manifest gives; a run without a learner's name is called as its folder."""
+        """Identity from a manifest; if it names no learner, the folder's name is used."""
         options, seed = manifest.get("options"), manifest.get("seed")
         return cls(
             stream=str(manifest.get("stream") or "stream"),
@@ -61,7 +61,7 @@ class RunIdentity:
 
     @classmethod
     def from_label(cls, label: str, stream: str = "") -> RunIdentity:
-        """The identity that a table's label gives, the inverse of :attr:`label`; values of options stay text.
+        """Identity from a label in tables, the inverse of :attr:`label`; values of options stay text.
 
         >>> found = RunIdentity.from_label("icarl+ber (memory=500) [cpu]")
         >>> found.learner, found.finetune, dict(found.options), found.preset
@@ -91,7 +91,7 @@ class RunIdentity:
 
     @property
     def label(self) -> str:
-        """Method and options, as tables call it: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``."""
+        """Label in tables, method and options: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``."""
         named = ", ".join(f"{name}={value}" for name, value in sorted(self.options.items()))
         return f"{self.method} ({named})" if named else self.method
 
@@ -118,5 +118,5 @@ def split_method(method: str) -> tuple[str, str]:
 
 
 def short_name(name: str) -> str:
-    """The part of ``package.module:Attribute`` that names the thing; any other name as it is."""
+    """``Attribute`` of ``package.module:Attribute``; any other name unchanged."""
     return name.rpartition(":")[2]

@@ -8,11 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+
 from tood import detectors
 from tood.errors import MissingDependencyError, ToodError
 from tood.metrics import evaluate_tasks
 from tood.runs.directory import Run
-from tood.runs.metrics_file import Row, load_metrics, save_metrics, to_table
+from tood.runs.metrics_file import Row, joined, load_metrics, save_metrics, to_table
 from tood.runs.score import Scored, Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
 
@@ -143,7 +145,7 @@ def figures(
     scorers = list(scorers)
     if len(steps) < len(run.partition):
         notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
-    rows: list[Row] = []
+    tables = []
     noted: dict[str, list[int]] = {}
     with ThreadPoolExecutor(1) as thread:  # reads the next step's files while this one is scored
         coming = thread.submit(_read, run, steps[0])
@@ -152,11 +154,11 @@ def figures(
             if following is not None:
                 coming = thread.submit(_read, run, following)
             rows_of_step, notes_of_step = measure_step(step, scorers, keep, progress, watch)
-            rows += rows_of_step
+            tables.append(to_table(rows_of_step))
             for note in notes_of_step:
                 noted.setdefault(note, []).append(index)
     notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
-    return Measured(to_table(rows), tuple(notes))
+    return Measured(joined(tables), tuple(notes))
 
 
 def _read(run: Run, index: int) -> Step:
@@ -179,9 +181,11 @@ def measure_step(
     tasks = step.test_tasks()
     notes: list[str] = []
     correct = step.predictions == step.test.labels
+    known = len(step.partition)
+    accuracies = np.bincount(tasks, correct, known) / np.bincount(tasks, minlength=known)
     rows = [
-        Row(index, task, None, None, None, "accuracy", float(correct[mask].mean()), run.calibration, "")
-        for task, mask in [(None, slice(None)), *((t, tasks == t) for t in range(len(step.partition)))]
+        Row(index, task, None, None, None, "accuracy", value, run.calibration, "")
+        for task, value in [(None, float(correct.mean())), *enumerate(accuracies.tolist())]
     ]
     substituted = set()
     for scorer in scorers:

@@ -1,10 +1,10 @@
-"""metrics.parquet: one row per figure, always in the same order and bytes; and trajectories read from it."""
+"""metrics.parquet: one row per value, with the same bytes for the same values; trajectories read from it."""
 
 from __future__ import annotations
 
 import hashlib
 import io
-import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,15 +19,15 @@ from tood.runs.directory import PathLike
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["accuracy", "load_metrics", "split_logits", "trajectory"]
+__all__ = ["accuracy", "load_metrics", "trajectory"]
 
 DIGEST = b"tood.digest"
-RAW = '{"logits": "raw"}'  # settings of a detector with its defaults on raw logits
+RAW = '{"logits": "raw"}'  # the settings of a detector with default settings on raw logits
 COLUMNS = ("step", "task", "ood_set", "group", "detector", "metric", "value", "calibration", "settings")
 
 
 class Row(NamedTuple):
-    """One figure, in the order of the file's columns."""
+    """One row of the file, with the columns in the order of the file."""
 
     step: int
     task: int | None
@@ -41,21 +41,26 @@ class Row(NamedTuple):
 
 
 def to_table(rows: list[Row]) -> pa.Table:
-    """Figures as a table, sorted by every column with nulls first."""
+    """Rows as a table, sorted by all columns with nulls first."""
     pa = _pyarrow()
     import pyarrow.compute as pc
 
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(COLUMNS)
     arrays = [pa.array(values, type=kind) for values, kind in zip(columns, _schema().types, strict=True)]
     table = pa.Table.from_arrays(arrays, schema=_schema())
-    # No task is below 0 and no name is empty, so -1 and "" in place of null come first.
+    # Tasks are 0 or more and names are not empty, so -1 and "" in place of null come first.
     filled = [pc.fill_null(a, -1 if a.type == pa.int32() else "") if a.null_count else a for a in arrays]
     keys = pa.Table.from_arrays(filled, names=COLUMNS)
     return table.take(pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in COLUMNS]))
 
 
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The tables of steps in ascending order as one: sorted, since the step is the first column."""
+    return _pyarrow().concat_tables(tables).combine_chunks()
+
+
 def save_metrics(table: pa.Table, path: Path) -> None:
-    """Write the figures, atomically. Equal figures make equal bytes: every option of the writer is fixed."""
+    """Write the table atomically. Equal tables give equal bytes, because all options of the writer are fixed."""
     _pyarrow()
     import pyarrow.parquet as pq
 
@@ -77,7 +82,7 @@ def save_metrics(table: pa.Table, path: Path) -> None:
 
 
 def load_metrics(path: PathLike) -> pa.Table:
-    """The figures of a run, checked against the digest in the file.
+    """The metrics of a run, checked against the digest in the file.
 
     Parameters
     ----------
@@ -109,7 +114,7 @@ def load_metrics(path: PathLike) -> pa.Table:
 
 
 def _digest(table: pa.Table) -> bytes:
-    """The SHA-256 of the values, whatever the file's encoding."""
+    """SHA-256 of the values; it does not depend on the encoding of the file."""
     digest = hashlib.sha256()
     for name, kind in zip(COLUMNS, _schema().types, strict=True):
         column = table[name].combine_chunks()
@@ -122,7 +127,7 @@ def _digest(table: pa.Table) -> bytes:
 
 
 def _check_values(table: pa.Table, file: Path) -> None:
-    """Raise unless steps and tasks are plausible and values lie in [0, 1]."""
+    """Raise unless steps and tasks are plausible and values are in [0, 1]."""
     for name, low, high in (("step", 0, 9999), ("task", 0, 9999), ("value", 0.0, 1.0)):
         numbers = table[name].drop_null().to_numpy()
         if len(numbers) and not (low <= numbers.min() and numbers.max() <= high):  # False for NaN too
@@ -131,19 +136,8 @@ def _check_values(table: pa.Table, file: Path) -> None:
         raise ToodError(f"{file}: expected a step, a metric and a value in every row, found a null")
 
 
-def split_logits(settings: str) -> tuple[str, str]:
-    """Which logits were scored, ``"corrected"`` or ``"raw"``, and the JSON of the other settings.
-
-    >>> split_logits('{"logits": "raw", "margin": 0.0}'), split_logits("")
-    (('raw', '{"margin": 0.0}'), ('corrected', ''))
-    """
-    values = json.loads(settings) if settings else {}
-    logits = values.pop("logits", "corrected")
-    return logits, json.dumps(values, sort_keys=True) if values else ""
-
-
 def detectors_of(table: pa.Table) -> list[str]:
-    """The detectors that have figures, in alphabetical order."""
+    """The measured detectors, in alphabetical order."""
     return sorted(name for name in table["detector"].unique().to_pylist() if name is not None)
 
 
@@ -161,13 +155,13 @@ def trajectory(
     Parameters
     ----------
     table:
-        What :func:`load_metrics` returned.
+        The result of :func:`load_metrics`.
     detector, metric:
-        Which figures.
+        The detector and the metric.
     group, ood_set:
-        Only the sets of a group, or one set.
+        Only the OOD sets of this group, or only this set.
     calibration:
-        Which source of calibration samples, if there are several.
+        The source of the calibration samples; needed if there are several.
     settings:
         The JSON of the settings that differ from the defaults.
     """
@@ -177,11 +171,11 @@ def trajectory(
         keep &= (rows[name] == wanted) | (wanted is None)
     rows = {name: column[keep] for name, column in rows.items()}
     if len(rows["step"]) == 0:
-        raise (
-            UnknownNameError("detector", detector, detectors_of(table))
-            if detector not in detectors_of(table)
-            else ToodError(f"metrics: no figures of {detector} for metric {metric!r} and what else was asked for")
-        )
+        if detector not in detectors_of(table):
+            raise UnknownNameError("detector", detector, detectors_of(table))
+        asked = {"metric": metric, "group": group, "ood_set": ood_set, "calibration": calibration, "settings": settings}
+        found = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
+        raise ToodError(f"metrics: {detector} was not measured with {found}")
     if len(set(rows["calibration"])) > 1:
         raise ToodError(f"calibration: expected one of {', '.join(sorted(set(rows['calibration'])))}")
     groups = dict(zip(rows["ood_set"], rows["group"], strict=True))
@@ -193,7 +187,7 @@ def trajectory(
 
 
 def accuracy(table: pa.Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """``[T, T]``, the accuracy on task i at step t (NaN where i > t), and ``[T]``, that over all tasks seen."""
+    """Accuracy on task i at step t ``[T, T]`` (NaN for i > t), and on all tasks seen at each step ``[T]``."""
     rows = _columns(table, metric="accuracy")
     steps = int(rows["step"].max()) + 1
     by_task, pooled = np.full((steps, steps), np.nan), np.full(steps, np.nan)
@@ -204,7 +198,7 @@ def accuracy(table: pa.Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.f
 
 
 def _columns(table: pa.Table, **wanted: str) -> dict[str, npt.NDArray[Any]]:
-    """The rows that match, as NumPy columns; a task of null is -1."""
+    """The matching rows as NumPy columns; a null task becomes -1."""
     import pyarrow.compute as pc
 
     mask = None

@@ -1,7 +1,6 @@
-"""Scores of detectors that run the network again (ODIN, AdaScale), computed while the images are open.
+"""Scores of detectors that need the network (ODIN, AdaScale), computed during the run, when images are available.
 
-They are stored beside the other scores, under a hash that includes the weights, so later stages read them like any
-other.
+They are stored with the other scores, under a hash that includes the weights, so later stages read them alike.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ __all__ = ["score_with_network", "scorers_for"]
 
 
 def scorers_for(names: Sequence[str], stream: Stream, logits: str, frozen: bool = False) -> list[Scorer]:
-    """Scorers by name; ODIN gets the standard deviation that inputs were divided by."""
+    """Scorers by name; ODIN gets the standard deviation of the input normalisation."""
     scorers = [
         Scorer(name, {"std": stream.std} if name == "odin" else {}, logits=which)
         for which in WHICH[logits]
         for name in names
     ]
     for scorer in scorers:
-        detector = scorer.create()  # an unknown name is an error before anything is trained
+        detector = scorer.create()  # raises for an unknown name before training
         if frozen and "network" in detector.needs:
-            raise ToodError(f"detectors: {scorer.detector} needs the images again, and a frozen run has only features")
+            raise ToodError(f"detectors: {scorer.detector} needs images, but a frozen run has only features")
     return scorers
 
 
 def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
-    """Score a step with one detector that needs the network, unless that has been done."""
+    """Score a step with a detector that needs the network, unless its scores are stored."""
     detector = scorer.create()
     if "network" not in detector.needs or kept_scores(step, scorer) is not None:
         return
@@ -69,7 +68,7 @@ def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Str
 
 @dataclass(frozen=True)
 class _Chunks:
-    """Stored outputs joined with their inputs, batch by batch; rows and outputs are in the same order."""
+    """Stored outputs with their inputs, batch by batch; rows and outputs are in the same order."""
 
     stream: Stream
     source: Source

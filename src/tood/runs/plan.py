@@ -1,4 +1,4 @@
-"""``tood run --dry-run``: what a run would do, with time and disk estimated from a few batches."""
+"""``tood run --dry-run``: the plan of a run, with time and disk space estimated from a few batches."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["Estimate", "estimate", "plan"]
 
 
 class Estimate(NamedTuple):
-    """What a run costs on this device."""
+    """Estimated cost of a run on this device."""
 
-    trained: int  # images, over all epochs
-    forwarded: int  # images, over all steps
+    trained: int  # images in training, over all epochs
+    forwarded: int  # images in evaluation, over all steps
     training: float  # seconds
     evaluation: float  # seconds
     disk: float  # bytes that stay
-    parameters: int  # of the network
+    parameters: int  # weights of the network
 
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """What a run would do, by name. Nothing is written."""
+    """The plan of a run as texts by name. Nothing is written."""
     stream, learner = build(config, dry=True)
     cost = _estimate(config, stream, learner)
     identity = config.identity
@@ -47,12 +47,12 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
         "training": f"{cost.trained:,} images, about {duration(cost.training)} on this device",
         "evaluation": f"{cost.forwarded:,} images, about {duration(cost.evaluation)}",
         "disk": f"about {cost.disk / 1e6:.0f} MB",
-        "detectors": ", ".join(config.detectors) or "all that do not need the network again",
+        "detectors": ", ".join(config.detectors) or "all that need only stored outputs",
     }
 
 
 def estimate(config: RunConfig) -> Estimate:
-    """Time and disk of a run, from a few batches; features of a frozen run are taken as extracted."""
+    """Time and disk space of a run, from a few batches; assumes that features of a frozen run are extracted."""
     return _estimate(config, *build(config, dry=True))
 
 
@@ -69,14 +69,14 @@ def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
         test = sum(len(stream.test_rows(task)) for task in range(step + 1))
         forwarded += len(stream.train_rows(step)) + memory + test + ood
     parameters = sum(p.numel() for p in learner.network.parameters())
-    disk = 16 * parameters  # of the last network; while the run goes, there is all of the following
+    disk = 16 * parameters  # with store: figures only the last network stays
     if config.store == "all":
         disk = disk * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
     return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
 
 
 def _extraction(config: RunConfig) -> str:
-    """What a frozen run must extract first."""
+    """The images whose features a frozen run must extract first, and the time."""
     preset = learners.preset(config.preset, config.identity.stream, config.without_finetuning().learner)
     stream = streams.load(config.stream, ood=config.ood)
     images, seconds = extraction_left(config, stream, config.network or preset.get("network"))
@@ -84,7 +84,7 @@ def _extraction(config: RunConfig) -> str:
 
 
 def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
-    """Images per second in training and in evaluation, from the second of two batches each."""
+    """Images per second in training and in evaluation, timed on the second of two batches."""
     network = learner.network
     network.grow(len(stream.order))
     rows = stream.train_rows(0)[: learner.settings.batch_size]

@@ -11,6 +11,7 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -89,6 +90,10 @@ class Scorer:
 
     def settings(self) -> str:
         """JSON of what differs from the defaults, else empty."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> str:
         detector, default = self.create(), detectors.create(self.detector).get_params()
         differing = {name: v for name, v in detector.get_params().items() if v != default[name]}
         if self.size is not None:

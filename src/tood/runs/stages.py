@@ -1,8 +1,8 @@
 """``tood run``: train, extract, score and measure, step by step.
 
-Every stage keeps what is already there: a task whose checkpoint is complete is not trained again, outputs whose key
-(weights and extraction settings) is unchanged are not extracted again, scores are stored under a hash of what they
-derive from. So a run that is killed at any instant resumes and ends with the same figures.
+Finished work is not repeated: a task with a complete checkpoint is not trained again, outputs with an unchanged key
+(weights and extraction settings) are not extracted again, and scores are stored under a hash of their inputs. A run
+that is killed at any instant therefore resumes and ends with the same metrics.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def run(
     progress: Report | None = None,
     on_step: OnStep | None = None,
 ) -> Run:
-    """Train, score and measure one run; whatever its directory already holds is not done again.
+    """Train, score and measure one run; work that its directory already holds is not repeated.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ def run(
     folder:
         The run directory.
     stream:
-        A stream of your own; ``config.stream`` is then ignored. By default the one that ``config.stream`` names.
+        A stream of your own, used in place of ``config.stream``.
     say:
         Called with a line after each step.
     progress:
         Called with a :class:`~tood.learners.Progress` while training.
     on_step:
-        Called with the number and the figures of each step when it has been measured.
+        Called with the number and the metrics of each step after it is measured.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
@@ -83,7 +83,7 @@ def run(
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch use this many threads for a while."""
+    """Context in which torch uses this many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -106,12 +106,12 @@ def _run(
     asked = scorers_for(config.detectors, stream, logits, config.frozen)
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     base = _base(config, folder, say)
-    if not learner.fabric.is_global_zero:  # under torchrun one process evaluates, the others only train with it
+    if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
         for step in range(len(stream)):
             learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
     with lock(folder):
-        for leftover in folder.rglob(".*.tmp"):  # of a process that was killed while it wrote
+        for leftover in folder.rglob(".*.tmp"):  # from a process that was killed while writing
             leftover.unlink()
         _check_config(config, folder)
         done = config.store == "figures" and is_measured(folder, config.detectors)
@@ -140,7 +140,7 @@ def _run(
 def build(
     config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
 ) -> tuple[Stream, learners.Learner]:
-    """The stream and the learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
+    """Stream and learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
     if stream is None:
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always", UserWarning)
@@ -184,7 +184,7 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 
 def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:
-    """BER only: checkpoints of the plain learner, if there is such a run beside this one."""
+    """BER only: checkpoints of the plain learner, if its run is in the same parent folder."""
     plain = config.without_finetuning()
     base = folder.parent / plain.name
     if plain == config or base == folder or not base.is_dir():
@@ -225,7 +225,7 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
 def _evaluate(
     config: RunConfig, made: Run, stream: Stream, learner: learners.Learner, step: int, asked: Sequence[Scorer]
 ) -> None:
-    """Extract the step's outputs, and score it with the detectors that run the network again."""
+    """Extract the outputs of a step, and score it with the detectors that need the network."""
     network = learner.network
     if learner.scoring_head is not None:  # BER: the same features, its own head
         network = Network(network.backbone, learner.scoring_head, network.spec)
@@ -236,7 +236,7 @@ def _evaluate(
 
 
 def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
-    """Accuracy, (near + far) / 2 of the AUROC of energy and TOOD, and what the learner computed."""
+    """Accuracy, AUROC of energy and TOOD, (near + far) / 2, and the learner's own numbers."""
     yield f"accuracy {100 * next(row.value for row in rows if row.metric == 'accuracy' and row.task is None):.1f}"
     for detector, label in (("energy", "energy AUROC"), (DEFAULT_TOOD, "TOOD AUROC")):
         for settings, suffix in (("", ""), (RAW, " (raw logits)")):

@@ -1,6 +1,6 @@
-"""A grid of runs: local processes with one thread each, or tasks of a Ray cluster.
+"""Sweep: a grid of runs, as local processes with one thread each or as tasks on a Ray cluster.
 
-A cell is a run directory, so a sweep has no state of its own: started again, it resumes every cell.
+A sweep has no state besides its run directories; started again, it resumes every cell.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tood.runs.yaml_files import read_yaml, write_yaml
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
 Engine: TypeAlias = Literal["local", "ray"]
-POLL = 0.5  # seconds between two looks at a cell that another process is running
+POLL = 0.5  # seconds between checks of a cell that another process is running
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -41,7 +41,7 @@ ONE_THREAD = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a sweep, and its folder."""
+    """One run of a sweep, and its parent folder."""
 
     config: RunConfig
     parent: Path
@@ -53,7 +53,7 @@ class Cell:
 
     @property
     def log(self) -> Path:
-        """The file of what the run printed."""
+        """The file with the output of the run."""
         return self.parent / ".logs" / f"{self.config.name}.log"
 
     def status(self) -> str:
@@ -73,8 +73,8 @@ class Cell:
 def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     """The cells of a sweep file.
 
-    The file has ``base`` (settings of every cell), ``grid`` (lists of values, every combination is a cell) and
-    ``also`` (further cells, one mapping each); see the page "Run and sweep".
+    The file has ``base`` (settings of all cells), ``grid`` (lists of values; each combination is a cell) and ``also``
+    (further cells, one mapping each); see the page "Run and sweep".
     """
     content = read_yaml(path)
     for key in content:
@@ -102,10 +102,10 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
 def run_cells(
     cells: list[Cell], workers: int = 2, engine: Engine = "local", say: Callable[[str], object] = print
 ) -> dict[str, str]:
-    """Run every cell that is not done; return the error of each that failed, by name. The others finish.
+    """Run every cell that is not done. A failure does not stop the others; returns the errors by name of the cell.
 
-    Workers import what the configurations name: ``package.module:Class`` is searched for in the installed packages and
-    in the current directory, and names registered by a module are passed on by their path.
+    Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
+    registered are passed to them as ``package.module:Name``.
     """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
@@ -122,10 +122,7 @@ def run_cells(
 
 
 def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> Iterator[tuple[Cell, str]]:
-    """One process per cell, so that a failure of one leaves the others alone.
-
-    A cell that another sweep or ``tood run`` is working on is left for the end; then it is done, or resumed here.
-    """
+    """Run each cell in a process of its own; a cell that another process is running is tried again at the end."""
     running: set[subprocess.Popen[str]] = set()
     stop = threading.Event()
     with ThreadPoolExecutor(max(1, workers)) as pool:
@@ -141,7 +138,7 @@ def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> I
             jobs = {pool.submit(_run_if_free, cell, running, say, stop, wait=True): cell for cell in busy}
             for job in as_completed(jobs):
                 yield jobs[job], job.result() or ""
-        except BaseException:  # Ctrl-C: stop the children too; their checkpoints stay
+        except BaseException:  # such as Ctrl-C: stop the child processes too; their checkpoints stay
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             for process in list(running):
@@ -156,7 +153,7 @@ def _run_if_free(
     stop: threading.Event,
     wait: bool,
 ) -> str | None:
-    """Run a cell and return the error, empty if there was none; None if another process is working on it."""
+    """Run a cell and return its error, empty if there was none; None if another process is running it."""
     cell.log.parent.mkdir(parents=True, exist_ok=True)
     mine = FileLock(cell.log.with_suffix(".lock"))
     while not stop.is_set():
@@ -202,7 +199,7 @@ def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callab
 
 
 def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
-    """Cells as Ray tasks: cells of a worker or node that dies resume elsewhere, from their checkpoints."""
+    """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints."""
     by_path = {str(cell.path.resolve()): cell for cell in cells}
     calls = {path: (importable(cell.config).to_mapping(), path) for path, cell in by_path.items()}
     searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
@@ -213,7 +210,7 @@ def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
 
 
 def _run_one(config: dict[str, Any], path: str) -> str:
-    """Bring one cell to completion; returns the error, empty if there was none."""
+    """Run one cell and return its error, empty if there was none."""
     from tood.runs.stages import run
 
     try:
@@ -238,7 +235,7 @@ def importable(config: RunConfig) -> RunConfig:
 
 
 def _path(registry: Registry[Any], name: str) -> str:
-    """``package.module:Name`` of what user code registered under a name; any other name as it is."""
+    """``package.module:Name`` of a name that user code registered; any other name unchanged."""
     item = registry.known(name)
     module = getattr(item, "__module__", "tood")
     if item is None or ":" in name or module.partition(".")[0] in ("tood", "functools"):
@@ -246,6 +243,6 @@ def _path(registry: Registry[Any], name: str) -> str:
     if module == "__main__":
         raise ToodError(
             f"{registry.kind} {name!r}: is defined in the main script, which worker processes do not run; "
-            "move it to a module of its own"
+            "move it to a module"
         )
     return f"{module}:{item.__qualname__}"

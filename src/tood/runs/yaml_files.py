@@ -1,4 +1,4 @@
-"""YAML files of settings, and ``NAME=VALUE`` pairs of the command line."""
+"""YAML files of settings, and ``NAME=VALUE`` pairs on the command line."""
 
 from __future__ import annotations
 

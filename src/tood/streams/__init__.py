@@ -1,4 +1,4 @@
-"""Streams: tasks in order of arrival, their near- and far-OOD sets, and where the samples come from."""
+"""Streams: tasks in order of arrival, their near- and far-OOD sets, and the sources of their samples."""
 
 from tood.streams.datasets import DatasetSource
 from tood.streams.download import from_huggingface

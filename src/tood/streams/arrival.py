@@ -1,4 +1,4 @@
-"""In which order classes arrive, and how many at a time."""
+"""Order of the classes of a stream, and the number of classes per task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Tasks: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]]"
 
 
 def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Class ids in order of arrival and the number of classes of each task; parameters as :meth:`Stream.from_sources`.
+    """Class ids in order of arrival, and the number of classes per task; parameters as :meth:`Stream.from_sources`.
 
     >>> arrange(np.arange(4), 2)
     ((0, 1, 2, 3), (2, 2))

@@ -1,4 +1,4 @@
-"""Images to network input, and random crops and flips of a whole batch at once, on the device the batch is on."""
+"""Normalisation, random crops and flips of image batches, a whole batch at once on its own device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def prepare(
     batch:
         uint8 images ``[n, H, W, C]``, or vectors ``[n, D]``.
     mean, std:
-        Of each channel, of pixels in [0, 1].
+        Mean and standard deviation per channel of pixels in [0, 1].
     device:
         The device of the result; images move there as bytes.
 
@@ -62,7 +62,7 @@ def augment(
     pad: int | None = None,
     black: Sequence[float] | float | None = None,
 ) -> Tensor:
-    """Random crops of the padded images, with or without horizontal flips; each image has its own.
+    """Random crops of the padded images, with or without horizontal flips; each image gets its own crop and flip.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def augment(
     kind:
         ``"crop_flip"``, ``"shift"`` (no flip, for digits) or ``"none"``.
     generator:
-        Where offsets and flips come from; on any device.
+        Source of the random offsets and flips; on any device.
     pad:
         Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
     black:
@@ -104,7 +104,7 @@ def augment(
 
 
 def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequence[float] | float) -> Tensor:
-    """The window of each padded image that starts at its offset, mirrored where ``flips`` says so.
+    """The window of each padded image that starts at its offset, mirrored if its entry in ``flips`` is true.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The named streams, their OOD sets, and where their files are."""
+"""The named streams, their OOD sets, and the paths of their files."""
 
 from __future__ import annotations
 
@@ -60,36 +60,29 @@ class Entry:
     folders: bool = False
 
 
-CIFAR_FAR = {"mnist": "mnist-test", "svhn": "svhn-test", "textures": "dtd-test", "places": "places-test"}
 CIFAR10 = Entry(
     train="cifar10-train",
     test="cifar10-test",
     tasks=5,
     near={"cifar100": "cifar100-test", "tinyimagenet": "tinyimagenet-test"},
-    far=CIFAR_FAR,
+    far={"mnist": "mnist-test", "svhn": "svhn-test", "textures": "dtd-test", "places": "places-test"},
     size=32,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2470, 0.2435, 0.2616),
     lists="cifar10",
 )
-
-
-def _cifar100(tasks: int) -> Entry:
-    return Entry(
-        train="cifar100-train",
-        test="cifar100-test",
-        tasks=tasks,
-        near={"cifar10": "cifar10-test", "tinyimagenet": "tinyimagenet-test"},
-        far=CIFAR_FAR,
-        size=32,
-        mean=(0.5071, 0.4867, 0.4408),
-        std=(0.2675, 0.2565, 0.2761),
-        lists="cifar100",
-    )
-
-
-# Near-OOD of Tiny ImageNet are images of the 800 ImageNet-1K classes that it does not have; its own 200 are left out
-# of the file by their WordNet ids. Far-OOD are sets that exist at 64 pixels, so that nothing is scaled up.
+CIFAR100 = replace(
+    CIFAR10,
+    train="cifar100-train",
+    test="cifar100-test",
+    tasks=10,
+    near={"cifar10": "cifar10-test", "tinyimagenet": "tinyimagenet-test"},
+    mean=(0.5071, 0.4867, 0.4408),
+    std=(0.2675, 0.2565, 0.2761),
+    lists="cifar100",
+)
+# Near-OOD: images of the 800 ImageNet-1K classes that Tiny ImageNet does not have (`_without` drops its own 200).
+# Far-OOD: sets that exist at 64 pixels, so that nothing is scaled up.
 TINYIMAGENET = Entry(
     train="tinyimagenet-train",
     test="tinyimagenet-test",
@@ -116,10 +109,10 @@ IMAGENET1K = Entry(
 CATALOG: dict[str, Entry | None] = {
     "digits": None,  # needs no files
     "cifar10": CIFAR10,
-    "cifar100": _cifar100(10),
-    "cifar100-5": _cifar100(5),
-    "cifar100-20": _cifar100(20),
-    "cifar100-50": _cifar100(50),
+    "cifar100": CIFAR100,
+    "cifar100-5": replace(CIFAR100, tasks=5),
+    "cifar100-20": replace(CIFAR100, tasks=20),
+    "cifar100-50": replace(CIFAR100, tasks=50),
     "tinyimagenet": TINYIMAGENET,
     "tinyimagenet-100": replace(TINYIMAGENET, tasks=100),
     "imagenet1k": IMAGENET1K,
@@ -129,7 +122,7 @@ LIST_NAMES = {"tinyimagenet": "tin", "places": "places365", "textures": "texture
 
 
 def family(name: str) -> str:
-    """The data set of a stream: ``cifar100`` of ``cifar100-20``. Presets and calibration sizes are given for it."""
+    """The data set of a stream, such as ``cifar100`` of ``cifar100-20``; it decides presets and calibration sizes."""
     return name.split("-")[0]
 
 
@@ -141,7 +134,7 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def user_cache(root: str | Path | None = None) -> Path:
-    """The folder of what can be made again: ``root``, or ``TOOD_CACHE``, or ``tood`` in the user's cache folder."""
+    """The folder of files that can be rebuilt: ``root``, or ``TOOD_CACHE``, or ``tood`` in the user's cache folder."""
     chosen = root or os.environ.get("TOOD_CACHE")
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
 
@@ -238,7 +231,7 @@ def _read(
     if path.suffix == ".npz":
         return PackedSource(path, size, resize if resize == "squash" else None)
     if path.suffix == ".txt":
-        # OpenOOD keeps textures with its small images even where ImageNet is tested against them.
+        # OpenOOD keeps textures with its small images even when ImageNet is tested against them.
         large = path.parent.name == "imagenet" and path.name != "test_textures.txt"
         images = path.parents[2] / ("images_largescale" if large else "images_classic")
         return ImageListSource(path, images, size=size, resize=resize)

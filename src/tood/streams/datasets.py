@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ __all__ = ["DatasetSource", "as_source"]
 
 
 class DatasetSource:
-    """A map-style torch ``Dataset`` of ``(image, label)``, read when a batch asks for it.
+    """A map-style torch ``Dataset`` of ``(image, label)``, read per batch.
 
     Images are PIL images, uint8 arrays ``[H, W, C]`` or ``[H, W]``, or tensors ``[C, H, W]`` as torchvision makes them:
     uint8, or real numbers in [0, 1]. A sample may also be a real vector ``[D]``. Leave normalisation out of the
@@ -38,7 +39,7 @@ class DatasetSource:
     (4, (8, 8, 3), [0, 0, 1, 1])
     """
 
-    lazy = True  # samples are read by a thread of their own: see tood.streams.batches
+    lazy = True  # tood.streams.batches reads the next batches in advance
 
     def __init__(self, dataset: Any, *, size: int | None = None, resize: Resize = None) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -50,14 +51,14 @@ class DatasetSource:
         self.dataset = dataset
         self.size, self.resize = size, resize
         self.labels = self._labels()
-        self.shape: tuple[int, ...] = self._sample(0).shape
+        self.shape: tuple[int, ...] = self._sample(0, *self._items([0])).shape
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def take(self, rows: IntArray) -> Samples:
         """The samples of these rows: uint8 ``[k, H, W, C]`` or float32 ``[k, D]``."""
-        samples = [self._sample(int(row)) for row in rows]
+        samples = [self._sample(row, item) for row, item in zip(rows, self._items(rows), strict=True)]
         stray = next((sample.shape for sample in samples if sample.shape != self.shape), None)
         if stray is not None:
             raise ToodError(f"dataset: expected samples of shape {self.shape}, found {stray}; give a size")
@@ -72,8 +73,10 @@ class DatasetSource:
         labels = [item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else 0 for item in items]
         return indices([int(label) for label in labels], "dataset, labels")
 
-    def _sample(self, row: int) -> Samples:
-        item = self.dataset[row]
+    def _items(self, rows: Iterable[int]) -> list[Any]:
+        return [self.dataset[int(row)] for row in rows]
+
+    def _sample(self, row: int, item: Any) -> Samples:
         sample = item[0] if isinstance(item, (tuple, list)) else item
         if hasattr(sample, "convert"):  # PIL
             image = sample.convert("RGB")

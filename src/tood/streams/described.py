@@ -1,7 +1,8 @@
-"""Streams that a mapping describes: image folders, an ``.npz`` file, Hugging Face data sets."""
+"""Streams described by a mapping: image folders, an ``.npz`` file, Hugging Face data sets."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tood.streams.folders import FolderSource
 from tood.streams.images import Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
-from tood.streams.stream import Stream
+from tood.streams.stream import OODSet, Stream
 
 __all__ = ["KINDS", "check_mapping", "open_folder", "open_huggingface", "open_npz", "stream_name"]
 
@@ -127,10 +128,6 @@ def open_huggingface(
 
 def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Resize) -> Stream:
     """A stream with the OOD sets of ``{near: {NAME: PLACE}, far: {...}}`` added."""
-    import dataclasses
-
-    from tood.streams.stream import OODSet
-
     added = []
     for group, sets in (ood or {}).items():
         if group not in ("near", "far") or not isinstance(sets, Mapping):
@@ -143,14 +140,14 @@ def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Re
 def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Source:
     """An image folder, an ``.npz`` file with ``images``, a packed set by name, or ``{huggingface: NAME, split: …}``."""
     if isinstance(place, Mapping):
-        options = {"split": "test", "image": "image", "revision": None, **place}
-        for key in options:
-            if key not in ("huggingface", "split", "image", "revision"):
-                raise UnknownNameError(f"option of {name}", key, ("huggingface", "split", "image", "revision"))
-        if "huggingface" not in options:
+        options = {"huggingface": None, "split": "test", "image": "image", "revision": None}
+        for key in place:
+            if key not in options:
+                raise UnknownNameError(f"option of {name}", key, options)
+        if "huggingface" not in place:
             raise ToodError(f"{name}: expected a path or {{huggingface: NAME}}, found {dict(place)}")
-        named = (options["huggingface"], options["split"], options["image"])
-        return from_huggingface(*named, None, size=size, resize=resize, revision=options["revision"])
+        dataset, split, image, revision = (options | dict(place)).values()
+        return from_huggingface(dataset, split, image, None, size=size, resize=resize, revision=revision)
     path = Path(str(place))
     if path.is_dir():
         if size is None:

@@ -1,4 +1,4 @@
-"""The embedded stream: scikit-learn's handwritten digits, which need no download."""
+"""The digits stream: scikit-learn's handwritten digits, which need no download."""
 
 from __future__ import annotations
 
@@ -39,10 +39,9 @@ def digits() -> tuple[ArraySource, ArraySource, dict[str, dict[str, ArraySource]
         "noise": ArraySource(rng.randint(0, 256, (NOISE, 8, 8, 1)).astype(np.uint8)),
     }
     near = {"eight_nine": ArraySource(images[~known], labels[~known])}
-    train_rows, test_rows = np.flatnonzero(known & ~test), np.flatnonzero(known & test)
     return (
-        ArraySource(images[train_rows], labels[train_rows]),
-        ArraySource(images[test_rows], labels[test_rows]),
+        ArraySource(images[known & ~test], labels[known & ~test]),
+        ArraySource(images[known & test], labels[known & test]),
         {"near": near, "far": far},
     )
 

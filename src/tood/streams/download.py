@@ -1,7 +1,8 @@
-"""Hugging Face data sets as sources. Nothing is downloaded unless this is called."""
+"""Hugging Face data sets as sources. Nothing is downloaded before :func:`from_huggingface` is called."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,16 +10,14 @@ import numpy as np
 
 from tood.arrays import IntArray, indices
 from tood.errors import MissingDependencyError, ToodError
-from tood.streams.images import Resize, fit, pixels
-from tood.streams.sources import Samples
+from tood.streams.datasets import DatasetSource
+from tood.streams.images import Resize
 
 __all__ = ["HuggingFaceSource", "from_huggingface"]
 
 
-class HuggingFaceSource:
+class HuggingFaceSource(DatasetSource):
     """Rows of a ``datasets.Dataset``, decoded when they are needed; see :func:`from_huggingface`."""
-
-    lazy = True
 
     def __init__(
         self, dataset: Any, image_column: str, label_column: str | None, size: int | None, resize: Resize
@@ -26,35 +25,23 @@ class HuggingFaceSource:
         for column in filter(None, (image_column, label_column)):
             if column not in dataset.column_names:
                 raise ToodError(f"dataset: no column {column!r}; it has {', '.join(dataset.column_names)}")
-        if not len(dataset):
-            raise ToodError("dataset: no rows")
-        self.dataset = dataset.select_columns([image_column])
-        self.column = image_column
-        labels = np.zeros(len(dataset), np.int64) if label_column is None else dataset[label_column][:]
-        self.labels: IntArray = indices(labels, f"dataset, column {label_column}")
+        self.images = dataset.select_columns([image_column])
+        self.image_column, self.label_column = image_column, label_column
+        super().__init__(dataset, size=size, resize=resize)
         feature = dataset.features[label_column] if label_column else None
         found = range(int(self.labels.max()) + 1)
         self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, found))
-        self.size = size
-        self.resize = resize
-        self.shape: tuple[int, ...] = self._read(self.dataset[0][image_column]).shape
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    def _labels(self) -> IntArray:
+        labels = self.dataset[self.label_column][:] if self.label_column else np.zeros(len(self.dataset), np.int64)
+        return indices(labels, f"dataset, column {self.label_column}")
 
-    def take(self, rows: IntArray) -> Samples:
-        """The images of these rows, uint8 ``[k, H, W, 3]``."""
-        images = [self._read(image) for image in self.dataset[[int(row) for row in rows]][self.column]]
-        stray = next((image.shape for image in images if image.shape != self.shape), None)
-        if stray is not None:
-            raise ToodError(f"dataset: images of shape {self.shape} and of {stray}; give a size")
-        return np.stack(images) if images else np.empty((0, *self.shape), np.uint8)
-
-    def _read(self, image: Any) -> Samples:
-        if not hasattr(image, "convert"):
-            raise ToodError(f"dataset: column {self.column!r} holds {type(image).__name__}, expected images")
-        image = image.convert("RGB")
-        return pixels(image if self.size is None else fit(image, self.size, self.resize))
+    def _items(self, rows: Iterable[int]) -> list[Any]:
+        images: list[Any] = self.images[[int(row) for row in rows]][self.image_column]
+        for image in images:
+            if not hasattr(image, "convert"):
+                raise ToodError(f"dataset: column {self.image_column!r} holds {type(image).__name__}, expected images")
+        return images
 
 
 def from_huggingface(
@@ -92,15 +79,14 @@ def from_huggingface(
     except ImportError as error:
         raise MissingDependencyError("datasets", "huggingface", "Hugging Face datasets") from error
     if isinstance(dataset, (str, Path)):
+        local = Path(dataset).is_dir()
+        if local and revision is not None:
+            raise ToodError(f"revision: expected none for the folder {dataset}, found {revision!r}")
         try:
-            if Path(dataset).is_dir():
-                if revision is not None:
-                    raise ToodError(f"revision: expected none for the folder {dataset}, found {revision!r}")
+            if local:
                 dataset = datasets.load_from_disk(dataset)
             else:
                 dataset = datasets.load_dataset(str(dataset), split=split, revision=revision)
-        except ToodError:
-            raise
         except (OSError, ValueError) as error:
             raise ToodError(f"dataset: {dataset} cannot be loaded ({error})") from error
     if isinstance(dataset, datasets.DatasetDict):

@@ -1,8 +1,8 @@
 """Frozen features: the images of a stream as vectors of a pretrained network, extracted once and kept on disk.
 
 One ``.npy`` file per image set, memory-mapped by every run that uses it. Its name is a hash of what the features derive
-from: the weights, the architecture and image size, the normalisation, and the images. So changed images or another
-network can never meet old features. An interrupted extraction resumes; a file that has its final name is complete.
+from: the weights, the architecture and image size, the normalisation, and the images. So features of other images or of
+another network are never reused. An interrupted extraction resumes; a file that has its final name is complete.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["Extractor", "FeatureSource", "frozen"]
 
 FORMAT = 1  # part of every key: raise it when the same images would give other features
-BATCH = 128  # images per forward pass; the fastest of 32 to 256 on one core
-BLOCK = 8 * BATCH  # images between two writes: what an interruption costs at most, twice
-EVERY = 20.0  # seconds between two lines
+BATCH = 32  # images per forward pass: intermediate results of 96 pixels stay below models.memory.LARGEST
+BLOCK = 1024  # images per write; an interruption repeats at most two blocks
+EVERY = 20.0  # seconds between progress lines
 Say = Callable[[str], object]
 
 
@@ -49,7 +49,7 @@ class FeatureSource:
     labels:
         Class ids ``[N]``.
     shift, scale:
-        Of each feature, ``[D]``.
+        ``[D]``, one number per feature.
     """
 
     def __init__(self, features: FloatArray, labels: IntArray, shift: FloatArray, scale: FloatArray) -> None:
@@ -83,7 +83,7 @@ def frozen(
     stream:
         A stream of images.
     network:
-        Its backbone makes the features.
+        The network whose backbone computes the features.
     root:
         The folder of the cache; by default ``TOOD_CACHE``, or ``tood`` in the user's cache folder.
     say:
@@ -91,8 +91,8 @@ def frozen(
     dry:
         Extract nothing; missing features read as zeros. For planning a run.
     standardise:
-        Give each feature mean 0 and variance 1 over the training samples of the first task, so that nothing of later
-        tasks is known beforehand; otherwise features are as the network makes them.
+        Give each feature mean 0 and variance 1 over the training samples of the first task, so that later
+        tasks have no influence; otherwise features are used as the network computes them.
 
     Examples
     --------
@@ -131,9 +131,9 @@ class Extractor:
     Parameters
     ----------
     network:
-        Its backbone makes the features, on the device that it is on.
+        The network whose backbone computes the features, on its own device.
     stream:
-        Says how images are normalised, unless the network does.
+        The stream; its mean and std normalise the images unless the network has its own.
     root, dry:
         As for :func:`frozen`.
     """
@@ -154,7 +154,7 @@ class Extractor:
         return f"{(self.network.spec or {}).get('name', 'network')} {self.digest[:12]}"
 
     def path(self, source: Source) -> Path:
-        """The file of a set's features, there or not."""
+        """The path of a set's features, whether or not the file exists."""
         key = hashlib.sha256(f"{self.digest} {content(source)}".encode()).hexdigest()
         return self.folder / self.digest[:12] / f"{key[:32]}.npy"
 
@@ -198,6 +198,10 @@ class Extractor:
 
         A block is flushed to disk before the next one begins, so after a crash all blocks but the last are sound.
         """
+        if self.network.head.weight.device.type == "cpu":
+            from tood.models.memory import keep_freed_memory
+
+            keep_freed_memory()
         rows, dim = self._shape(source)
         part = path.with_suffix(".part")
         with part.open("ab+") as file:
@@ -255,7 +259,7 @@ def _normalisation(network: Network, stream: Stream) -> tuple[Sequence[float], S
 
 
 def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
-    """The features in a file, memory-mapped; None if they are absent or not what was written."""
+    """The features in a file, memory-mapped; None if the file is absent or not of this shape."""
     try:
         features: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
     except (FileNotFoundError, ValueError, EOFError):
@@ -264,7 +268,7 @@ def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
 
 
 def _header(file: Any, shape: tuple[int, int]) -> int:
-    """Make sure that a file begins with the header of an array; returns the header's length, at the file's end."""
+    """Write an array's header unless the file begins with it; return its length, with the file at its end."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     expected = header.getvalue()

@@ -21,11 +21,13 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 
 
 class _Files:
-    """Image files below one folder; a batch is decoded by several threads (Pillow leaves the interpreter lock)."""
+    """Image files below one folder; a batch is decoded by several threads (Pillow releases the interpreter lock)."""
 
-    lazy = True  # decoding is worth doing ahead: see tood.streams.sources.batches
+    lazy = True  # tood.streams.batches decodes the next batches in advance
 
-    def __init__(self, root: Path, files: list[str], labels: IntArray, size: int, resize: Resize, workers: int | None):
+    def __init__(
+        self, root: Path, files: list[str], labels: IntArray, size: int, resize: Resize, workers: int | None = None
+    ):
         check_size(size, resize)
         self.root = root
         self.files = files
@@ -130,7 +132,7 @@ class ImageListSource(_Files):
         The list, such as ``benchmark_imglist/cifar10/test_cifar10.txt``.
     root:
         The folder its paths start from, such as ``images_classic``; a path that leaves it is refused.
-    size, resize, workers:
+    size, resize:
         As for :class:`FolderSource`.
     """
 
@@ -141,7 +143,6 @@ class ImageListSource(_Files):
         *,
         size: int,
         resize: Resize = None,
-        workers: int | None = None,
     ) -> None:
         list_file, root = Path(list_file), Path(root)
         if not list_file.is_file():
@@ -159,7 +160,7 @@ class ImageListSource(_Files):
             raise ToodError(f"{list_file}: lists no images")
         named = {label: Path(path).parent.name for path, label in zip(reversed(files), reversed(labels), strict=True)}
         self.classes: tuple[str, ...] = tuple(named.get(c, str(c)) for c in range(max(named) + 1))
-        super().__init__(root, files, np.array(labels, np.int64), size, resize, workers)
+        super().__init__(root, files, np.array(labels, np.int64), size, resize)
 
 
 def _parse(line: str, where: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Make packed sets: from any source of images, from CIFAR's binary files; losslessly."""
+"""Writing packed image sets, without loss: from any source of images, or from CIFAR's binary files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tood.errors import ToodError
-from tood.files import sha256, write_atomically, write_text
+from tood.files import sha256, write_npz, write_text
 from tood.streams.images import Pixels
 from tood.streams.packed import CHECKSUMS, checksums
 from tood.streams.sources import ArraySource, Source
@@ -52,14 +52,8 @@ def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) 
         "offsets": np.cumsum([0, *map(len, sheets)]),
         "tile": np.array([height, width], np.int16),
     }
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:  # a file object, because savez appends .npz to a name
-            np.savez(file, **arrays)
-
-    root.mkdir(parents=True, exist_ok=True)
     path = root / f"{name}.npz"
-    write_atomically(path, write)
+    write_npz(path, arrays)
     digests = {**checksums(root), path.name: sha256(path)}
     text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
     write_text(root / CHECKSUMS, text)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.files import DAMAGE, npy_header, sha256
+from tood.files import npy_header, reading, sha256
 from tood.streams.images import Pixels, Resize, decode, fit, pixels
 from tood.streams.sources import Samples
 
@@ -30,6 +29,7 @@ __all__ = ["CHECKSUMS", "PackedSource", "checksums"]
 
 CHECKSUMS = "SHA256SUMS"
 LAYOUTS = ("sheets", "jpeg", "images")
+DAMAGED = "damaged or not a packed set"
 
 _verified: set[tuple[str, int, int]] = set()
 _decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
@@ -50,9 +50,7 @@ class PackedSource:
 
     def __init__(self, path: str | Path, size: int | None = None, resize: Resize = None) -> None:
         self.path = Path(path)
-        if not self.path.is_file():
-            raise ToodError(f"{self.path}: no such file")
-        with _naming(self.path), np.load(self.path, allow_pickle=False) as pack:
+        with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
             self.labels: IntArray = pack["labels"].astype(np.int64)
             self.classes: tuple[str, ...] = tuple(map(str, pack["classes"]))
             self.layout = next((layout for layout in LAYOUTS if layout in pack.files), "")
@@ -97,7 +95,7 @@ class PackedSource:
         return self._images
 
     def _verify(self, key: tuple[str, int, int]) -> None:
-        """Compare with the checksum beside the file, if there is one; once per process for an unchanged file."""
+        """Compare with the checksum in the same folder, if there is one; once per process for an unchanged file."""
         expected = checksums(self.path.parent).get(self.path.name)
         if expected is None or key in _verified:
             return
@@ -105,7 +103,7 @@ class PackedSource:
         if digest != expected:
             raise ToodError(
                 f"{self.path}: damaged: SHA-256 is {digest[:12]}…, expected {expected[:12]}… "
-                f"as {CHECKSUMS} says; get the file again"
+                f"from {CHECKSUMS}; get the file again"
             )
         _verified.add(key)
 
@@ -113,7 +111,7 @@ class PackedSource:
         shape = (len(self), *self.shape)
         images: Samples = np.empty(shape, np.uint8)
         filled = 0
-        with _naming(self.path), np.load(self.path, allow_pickle=False) as pack:
+        with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
             for block in _blocks(pack, self.layout, self.path):
                 block = block[: len(self) - filled]
                 if block.shape[1:] != self.shape:
@@ -136,17 +134,6 @@ class PackedSource:
         shape = (self.size, self.size, self.shape[2])
         resized = [pixels(fit(Image.fromarray(np.squeeze(image)), self.size, self.resize)) for image in block]
         return np.stack(resized).reshape(len(block), *shape)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Turn any error of a broken archive into one that names the file."""
-    try:
-        yield
-    except ToodError:
-        raise
-    except DAMAGE as error:
-        raise ToodError(f"{path}: damaged or not a packed set ({error})") from error
 
 
 def _native_shape(pack: Any, layout: str, path: Path) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Streams by name: those of the catalog, registered ones, entry points, ``package.module:factory`` and mappings."""
+"""Streams by name: built in, registered, entry points, ``package.module:factory``, or described by a mapping."""
 
 from __future__ import annotations
 

@@ -97,9 +97,9 @@ class Subset:
     Parameters
     ----------
     source:
-        Where the samples are.
+        The other source.
     rows:
-        Which of them, ``[n]``.
+        Its rows to keep, ``[n]``.
     """
 
     def __init__(self, source: Source, rows: IntArray) -> None:
@@ -123,11 +123,11 @@ def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Itera
     Parameters
     ----------
     source:
-        Where the samples are; one with a true ``lazy`` is read by a thread of its own.
+        The source; one with a true ``lazy`` is read by a thread of its own.
     chunks:
         The rows of each batch.
     ahead:
-        How many batches at most are decoded and waiting.
+        The largest number of decoded batches that wait.
     """
     if not getattr(source, "lazy", False):
         yield from map(source.take, chunks)
@@ -143,12 +143,12 @@ def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Itera
 
 
 def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel of pixels in [0, 1], of at most ``count`` evenly spaced images."""
+    """Mean and standard deviation per channel of pixels in [0, 1], over at most ``count`` evenly spaced images."""
     if len(source.shape) == 1:
         return (0.0,), (1.0,)
     rows = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
     pixels = source.take(rows).reshape(-1, source.shape[-1])
-    # Of 256 possible values, so exact and without a float copy of the images.
+    # Pixels have 256 possible values: counting them is exact and needs no float copy of the images.
     counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
     values = np.arange(256) / 255
     mean = counts @ values / len(pixels)

@@ -29,7 +29,7 @@ AUGMENTATIONS = ("crop_flip", "shift", "none")
 
 @dataclass(frozen=True, eq=False)
 class OODSet:
-    """A named set of samples of no class of the stream."""
+    """An OOD set: samples that belong to no class of the stream."""
 
     name: str
     group: Group
@@ -43,9 +43,9 @@ class Stream:
     Parameters
     ----------
     name:
-        Its name in files and reports.
+        The stream's name in files and reports.
     train, test:
-        Where samples come from; their labels are class ids.
+        The sources of samples; their labels are class ids.
     order:
         Class ids in order of arrival: logit column c is class ``order[c]``. Samples of other classes are not used.
     sizes:
@@ -55,13 +55,13 @@ class Stream:
     ood:
         The OOD sets.
     mean, std:
-        Per channel, of pixels in [0, 1]; (0,) and (1,) for vectors.
+        Mean and standard deviation per channel of pixels in [0, 1]; (0,) and (1,) for vectors.
     augmentation:
         ``"crop_flip"``, ``"shift"`` (crops without flips, for digits) or ``"none"``.
     reserve:
-        Samples per class that are set aside when it arrives and never trained on.
+        Samples per class that are set aside when the class arrives and never trained on.
     seed:
-        Seed of that choice.
+        Seed of the choice of reserved samples.
 
     Examples
     --------
@@ -99,7 +99,7 @@ class Stream:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         _ = self.partition  # refuses tasks without classes
         self._check_samples()
-        self._check_ood()
+        self._check_sets()
 
     def _check_samples(self) -> None:
         if self.reserve < 0:
@@ -114,7 +114,7 @@ class Stream:
                     f"so {self.reserve} cannot be set aside"
                 )
 
-    def _check_ood(self) -> None:
+    def _check_sets(self) -> None:
         shape = self.train.shape
         for name, source in [("test", self.test), *((s.name, s.source) for s in self.ood)]:
             if tuple(source.shape) != tuple(shape):
@@ -190,7 +190,7 @@ class Stream:
         return columns
 
     def with_ood(self, names: Sequence[str]) -> Stream:
-        """This stream with some of its OOD sets, by name; with all of them if there are no names."""
+        """This stream with the named OOD sets only; with all of them if no names are given."""
         known = {ood_set.name: ood_set for ood_set in self.ood}
         for name in names:
             if name not in known:

@@ -31,7 +31,7 @@ def check_detector(detector: type[Detector], **parameters: Any) -> None:
     """
     from tood.testing.detector_rules import RULES, Case
 
-    RULES.check(Case(detector, parameters))
+    RULES.check(Case(detector, parameters), f"detector {detector.__name__}")
 
 
 def check_learner(learner: type[Learner], **settings: Any) -> None:
@@ -48,4 +48,4 @@ def check_learner(learner: type[Learner], **settings: Any) -> None:
     """
     from tood.testing.learner_rules import RULES, Case
 
-    RULES.check(Case(learner, settings))
+    RULES.check(Case(learner, settings), f"learner {learner.__name__}")

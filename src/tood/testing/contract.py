@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["ContractError", "Rules"]
+__all__ = ["ContractError", "Rules", "wrong_declarations"]
 
 
 class ContractError(AssertionError):
@@ -15,15 +16,7 @@ class ContractError(AssertionError):
         super().__init__(f"{subject} breaks a rule: {rule}\n  found: {found}\n  fix:   {advice}")
 
 
-class Named(Protocol):
-    """The class under test."""
-
-    @property
-    def subject(self) -> str:
-        """Its name in messages."""
-
-
-CaseT = TypeVar("CaseT", bound=Named)
+CaseT = TypeVar("CaseT")
 
 
 class Rules(Generic[CaseT]):
@@ -35,7 +28,7 @@ class Rules(Generic[CaseT]):
     def rule(
         self, statement: str, advice: str
     ) -> Callable[[Callable[[CaseT], str | None]], Callable[[CaseT], str | None]]:
-        """Add a rule; the function returns what it found if that breaks the rule, else None."""
+        """Add a rule; the function returns a description of the violation, or None if the rule holds."""
 
         def add(function: Callable[[CaseT], str | None]) -> Callable[[CaseT], str | None]:
             self._rules.append((statement, advice, function))
@@ -43,13 +36,28 @@ class Rules(Generic[CaseT]):
 
         return add
 
-    def check(self, case: CaseT) -> None:
-        """Raise :class:`ContractError` at the first rule that is broken. An exception inside a check breaks it too."""
+    def check(self, case: CaseT, subject: str) -> None:
+        """Raise :class:`ContractError` at the first broken rule; an exception inside a check breaks its rule.
+
+        ``subject`` is the name of the class under test in messages.
+        """
         for statement, advice, function in self._rules:
             try:
                 found = function(case)
             except Exception as error:
                 message = f"{type(error).__name__}: {error}"
-                raise ContractError(case.subject, statement, message, advice) from error
+                raise ContractError(subject, statement, message, advice) from error
             if found is not None:
-                raise ContractError(case.subject, statement, found, advice)
+                raise ContractError(subject, statement, found, advice)
+
+
+def wrong_declarations(cls: Any, **checks: bool) -> str | None:
+    """The class attributes that are missing or wrong: name, title, summary and those of ``checks``; None if none is."""
+    checks = {
+        "name": bool(re.fullmatch(r"[a-z0-9_]+", getattr(cls, "name", ""))),
+        "title": bool(cls.title),
+        **checks,
+        "__doc__": bool(re.fullmatch(r"\S.*\.", (cls.__doc__ or "").partition("\n")[0])),
+    }
+    wrong = [f"{name} = {getattr(cls, name, 'nothing')!r}" for name, right in checks.items() if not right]
+    return ", ".join(wrong) or None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import tempfile
 import warnings
 from functools import cached_property
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from tood.detectors import Detector, Outputs
 from tood.errors import NotFittedError, ToodError
 from tood.metrics import auroc
-from tood.testing.contract import Rules
+from tood.testing.contract import Rules, wrong_declarations
 from tood.testing.problem import CLASSES, Problem, make_problem
 
 __all__ = ["RULES", "Case"]
@@ -32,11 +32,6 @@ class Case:
             raise ToodError(f"detector: expected a subclass of tood.detectors.Detector, found {detector!r}")
         self.detector = detector
         self.parameters = parameters
-
-    @property
-    def subject(self) -> str:
-        """The class, for messages."""
-        return f"detector {self.detector.__name__}"
 
     def problem(self, **options: Any) -> Problem:
         """A problem with the parts that the detector needs."""
@@ -73,17 +68,13 @@ RULES: Rules[Case] = Rules()
 )
 def _declared(case: Case) -> str | None:
     cls = case.detector
-    checks = {
-        "name": bool(re.fullmatch(r"[a-z0-9_]+", getattr(cls, "name", ""))),
-        "title": bool(cls.title),
-        "citation": bool(cls.citation),
-        "version": isinstance(cls.version, int) and cls.version >= 1,
-        "needs": isinstance(getattr(cls, "needs", None), frozenset) and cls.needs <= PARTS,
-        "fits_on": cls.fits_on in ("none", "fit", "calibration"),
-        "__doc__": bool(re.fullmatch(r"\S.*\.", (cls.__doc__ or "").partition("\n")[0])),
-    }
-    wrong = [name for name, right in checks.items() if not right]
-    return None if not wrong else ", ".join(f"{name} = {getattr(cls, name, 'nothing')!r}" for name in wrong)
+    return wrong_declarations(
+        cls,
+        citation=bool(cls.citation),
+        version=isinstance(cls.version, int) and cls.version >= 1,
+        needs=isinstance(getattr(cls, "needs", None), frozenset) and cls.needs <= PARTS,
+        fits_on=cls.fits_on in ("none", "fit", "calibration"),
+    )
 
 
 @RULES.rule(
@@ -214,17 +205,14 @@ def _little_data(case: Case) -> str | None:
 def _extremes(case: Case) -> str | None:
     detector, test = case.fit(), case.usual.test
     zeros = np.zeros_like(test.features[:2])
-    dead = Outputs(np.tile(np.asarray(case.usual.head.bias), (2, 1)), zeros, None, _some(test.inputs, 2))
+    inputs = None if test.inputs is None else test.inputs[:2]
+    dead = Outputs(np.tile(np.asarray(case.usual.head.bias), (2, 1)), zeros, None, inputs)
     huge = Outputs(test.logits * np.float32(1e30), test.features * np.float32(1e30), None, test.inputs)
     for what, outputs in (("features of zeros", dead), ("numbers of 1e30", huge)):
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.suppress(ToodError):
             warnings.simplefilter("ignore", RuntimeWarning)
-            try:
-                scores = detector.score(outputs)
-            except ToodError:
-                continue
-        if not np.isfinite(scores).all():
-            return f"scores that are not finite for {what}"
+            if not np.isfinite(detector.score(outputs)).all():
+                return f"scores that are not finite for {what}"
     return None
 
 
@@ -282,32 +270,22 @@ def _changed_afterwards(case: Case) -> str | None:
 def _asks(case: Case) -> str | None:
     cls, test = case.detector, case.usual.test
     if cls.fits_on != "none":
-        try:
+        with contextlib.suppress(NotFittedError):
             case.create().score(test)
             return "a score before fit"
-        except NotFittedError:
-            pass
     for part in sorted(cls.needs & {"head", "network"}):
-        try:
+        with contextlib.suppress(ToodError):
             case.create().fit(case.usual.fit, **{**case.usual.fit_arguments(), part: None})
             return f"no error without {part}"
-        except ToodError:
-            pass
     if "features" in cls.needs:
-        try:
+        with contextlib.suppress(ToodError):
             case.fit().score(Outputs(test.logits, None, None, test.inputs))
             return "a score without features"
-        except ToodError:
-            pass
     return None
 
 
 def _difference(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> str | None:
-    """How far two sets of scores are apart, None if no further than rounding."""
+    """The difference of two sets of scores in words; None if it is within rounding."""
     scale = float(np.abs(expected).max()) or 1.0
     apart = float(np.abs(found - expected).max()) / scale
     return None if apart <= tolerance else f"scores differ by {apart:.1g} of the largest"
-
-
-def _some(inputs: Any, count: int) -> Any:
-    return None if inputs is None else inputs[:count]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import re
 import tempfile
 from typing import Any
 
@@ -19,7 +18,7 @@ from tood.learners.processes import start
 from tood.learners.progress import Progress
 from tood.learners.settings import Settings, make_settings, settings_class
 from tood.streams import Stream
-from tood.testing.contract import Rules
+from tood.testing.contract import Rules, wrong_declarations
 
 __all__ = ["RULES", "Case"]
 
@@ -50,11 +49,6 @@ class Case:
         self.learner = learner
         self.settings = settings
 
-    @property
-    def subject(self) -> str:
-        """The class, for messages."""
-        return f"learner {self.learner.__name__}"
-
     def create(self, seed: int = 0, stream: Stream | None = None, **settings: Any) -> Learner:
         """A learner before task 0."""
         stream = stream or blobs()
@@ -65,10 +59,10 @@ class Case:
         made = make_settings(kind, {**small, **self.settings, **settings})
         return self.learner(stream, network, made, seed, start("cpu"))
 
-    def learned(self, **options: Any) -> Learner:
-        """A learner that has learned every task."""
+    def learned(self, tasks: int = TASKS, **options: Any) -> Learner:
+        """A learner that has learned the first tasks, by default all."""
         learner = self.create(**options)
-        for task in range(TASKS):
+        for task in range(tasks):
             learner.learn(task)
         return learner
 
@@ -81,14 +75,7 @@ RULES: Rules[Case] = Rules()
     "Set them as class attributes; see tood.learners.Learner for what each one means.",
 )
 def _declared(case: Case) -> str | None:
-    cls = case.learner
-    checks = {
-        "name": bool(re.fullmatch(r"[a-z0-9_]+", cls.name)),
-        "title": bool(cls.title),
-        "__doc__": bool(re.fullmatch(r"\S.*\.", (cls.__doc__ or "").partition("\n")[0])),
-    }
-    wrong = [name for name, right in checks.items() if not right]
-    return None if not wrong else ", ".join(f"{name} = {getattr(cls, name, 'nothing')!r}" for name in wrong)
+    return wrong_declarations(case.learner)
 
 
 @RULES.rule(
@@ -212,16 +199,11 @@ def _deterministic(case: Case) -> str | None:
         first.learn(task)
     if not torch.equal(before, torch.get_rng_state()):
         return "torch's global random state changed"
-    weights = []
-    for seed, state in ((0, 6), (1, 5)):
-        torch.manual_seed(state)
-        learner = case.create(seed=seed)
-        for task in range(2):
-            learner.learn(task)
-        weights.append(learner)
-    if not _same(first, weights[0]):
+    torch.manual_seed(6)
+    if not _same(first, case.learned(tasks=2, seed=0)):
         return "two runs with seed 0 end with different weights"
-    return "seed 0 and seed 1 end with the same weights" if _same(first, weights[1]) else None
+    torch.manual_seed(5)
+    return "seed 0 and seed 1 end with the same weights" if _same(first, case.learned(tasks=2, seed=1)) else None
 
 
 @RULES.rule(
@@ -239,12 +221,10 @@ def _resumes(case: Case) -> str | None:
     with tempfile.TemporaryDirectory() as folder:
         interrupted = case.create()
         interrupted.learn(0, folder)
-        try:
+        with contextlib.suppress(Stop):
             interrupted.learn(1, folder, progress=stop)
             if not case.learner.closed_form:  # which has no epochs to be interrupted in
                 return "training did not stop when the progress callback raised; do not override the loop's own learn"
-        except Stop:
-            pass
         resumed = case.create()
         for task in range(TASKS):
             resumed.learn(task, folder)

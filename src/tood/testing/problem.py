@@ -22,7 +22,7 @@ SHIFT = np.float32(0.05)
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Outputs of a fit set, a test set and OOD samples, with the head, and the network if torch is asked for."""
+    """Outputs of a fit set, a test set and OOD samples, with the head, and the network if requested."""
 
     fit: Outputs
     test: Outputs

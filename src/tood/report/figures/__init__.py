@@ -1,4 +1,4 @@
-"""Figures: each a function that takes tables or arrays and returns a matplotlib Figure; and all of them for runs."""
+"""Figures: one function each, from tables or arrays to a matplotlib Figure; ``draw_all`` draws those of runs."""
 
 from tood.errors import MissingDependencyError
 

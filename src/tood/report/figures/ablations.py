@@ -1,4 +1,4 @@
-"""Ablations: the size of the calibration set, the margin λ, and which part of TOOD does the work."""
+"""Ablations: the size of the calibration set, the margin λ, and the parts of TOOD."""
 
 from __future__ import annotations
 
@@ -7,17 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tood.report.figures.style import (
-    COLOURS,
-    Rows,
-    average_by,
-    caption,
-    grid,
-    label,
-    learner_styles,
-    rows_of,
-    styled,
-)
+from tood.report.figures.style import COLOURS, Rows, average_by, caption, grid, label, learner_styles, rows_of, styled
 
 __all__ = ["buffer_size", "margin", "mechanism"]
 
@@ -26,17 +16,17 @@ MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": r"$D_{\mathrm{avg}}$ (points)
 
 @styled
 def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figure:
-    """Average AUROC and OOD forgetting against the size B of the calibration set (paper, Fig. buffer_ablation).
+    """Average AUROC and OOD forgetting by size B of the calibration set (paper, Fig. buffer_ablation).
 
     Parameters
     ----------
     table:
         One row per measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc``
-        and ``d_avg`` in percent. Seeds become a line with a band of one deviation.
+        and ``d_avg`` in percent. Lines are means over seeds, bands one standard deviation.
     default:
         The size in use, marked by a dashed line.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     rows = rows_of(table, ("learner", "B", *MEASURES))
     figure, panels = grid(2, 1, 3.6, width=4.6, sharex=True)
@@ -58,7 +48,7 @@ def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figur
 
 @styled
 def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
-    """Average AUROC and OOD forgetting against the margin λ (paper, Fig. ablation_lambda).
+    """Average AUROC and OOD forgetting by margin λ (paper, Fig. ablation_lambda).
 
     Parameters
     ----------
@@ -67,7 +57,7 @@ def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
     default:
         The margin in use, marked by a dotted line.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     rows = rows_of(table, ("learner", "margin", *MEASURES))
     figure, panels = grid(1, 2, 2.4)
@@ -83,15 +73,15 @@ def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
 
 @styled
 def mechanism(table: Rows, note: str = "") -> Figure:
-    """What each way of calibrating gains over its uncalibrated detector (paper, Fig. mechanism_dissociation).
+    """Gain of each kind of calibration over its uncalibrated detector (paper, Fig. mechanism_dissociation).
 
     Parameters
     ----------
     table:
-        A row per run and mechanism: ``mechanism`` (a detector's name or any words), ``gain``, the difference of
-        average AUROC in percent, and ``learner`` if there are several. Bars are means, marks the learners.
+        One row per run and mechanism: ``mechanism`` (a detector's name or any text), ``gain``, the difference of
+        average AUROC in percent, and ``learner`` if there are several. Bars are means, marks are learners.
     note:
-        What to say below the panel.
+        Caption below the panel.
     """
     rows = rows_of(table, ("mechanism", "gain"))
     gains = average_by(rows, "mechanism", "gain")
@@ -127,7 +117,7 @@ def mechanism(table: Rows, note: str = "") -> Figure:
 
 
 def _lines(axes: Any, rows: list[dict[str, Any]], x: str, measure: str) -> None:
-    """A line per learner, with a band of one deviation over seeds."""
+    """Draw one line per learner, with a band of one standard deviation over seeds."""
     for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in rows)).items():
         found = average_by([row for row in rows if row["learner"] == learner], x, measure)
         where = sorted(found)

@@ -1,4 +1,4 @@
-"""Manifold crowding: where OOD samples lie among the features of ever more tasks."""
+"""Manifold crowding: positions of OOD samples among ID features as tasks are added."""
 
 from __future__ import annotations
 
@@ -12,30 +12,20 @@ from matplotlib.lines import Line2D
 
 from tood.errors import MissingDependencyError
 from tood.report.figures.distributions import density
-from tood.report.figures.style import (
-    COLOURS,
-    caption,
-    grid,
-    label,
-    spread,
-    step_axis,
-    styled,
-    task_bar,
-    task_colours,
-)
+from tood.report.figures.style import COLOURS, caption, grid, label, spread, step_axis, styled, task_bar, task_colours
 
 __all__ = ["Embedding", "embed", "nearest_distances", "tsne"]
 
 
 class Embedding(NamedTuple):
-    """Points of one step in the plane."""
+    """The samples of one step as points in the plane."""
 
     points: npt.NDArray[np.float64]  # [n, 2]: the ID samples, then the OOD samples
     tasks: npt.NDArray[np.int64]  # [m]: the task of each ID sample
 
 
 def embed(id_features: Any, tasks: Any, ood_features: Any, seed: int = 0, most: int = 300) -> Embedding:
-    """ID and OOD features of one step in the plane by t-SNE, seeded.
+    """t-SNE of the ID and OOD features of one step.
 
     Parameters
     ----------
@@ -44,9 +34,9 @@ def embed(id_features: Any, tasks: Any, ood_features: Any, seed: int = 0, most: 
     tasks:
         ``[n]``, the task of each ID sample.
     seed:
-        Of the choice of samples and of t-SNE.
+        Seed of the choice of samples and of t-SNE.
     most:
-        At most so many ID samples and half as many OOD samples, chosen at random.
+        The largest number of ID samples, chosen at random; at most half as many OOD samples.
     """
     try:
         from sklearn.manifold import TSNE
@@ -63,16 +53,16 @@ def embed(id_features: Any, tasks: Any, ood_features: Any, seed: int = 0, most: 
 
 @styled
 def tsne(embeddings: Mapping[int, Embedding], group: str = "far", note: str = "") -> Figure:
-    """The features after each step in the plane, OOD samples as crosses (paper, Fig. tsne_crowding).
+    """t-SNE of features at several steps, with OOD samples as crosses (paper, Fig. tsne_crowding).
 
     Parameters
     ----------
     embeddings:
-        What :func:`embed` made of each step shown, by step; six or fewer make a figure that can be read.
+        Results of :func:`embed` by step; use six or fewer for a readable figure.
     group:
-        The group of the OOD samples, for their colour.
+        The group of the OOD samples, which sets their colour.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     tasks = max(embeddings) + 1
     figure, panels = grid(1, len(embeddings), 0.6 + 7.0 / max(3, len(embeddings)))
@@ -100,14 +90,14 @@ def tsne(embeddings: Mapping[int, Embedding], group: str = "far", note: str = ""
 
 @styled
 def nearest_distances(distances: Sequence[npt.ArrayLike], note: str = "") -> Figure:
-    """Distances of OOD samples to their nearest ID neighbour in units of ID's own, per step (Fig. nn_distance).
+    """Distances of OOD samples to the nearest ID sample, relative to those between ID samples (Fig. nn_distance).
 
     Parameters
     ----------
     distances:
-        ``[n]`` for each step. Long streams show the densities of steps spread evenly, and every median.
+        ``[n]`` per step. On long streams, densities of evenly spaced steps are shown, and all medians.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     steps = [np.asarray(step, dtype=np.float64) for step in distances]
     shown = spread(len(steps), 6)

@@ -1,4 +1,4 @@
-"""Scores of ID, near- and far-OOD samples step by step: whiskers and ridges."""
+"""Distributions of ID, near- and far-OOD scores per step: whiskers and ridges."""
 
 from __future__ import annotations
 
@@ -12,21 +12,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from tood.arrays import Float64Array
-from tood.report.figures.style import (
-    COLOURS,
-    Groups,
-    caption,
-    grid,
-    label,
-    spread,
-    styled,
-)
+from tood.report.figures.style import COLOURS, Groups, caption, grid, label, spread, styled
 
 __all__ = ["ridges", "whiskers"]
 
 GROUPS = ("id", "near", "far")
 SHADE = "#FBE3DC"
-TINT = "#CFE3F2"  # below the density of ID scores
+TINT = "#CFE3F2"  # area below the density of ID scores
 LINES = {"id": "-", "near": (0, (4, 1.5)), "far": (0, (1, 1))}
 
 
@@ -36,20 +28,20 @@ def whiskers(
     names: tuple[str, str] = ("energy", "tood_robust_anchor"),
     note: str = "",
 ) -> Figure:
-    """Boxes of one task's ID scores and of OOD scores at each step, one column per learner (paper, Fig. whisker).
+    """Box plots of one task's ID scores and of OOD scores at each step, one column per learner (paper, Fig. whisker).
 
-    Boxes are quartiles, whiskers the 5th and 95th percentile; steps where the ID median lies below the near- or the
-    far-OOD median are shaded. Long streams show steps spread evenly.
+    Boxes are quartiles, whiskers the 5th and 95th percentile. A step is shaded if its ID median is below the near- or
+    the far-OOD median. On long streams, evenly spaced steps are shown.
 
     Parameters
     ----------
     learners:
-        For each learner the uncalibrated and the calibrated scores: an entry per step, each with the scores ``[n]`` of
-        ``"id"`` and, if there are any, of ``"near"`` and ``"far"``.
+        Per learner, the uncalibrated and the calibrated scores: one entry per step, with the scores ``[n]`` of
+        ``"id"`` and, if there are any, ``"near"`` and ``"far"`` samples.
     names:
         The two detectors.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     columns = len(learners)
     most = 8 if columns <= 2 else 5
@@ -77,7 +69,7 @@ def whiskers(
 
 
 def _boxes(axes: Any, place: int, groups: Groups, calibrated: bool) -> None:
-    """The boxes of one step side by side."""
+    """Draw the boxes of one step next to each other."""
     shown = [group for group in GROUPS if group in groups]
     quantiles = {group: np.percentile(np.asarray(groups[group]), [5, 25, 50, 75, 95]) for group in shown}
     if any(quantiles["id"][2] < quantiles[group][2] for group in shown if group != "id"):
@@ -86,7 +78,7 @@ def _boxes(axes: Any, place: int, groups: Groups, calibrated: bool) -> None:
     for k, group in enumerate(shown):
         x = place + (k - (len(shown) - 1) / 2) * width
         low, first, middle, third, high = quantiles[group]
-        colour = _colour(group, calibrated)
+        colour = COLOURS["tood" if calibrated and group == "id" else group]
         axes.vlines(x, low, high, color=colour, linewidth=0.8)
         axes.bar(x, third - first, width * 0.8, bottom=first, color=colour, linewidth=0)
         axes.hlines(middle, x - width * 0.4, x + width * 0.4, color="white", linewidth=1.2)
@@ -97,21 +89,17 @@ def _present(steps: Sequence[Groups]) -> list[str]:
     return [group for group in GROUPS if group in steps[0]]
 
 
-def _colour(group: str, calibrated: bool) -> str:
-    return COLOURS["tood"] if calibrated and group == "id" else COLOURS[group]
-
-
 @styled
 def ridges(panels: Mapping[str, Sequence[Groups]], note: str = "") -> Figure:
-    """The density of ID, near- and far-OOD scores, a ridge per step, a panel per detector (paper, Fig. ridge).
+    """Densities of ID, near- and far-OOD scores, one ridge per step, one panel per detector (paper, Fig. ridge).
 
     Parameters
     ----------
     panels:
-        For each detector an entry per step, each with the scores ``[n]`` of ``"id"``, ``"near"`` and ``"far"``. Long
-        streams show steps spread evenly.
+        Per detector, one entry per step with the scores ``[n]`` of ``"id"``, ``"near"`` and ``"far"`` samples. On
+        long streams, evenly spaced steps are shown.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     count = max(len(steps) for steps in panels.values())
     shown = spread(count, 8)
@@ -135,10 +123,10 @@ def ridges(panels: Mapping[str, Sequence[Groups]], note: str = "") -> Figure:
 
 
 def _ridge(axes: Any, where: Float64Array, base: float, groups: Groups) -> None:
-    """The densities of one step on a common base, the tallest a bit over one unit high."""
+    """Draw the densities of one step on a common base line; the tallest is 1.25 units high."""
     curves = {group: density(groups[group], where) for group in GROUPS if group in groups}
     scale = 1.25 / max(curve.max() for curve in curves.values())
-    layer = 10 * (20 - base)  # lower ridges are drawn over higher ones, as they stand in front
+    layer = 10 * (20 - base)  # lower ridges are in front of higher ones
     for group, curve in curves.items():
         curve = np.where(curve > 0.004 * curve.max(), curve, np.nan)  # no line along the base
         top = base + scale * curve
@@ -150,19 +138,19 @@ def _ridge(axes: Any, where: Float64Array, base: float, groups: Groups) -> None:
         line = {"color": "#404040", "linewidth": 0.7, "linestyle": LINES[group], "zorder": layer + 2}
         axes.plot([middle, middle], [base, height], **line)
         axes.plot(middle, height, marker="o", markersize=2.5, color="#404040", zorder=layer + 3)
-    axes.axhline(base, color="#B0B0B0", linewidth=0.5, zorder=10 * (20 - base) + 3)
+    axes.axhline(base, color="#B0B0B0", linewidth=0.5, zorder=layer + 3)
 
 
 def _outline(group: str) -> dict[str, Any]:
-    """Colour and line of a group: lines differ, so that greyscale does."""
+    """Colour and line style of a group; styles differ so that groups are distinct in greyscale."""
     return {"color": COLOURS[group], "linestyle": LINES[group], "linewidth": 1.2}
 
 
 def density(scores: npt.ArrayLike, where: Float64Array) -> Float64Array:
-    """A Gaussian kernel density by Scott's rule, evaluated at ``where`` (evenly spaced).
+    """Gaussian kernel density with Scott's bandwidth at ``where``, which must be evenly spaced.
 
-    Scores are binned to the grid first, so a hundred thousand of them cost what a hundred do. A kernel is never
-    narrower than the grid: scores that are all alike make a spike, not an error.
+    Scores are binned to the grid first, so the cost does not depend on their number. The bandwidth is at least one
+    grid step, so constant scores give a spike.
     """
     values = np.asarray(scores, dtype=np.float64)
     gap = where[1] - where[0]
@@ -176,7 +164,7 @@ def density(scores: npt.ArrayLike, where: Float64Array) -> Float64Array:
 
 
 def _range(arrays: Sequence[Float64Array], points: int = 400) -> Float64Array:
-    """A grid over where nearly all the scores of every array lie."""
+    """An evenly spaced grid from the lowest 1st to the highest 99th percentile of the arrays, with a margin."""
     low = min(float(np.percentile(array, 1)) for array in arrays)
     high = max(float(np.percentile(array, 99)) for array in arrays)
     margin = 0.05 * (high - low) or 1.0

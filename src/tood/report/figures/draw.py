@@ -1,4 +1,4 @@
-"""Every figure that a set of measured runs gives, drawn and saved."""
+"""Draw and save every figure of a set of measured runs."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ from tood.runs.steps import Step
 
 __all__ = ["draw_all"]
 
-HEAT_MAPS = 6  # detectors
-WHISKERS = 6  # learners
+HEAT_MAPS = 6  # at most so many detectors
+WHISKERS = 6  # at most so many learners
 
 
 def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
-    """Draw every figure, as PNG and PDF; what runs cannot give (no features, one learner) is left out.
+    """Draw every figure that the data allows, as PNG and PDF.
 
-    Runs of one stream and one learner that differ in their seed share the figures of a single run: the first of them
-    is drawn.
+    Figures of a single run show the first seed of each learner. Figures over learners use all seeds and need two
+    learners; figures of distances need features.
 
     Parameters
     ----------
     runs:
         Runs with a ``metrics.parquet``.
     out_dir:
-        Gets a folder per stream with a folder per learner.
+        Parent of one folder per stream, with one folder per learner inside.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
     for run in runs:
         measured = Measured(run)
         if "energy" not in measured.detectors:
-            raise ToodError(f"{run.metrics_path}: expected figures of energy, which every figure here compares with")
+            raise ToodError(f"{run.metrics_path}: expected metrics of energy, which all figures need; found none")
         streams.setdefault(run.stream, []).append(measured)
     if not streams:
         raise ToodError("runs: expected at least one, found none")
@@ -66,7 +66,7 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
 
 
 def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
-    """The figures of each learner's run, then those over learners, variations of one aside."""
+    """The figures of each learner's run, then those over learners (without BER and options)."""
     pairs: dict[str, tuple[Sequence[Groups], Sequence[Groups]]] = {}
     compared = [one for one in chosen if on_its_own(one.learner)] or chosen
     for one in chosen:
@@ -82,9 +82,9 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
             pairs[one.learner] = (groups["energy"], groups[one.tood])
     if pairs:
         counts = _counts(next(iter(pairs.values()))[0][0])
-        note = f"{chosen[0].run.stream}: {counts}, side by side. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
         note += f" The first {len(pairs)} of {len(compared)} learners." * (len(pairs) < len(compared))
-        note += " Some of the steps, evenly spread." * (chosen[0].steps > 5)
+        note += " Some of the steps, evenly spaced." * (chosen[0].steps > 5)
         yield "whiskers", whiskers(pairs, note=note)
     if len(compared) > 1:
         names = {one.learner for one in compared}
@@ -93,40 +93,35 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
 
 def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
     points = [one.point() for one in measured]
-    runs = f"{len(measured)} runs of {len({one.learner for one in measured})} learners on {measured[0].run.stream}"
-    several = len({one.learner for one in measured}) < len(measured)
-    over = "; points are means over seeds, bars one standard deviation" if several else ""
-    note = f"{runs}, {measured[0].steps} tasks{over}. "
-    forgotten = r"$D_{\mathrm{avg}}$: of energy, near- and far-OOD sets weighted alike. "
+    learners = len({one.learner for one in measured})
+    runs = f"{len(measured)} runs of {learners} learners on {measured[0].run.stream}, {measured[0].steps} tasks. "
+    several = learners < len(measured)
+    note = runs + "Points: means over seeds; bars: one standard deviation. " * several
+    note += r"$D_{\mathrm{avg}}$: of energy, near- and far-OOD sets weighted equally. "
     if all(np.isfinite(point["drift"]) for point in points):
         drift = "Drift: between each task's own step and the last, mean over tasks."
-        yield "drift", drift_and_forgetting(points, note + forgotten + drift)
+        yield "drift", drift_and_forgetting(points, note + drift)
     if measured[0].steps > 1:
-        yield "forgetting-accuracy", forgetting_and_accuracy(points, note + forgotten)
+        yield "forgetting-accuracy", forgetting_and_accuracy(points, note)
     if all(np.isfinite(point["gain"]) for point in points):
-        yield (
-            "balance",
-            accuracy_balance(
-                points,
-                f"{runs}, {measured[0].steps} tasks{over.replace('points', 'bars').replace('bars one', 'lines one')}. "
-                f"TOOD: {label(measured[0].tood or '')}.",
-            ),
-        )
+        note = runs + "Bars: means over seeds; lines: one standard deviation. " * several
+        yield "balance", accuracy_balance(points, f"{note}Gain of {label(measured[0].tood or '')}.")
 
 
 def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:
-    """Of a single run, what metrics.parquet gives."""
+    """The figures of a single run that need only its metrics."""
     of = f"{one.name}, {one.steps} tasks"
     yield "heat-maps", _heat_maps(one, of)
     if one.steps > 1:
         lost = {name: one.trajectory(name).balanced().forgetting() for name in _compared(one)}
-        yield "forgetting", forgetting_by_task(lost, accuracy_forgetting(one.accuracy), f"{of}; near and far alike.")
+        note = f"{of}; near- and far-OOD sets weighted equally."
+        yield "forgetting", forgetting_by_task(lost, accuracy_forgetting(one.accuracy), note)
 
 
 def _of_outputs(
     one: Measured, scored: Mapping[str, list[StepScores]], groups: Mapping[str, Sequence[Groups]]
 ) -> Iterator[tuple[str, Figure]]:
-    """Of a single run, what needs scores, logits or features."""
+    """The figures of a single run that need scores, logits or features."""
     of = f"{one.name}, {one.steps} tasks"
     note = f"{of}; {_counts(groups['energy'][0])}."
     if one.tood:
@@ -147,22 +142,23 @@ def _threshold(one: Measured, scored: Mapping[str, list[StepScores]], of: str) -
     recall, caught = {}, {}
     for name, along in scored.items():
         _, recall[name], caught[name] = threshold_shares(along)
-    note = f"{of}. The threshold accepts 95 % of the {len(scored['energy'][0].id)} ID samples of step 0 and stays."
+    count = len(scored["energy"][0].id)
+    note = f"{of}. The threshold is set to accept 95 % of the {count} ID samples of step 0, then kept."
     return fixed_threshold(recall, caught, one.run.ood, note)
 
 
 def _heat_maps(one: Measured, of: str) -> Figure:
-    """Energy and TOOD, and the best of the others."""
+    """Heat maps of energy, TOOD and the best other detectors."""
     values = {name: one.trajectory(name).balanced() for name in one.detectors}
     order = sorted(values, key=lambda name: (name not in ("energy", one.tood), -values[name].average()))
     shown = [name for name in one.detectors if name in order[:HEAT_MAPS]]
     left = len(values) - len(shown)
-    note = f"{of}; near- and far-OOD sets weighted alike" + (f"; {left} more not shown." if left else ".")
+    note = f"{of}; near- and far-OOD sets weighted equally" + (f"; {left} more not shown." if left else ".")
     return heat_maps({name: values[name].mean() for name in shown}, note)
 
 
 def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
-    """t-SNE and nearest distances against one OOD set, if the run has features."""
+    """t-SNE and nearest distances of one OOD set, if the run has features."""
     if not Step(one.run, 0).has("features"):
         return
     name = one.crowding_set
@@ -175,14 +171,14 @@ def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
     yield "tsne", tsne(embeddings, one.run.ood[name], f"{of}; OOD: {name}; t-SNE of features, {chosen}.")
     found = [nearest(step, one.run.partition.first(one.steps)[0].columns, one.steps) for step in one.steps_of()]
     near = [step for step in found if step is not None]
-    if len(near) == one.steps:  # raw distances grow with the features: ID's own are the unit
+    if len(near) == one.steps:  # raw distances grow with the features, so the unit is the distance between ID samples
         relative = [step.ood[name] / np.exp(np.log(np.maximum(step.known, 1e-12)).mean()) for step in near]
         note = f"{of}; Euclidean distance in feature space of {len(relative[0])} samples of {name} per step, "
-        yield "nearest", nearest_distances(relative, note + "divided by the geometric mean of ID samples' own.")
+        yield "nearest", nearest_distances(relative, note + "divided by the geometric mean over ID samples.")
 
 
 def _counts(groups: Groups) -> str:
-    """How many samples a panel about task 0 shows."""
+    """Numbers of samples in a panel about task 0."""
     known = {group: len(np.asarray(scores)) for group, scores in groups.items()}
     ood = (f"{count} {label(group)}" for group, count in known.items() if group != "id")
     return ", ".join([f"{known['id']} ID samples of task 0", *ood])

@@ -1,4 +1,4 @@
-"""Every task at every step: heat maps, and what each task lost."""
+"""All tasks: heat maps over steps, and forgetting per task."""
 
 from __future__ import annotations
 
@@ -11,30 +11,21 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from tood.report.figures.style import (
-    COLOURS,
-    VALUE_MAP,
-    WIDTH,
-    caption,
-    grid,
-    label,
-    styled,
-    whole_ticks,
-)
+from tood.report.figures.style import COLOURS, VALUE_MAP, WIDTH, caption, grid, label, styled, whole_ticks
 
 __all__ = ["forgetting_by_task", "heat_maps"]
 
 
 @styled
 def heat_maps(panels: Mapping[str, npt.ArrayLike], note: str = "") -> Figure:
-    """AUROC of every task at every step, a panel per detector.
+    """AUROC of every task at every step, one panel per detector.
 
     Parameters
     ----------
     panels:
-        For each detector ``[T, T]``, in [0, 1]: entry ``[t, i]`` is task i at step t, NaN where i > t.
+        ``[T, T]`` per detector, in [0, 1]: entry ``[t, i]`` is task i at step t, NaN for i > t.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     values = {name: 100 * np.asarray(panel, dtype=np.float64) for name, panel in panels.items()}
     steps = len(next(iter(values.values())))
@@ -70,7 +61,7 @@ def heat_maps(panels: Mapping[str, npt.ArrayLike], note: str = "") -> Figure:
 
 
 def _write(axes: Any, panel: npt.NDArray[np.float64], norm: Normalize, size: float) -> None:
-    """The values in their cells, dark on light and light on dark."""
+    """Write the values into their cells, dark on light and light on dark."""
     for (step, task), value in np.ndenumerate(panel):
         if np.isfinite(value):
             light = norm(value) > 0.55
@@ -80,18 +71,19 @@ def _write(axes: Any, panel: npt.NDArray[np.float64], norm: Normalize, size: flo
 
 @styled
 def forgetting_by_task(ood: Mapping[str, npt.ArrayLike], accuracy: npt.ArrayLike, note: str = "") -> Figure:
-    """What each task lost by the last step: D_i of detectors beside F_i of accuracy.
+    """Loss of each task by the last step: D_i per detector, and F_i of accuracy.
 
     Parameters
     ----------
     ood:
-        For each detector ``[T-1]``, D_i in [0, 1]; energy and a TOOD variant, say.
+        ``[T-1]`` per detector: D_i, in [0, 1].
     accuracy:
-        ``[T-1]``, F_i in [0, 1].
+        ``[T-1]``: F_i, in [0, 1].
     note:
-        What to say below the panel.
+        Caption below the panel.
     """
-    series = {f"$D_i$, {label(name)}": (100 * np.asarray(values), _colour(name)) for name, values in ood.items()}
+    colours = {name: COLOURS["tood" if name.startswith("tood") else "energy"] for name in ood}
+    series = {f"$D_i$, {label(name)}": (100 * np.asarray(values), colours[name]) for name, values in ood.items()}
     series["$F_i$, accuracy"] = (100 * np.asarray(accuracy), COLOURS["accuracy"])
     count = len(np.asarray(accuracy))
     figure, ((axes,),) = grid(1, 1, 2.4)
@@ -101,7 +93,7 @@ def forgetting_by_task(ood: Mapping[str, npt.ArrayLike], accuracy: npt.ArrayLike
         if count <= 20:
             x = places + (k - (len(series) - 1) / 2) * width
             axes.bar(x, values, 0.9 * width, color=colour, label=name)
-            for place in np.flatnonzero(np.abs(values) < 0.05):  # a zero is not a figure that is missing
+            for place in np.flatnonzero(np.abs(values) < 0.05):  # distinguishes zero from missing
                 axes.annotate("0", (x[place], 0), (0, 1.5), textcoords="offset points", ha="center", fontsize=6.5)
         else:
             axes.plot(places, values, color=colour, linewidth=1, label=name)
@@ -112,7 +104,3 @@ def forgetting_by_task(ood: Mapping[str, npt.ArrayLike], accuracy: npt.ArrayLike
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=len(series), borderaxespad=0.2)
     caption(figure, note)
     return figure
-
-
-def _colour(detector: str) -> str:
-    return COLOURS["tood" if detector.startswith("tood") else "energy"]

@@ -1,4 +1,4 @@
-"""A point per learner: what goes along with OOD forgetting, and what does not."""
+"""Scatter plots and bars over learners: what OOD forgetting and TOOD's gain correlate with."""
 
 from __future__ import annotations
 
@@ -12,17 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from tood.metrics import correlation
-from tood.report.figures.style import (
-    COLOURS,
-    Rows,
-    average_by,
-    caption,
-    grid,
-    label,
-    learner_styles,
-    rows_of,
-    styled,
-)
+from tood.report.figures.style import COLOURS, Rows, average_by, caption, grid, label, learner_styles, rows_of, styled
 
 __all__ = ["accuracy_balance", "drift_and_forgetting", "forgetting_and_accuracy"]
 
@@ -36,46 +26,46 @@ AXES = {
 
 @styled
 def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
-    """Feature drift against OOD forgetting and against accuracy forgetting (paper, Fig. cka).
+    """OOD forgetting and accuracy forgetting by feature drift (paper, Fig. cka).
 
     Parameters
     ----------
     points:
-        A row per run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner become
-        one point, with their deviation as bars.
+        One row per run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner
+        become one point, with error bars of one standard deviation.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     return _scatter(points, [("drift", "d_avg"), ("drift", "f_avg")], note)
 
 
 @styled
 def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
-    """OOD forgetting against accuracy forgetting and accuracy on old tasks: the abstract's claim of a weak relation.
+    """OOD forgetting by accuracy forgetting and by accuracy on old tasks (the abstract claims a weak relation).
 
     Parameters
     ----------
     points:
-        A row per run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
+        One row per run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     return _scatter(points, [("f_avg", "d_avg"), ("old_accuracy", "d_avg")], note)
 
 
 @styled
 def accuracy_balance(points: Rows, note: str = "") -> Figure:
-    """Accuracy on the newest and on older tasks, beside what TOOD gains (paper, app. abl_vit).
+    """Accuracy on the newest and on older tasks, and the gain of TOOD (paper, app. abl_vit).
 
-    Does the gain follow the imbalance of accuracy, or not?
+    Shows whether the gain follows the imbalance of accuracy.
 
     Parameters
     ----------
     points:
-        A row per run: ``learner``, ``recent_accuracy`` and ``old_accuracy`` at the last step, and ``gain``, the average
-        AUROC of TOOD minus that of energy, all in percent.
+        One row per run: ``learner``, ``recent_accuracy`` and ``old_accuracy`` at the last step, and ``gain``, the
+        average AUROC of TOOD minus the average AUROC of energy, all in percent.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     rows = rows_of(points, ("learner", "recent_accuracy", "old_accuracy", "gain"))
     gains = average_by(rows, "learner", "gain")
@@ -89,13 +79,13 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
         means, deviations, _ = zip(*(found[learner] for learner in learners), strict=True)
         left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw=errors)
         for place, mean in zip(places, means, strict=True):
-            if not mean >= 0.5:  # a zero is distinguished from a figure that is missing
+            if not mean >= 0.5:  # distinguishes zero from missing
                 said = "not measured" if np.isnan(mean) else "0"
                 left.annotate(said, (0, place + shift), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
     right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw=errors)
     for place, mean in zip(places, means, strict=True):
-        if abs(mean) < 0.01 * max(map(abs, means)):  # too short a bar to see
+        if abs(mean) < 0.01 * max(map(abs, means)):  # the bar is too short to see
             right.annotate("0", (0, place), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     right.axvline(0, color="#000000", linewidth=0.8)
     left.set(xlabel="accuracy at the last step (%)", xlim=(0, 106), xticks=range(0, 101, 20), yticks=places)
@@ -133,7 +123,7 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the points set the limits, not the trend
         _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
         named.append((axes, {label(name): (*xs[name][:2], *ys[name][:2]) for name in xs}))
-    figure.draw_without_rendering()  # lay out first: names are placed on the page
+    figure.draw_without_rendering()  # names are placed in pixels, which the layout determines
     for axes, places in named:
         _name_points(axes, places)
     caption(figure, note)
@@ -141,9 +131,9 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
 
 
 def _name_points(axes: Any, points: Mapping[str, tuple[float, float, float, float]]) -> None:
-    """Write a name beside every point, where it covers neither another name nor a point; far ones get a line.
+    """Write a name next to every point, covering no other name or point if possible; distant names get a line.
 
-    ``points``: x, its deviation, y, its deviation.
+    ``points`` holds x, its deviation, y and its deviation.
     """
     half = 3.5 * axes.figure.dpi / 72
     places = {name: (x, y) for name, (x, _, y, _) in points.items()}
@@ -177,7 +167,7 @@ def _name_points(axes: Any, points: Mapping[str, tuple[float, float, float, floa
 
 
 def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
-    """Give r with its 95 % interval and p as the panel's title; the line of least squares only if p is below 0.05."""
+    """Write r, its 95 % interval and p as the panel's title; draw the least-squares line if p is below 0.05."""
     n = len(xs)
     if n < 3 or np.ptp(xs) == 0 or np.ptp(ys) == 0:
         axes.set_title(f"n = {n} learner{'s' * (n != 1)}: too few for r", loc="left", color=COLOURS["muted"])
@@ -196,5 +186,5 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
 
 
 def _bars(deviations: Sequence[float]) -> list[float] | None:
-    """Error bars, none (NaN) where a single seed has no deviation; None if that is everywhere."""
+    """Error bars: NaN for a single seed, which has no deviation; None if no learner has one."""
     return [deviation or math.nan for deviation in deviations] if any(deviations) else None

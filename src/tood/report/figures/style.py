@@ -1,4 +1,4 @@
-"""How every figure looks: one palette that colour-blind people can read, one width, one way to save."""
+"""Style of all figures: a palette for colour-blind readers, one page width, one way to save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias
 
 import matplotlib as mpl
-import numpy as np
 import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -17,19 +16,19 @@ from matplotlib.ticker import MaxNLocator
 
 from tood.errors import ToodError
 from tood.files import write_file
+from tood.metrics import mean_std
 from tood.report.appearance import COLOURS, label, spread
 from tood.runs.identity import RunIdentity
 
 __all__ = ["COLOURS", "label", "save", "spread"]
 
-Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # the scores of "id", "near" and "far" samples at one step
+Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # scores of "id", "near" and "far" samples at one step
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | Any"  # a list of rows, or a table with to_pylist (pyarrow)
 P = ParamSpec("P")
 
 WIDTH = 7.0  # inches: the text width of a two-column page
 
-# One colour and marker per learner, in every figure. No two learners share both; colours that are close have markers
-# that are not. Others take what follows.
+# Colour and marker per learner, in every figure. No two learners share both; similar colours have different markers.
 LEARNERS = {
     "icarl": ("#332288", "o"),
     "bic": ("#CC6677", "s"),
@@ -78,7 +77,7 @@ STYLE: dict[Any, Any] = {
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw with this module's style, whatever the caller's own settings are."""
+    """Decorator: draw with this module's style, whatever the caller's own settings are."""
 
     @functools.wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -89,21 +88,21 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def grid(rows: int, columns: int, height: float, width: float = WIDTH, **options: Any) -> tuple[Figure, Any]:
-    """A figure of the page's width and its axes ``[rows, columns]``. No pyplot: nothing global, nothing to close."""
+    """A figure and its axes ``[rows, columns]``, made without pyplot: no global state, nothing to close."""
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
 def caption(figure: Figure, text: str) -> None:
-    """Say below the panels what was drawn, from how many samples."""
+    """Write a caption below the panels."""
     if text:
         lines = textwrap.fill(text, int(figure.get_figwidth() * 20))
         figure.text(0.01, -0.01, lines, va="top", ha="left", fontsize=7, color="#404040")
 
 
 def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.png`` and ``stem.pdf``; equal figures make equal files."""
+    """Write ``stem.png`` and ``stem.pdf``; equal figures give equal bytes."""
     stem = Path(stem)
     with mpl.rc_context(STYLE):
         figure.draw_without_rendering()
@@ -118,7 +117,7 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def whole_ticks(axis: Any, count: int) -> None:
-    """Ticks at whole numbers: at each of 0 to ``count - 1`` if there is room, else at round ones."""
+    """Ticks at whole numbers: at each of 0 to ``count - 1`` if there is room, else at round numbers."""
     if count <= 12:
         axis.set_ticks(range(count))
     else:
@@ -126,19 +125,19 @@ def whole_ticks(axis: Any, count: int) -> None:
 
 
 def step_axis(axes: Any, steps: int) -> None:
-    """Steps 0 to ``steps - 1`` along x."""
+    """Label the x axis with steps 0 to ``steps - 1``."""
     margin = 0.3 if steps < 20 else 0.005 * steps
     axes.set(xlabel="step", xlim=(-margin, steps - 1 + margin))
     whole_ticks(axes.xaxis, steps)
 
 
 def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and line of each learner: the same in every figure, a variation's its learner's but dashed."""
+    """Colour, marker and line of each learner, the same in every figure; learners with options or BER are dashed."""
     found: dict[str, dict[str, Any]] = {}
     looks, own = list(LEARNERS.values()), dict(LEARNERS)
     for name in names:
         base = RunIdentity.from_label(name).learner
-        if base not in own:  # the colour of one with the marker of another
+        if base not in own:  # an unknown learner: the colour of one known learner, the marker of another
             place = len(own) - len(LEARNERS)
             own[base] = looks[place % len(looks)][0], looks[(place + 5) % len(looks)][1]
         colour, marker = own[base]
@@ -147,12 +146,12 @@ def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def task_colours(tasks: int) -> list[tuple[float, ...]]:
-    """A colour per task, dark for the oldest."""
+    """One colour per task, dark for the oldest."""
     return [mpl.colormaps[TASK_MAP](0.92 * task / max(1, tasks - 1)) for task in range(tasks)]
 
 
 def task_bar(figure: Figure, axes: Any, tasks: int) -> None:
-    """The colours of the tasks as a bar, if there are too many for a legend."""
+    """Draw a colour bar of tasks, for more tasks than fit into a legend."""
     colours = mpl.colors.ListedColormap(task_colours(tasks))
     norm = mpl.colors.Normalize(-0.5, tasks - 0.5)
     bar = figure.colorbar(mpl.cm.ScalarMappable(norm, colours), ax=axes, label="task", pad=0.02, fraction=0.05)
@@ -161,7 +160,7 @@ def task_bar(figure: Figure, axes: Any, tasks: int) -> None:
 
 
 def rows_of(table: Rows, columns: Iterable[str]) -> list[dict[str, Any]]:
-    """The rows of a table as dicts, once it is known to have the columns."""
+    """The rows of a table as dicts; raises if a column is missing."""
     rows = [dict(row) for row in (table.to_pylist() if hasattr(table, "to_pylist") else table)]
     if not rows:
         raise ToodError("table: expected at least one row, found none")
@@ -173,11 +172,8 @@ def rows_of(table: Rows, columns: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def average_by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, tuple[float, float, int]]:
-    """Mean, sample deviation and number of ``value`` for each value of ``key``, in the order they come."""
+    """Mean, sample standard deviation and number of ``value`` per value of ``key``, in order of appearance."""
     found: dict[Any, list[float]] = {}
     for row in rows:
         found.setdefault(row[key], []).append(float(row[value]))
-    return {
-        name: (float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0, len(values))
-        for name, values in found.items()
-    }
+    return {name: (*mean_std(values), len(values)) for name, values in found.items()}

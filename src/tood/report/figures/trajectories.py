@@ -1,4 +1,4 @@
-"""Along the stream: one task's accuracy and detection, its energies, and a threshold that was fixed at the start."""
+"""Values at each step: a task's accuracy and AUROC, energies per task, and the effect of a fixed threshold."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 
-from tood.report.figures.style import (
-    COLOURS,
-    Groups,
-    caption,
-    grid,
-    label,
-    spread,
-    step_axis,
-    styled,
-    task_colours,
-)
+from tood.report.figures.style import COLOURS, Groups, caption, grid, label, spread, step_axis, styled, task_colours
 
 __all__ = ["confidence_gap", "fixed_threshold", "task_trajectory"]
 
@@ -35,20 +25,20 @@ def task_trajectory(
     task: int = 0,
     note: str = "",
 ) -> Figure:
-    """One task's accuracy and AUROC along the stream, and the scores behind them (paper, Fig. main_panel).
+    """One task's accuracy and AUROC at each step, and mean scores (paper, Fig. main_panel).
 
     Parameters
     ----------
     accuracy:
         ``[S]``: the task's accuracy at its own step and the S - 1 after it, in [0, 1].
     auroc:
-        ``[S]`` for each detector, in [0, 1].
+        ``[S]`` per detector, in [0, 1].
     energy, tood:
-        The scores at each of the S steps: ``"id"`` of the task, ``"near"`` and ``"far"``.
+        The scores at each of the S steps: ``"id"`` (of the task), ``"near"`` and ``"far"``.
     task:
-        Which task.
+        The task.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     figure, ((left, right),) = grid(1, 2, 2.5)
     steps = task + np.arange(len(energy))
@@ -81,14 +71,14 @@ def task_trajectory(
 
 @styled
 def confidence_gap(energies: npt.ArrayLike, note: str = "") -> Figure:
-    """The mean energy of each task's samples in their own channel, step by step (paper, "The Confidence Gap").
+    """Mean energy of each task's samples in their own channel, at each step (paper, "The Confidence Gap").
 
     Parameters
     ----------
     energies:
-        ``[T, T]``: entry ``[t, i]`` is that of task i at step t, NaN where i > t. Of many tasks ten are shown.
+        ``[T, T]``: entry ``[t, i]`` is the mean of task i at step t, NaN for i > t. At most ten tasks are shown.
     note:
-        What to say below the panel.
+        Caption below the panel.
     """
     values = np.asarray(energies, dtype=np.float64)
     figure, ((axes,),) = grid(1, 1, 2.5, width=4.2)
@@ -107,19 +97,19 @@ def fixed_threshold(
     groups: Mapping[str, str],
     note: str = "",
 ) -> Figure:
-    """A threshold fixed at step 0: which ID samples it still accepts and which OOD samples it still rejects.
+    """Effect of a threshold fixed at step 0: accepted ID samples and rejected OOD samples at each step.
 
     Parameters
     ----------
     recall:
-        For each detector ``[T, T]``, in [0, 1]: the share of task i accepted at step t, NaN where i > t. Of
-        many tasks ten are shown.
+        ``[T, T]`` per detector, in [0, 1]: the share of task i accepted at step t, NaN for i > t. At most ten tasks
+        are shown.
     caught:
-        For each detector and OOD set ``[T]``, in [0, 1]: the share rejected at each step.
+        ``[T]`` per detector and OOD set, in [0, 1]: the share rejected at each step.
     groups:
         The group, ``"near"`` or ``"far"``, of each OOD set.
     note:
-        What to say below the panels.
+        Caption below the panels.
     """
     figure, panels = grid(len(recall), 2, 0.5 + 1.9 * len(recall), sharex=True, sharey=True)
     tasks = 0
@@ -146,7 +136,7 @@ def fixed_threshold(
 
 
 def _task_lines(axes: Any, values: Any) -> None:
-    """A line per task, from the step that learned it; of many tasks ten, spread evenly."""
+    """Draw one line per task, from the step that learned it; at most ten tasks, evenly spaced."""
     tasks = len(values)
     style = {"marker": "o"} if tasks <= 20 else {"linewidth": 1.1}
     colours = task_colours(tasks)

@@ -1,7 +1,7 @@
-"""What the page shows of a set of runs, as plain values that JSON can hold.
+"""Data of the page, as plain values for JSON.
 
-Shares are in [0, 1] and rounded to five decimals; the main table is in percent and not rounded. A triangle is the
-entries ``[t, i]``, i ≤ t, of a ``[T, T]`` array, row by row.
+Shares are in [0, 1] and rounded to five decimals; the main table is in percent and not rounded. A triangle is the list
+of the entries ``[t, i]``, i ≤ t, of a ``[T, T]`` array, row by row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from tood import __version__
 from tood.audit import read_verdict
-from tood.metrics import Trajectory
 from tood.report.appearance import spread
 from tood.report.gather import Measured, StepScores, kept_steps
 from tood.report.summary import ACCURACY, Key, Summary, best_keys, collect
@@ -27,18 +26,20 @@ __all__ = ["content"]
 
 Json: TypeAlias = dict[str, Any]
 
-LONG = 20  # tasks: longer streams are thinned to keep the page small
-MANY = 4  # runs: beyond, only the metrics that tables show
-SWEEP = 20  # runs: beyond, AUROC alone
+# Limits that keep the page small.
+LONG = 20  # tasks; of longer streams, some steps and detectors are shown
+MANY = 4  # runs; with more, only the metrics of the tables
+SWEEP = 20  # runs; with more, only AUROC
 METRICS = ("auroc", "fpr_at_ood_recall", "fpr_at_id_recall", "aupr_in", "aupr_out")
 TABLE = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
 BINS = 100
-DISTRIBUTIONS = 6  # detectors with score distributions, per run
+DISTRIBUTIONS = 6  # detectors per run with score distributions
 DECIMALS = 5
-BASELINES = ("finetune", "naive", "joint")  # shown last: what happens without a method, or without a stream
+BASELINES = ("finetune", "naive", "joint")  # learners without a method or without a stream, shown last
 LONG_DETECTORS = 8  # detectors with trajectories on long streams
+PREFERRED = ("energy", "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp")  # shown before others
 TERMS = {
-    "OOD": "Out-of-distribution: inputs of classes the network was never taught. It should reject them.",
+    "OOD": "Out-of-distribution: inputs of classes the network has not learned. It should reject them.",
     "ID": "In-distribution: inputs of the classes the network has learned so far. It should accept them.",
     "near-OOD": "Unknown inputs that resemble what was learned, such as other animals.",
     "far-OOD": "Unknown inputs that look different, such as street numbers or noise.",
@@ -46,15 +47,15 @@ TERMS = {
     "energy": "The usual score: how strongly the network responds over all its classes (log-sum-exp of the logits).",
     "step": "The moment after one more task has been learned.",
     "task": "Classes that are learned together; tasks come one after another.",
-    "D_avg": "What tasks have lost since they were learned: AUROC then minus AUROC at the end, mean over tasks.",
+    "D_avg": "AUROC that tasks have lost: AUROC when a task was learned minus AUROC at the end, mean over tasks.",
     "FPR@95": "How many known inputs are rejected when 95 % of the unknown ones are caught.",
     "score": "A number per input; inputs that score below a threshold are rejected.",
 }
-NOT_AUDITED = "This run has not been audited since its figures were measured: `tood audit` writes the verdict."
+NOT_AUDITED = "This run has not been audited since its metrics were computed: `tood audit` writes the verdict."
 
 
 def chosen_runs(measured: Sequence[Measured]) -> list[Measured]:
-    """The first seed of each learner on each stream: those with a card and score distributions."""
+    """The first run of each learner on each stream; these have a card and score distributions."""
     first = {(one.run.stream, one.learner): one for one in reversed(measured)}
     return [one for one in measured if first[one.run.stream, one.learner] is one]
 
@@ -62,7 +63,7 @@ def chosen_runs(measured: Sequence[Measured]) -> list[Measured]:
 def content(
     measured: Sequence[Measured], reference: Mapping[Key, Summary], verdicts: Mapping[Path, Json | None]
 ) -> Json:
-    """Everything the page shows, of runs in the order given; published figures stand beside ours."""
+    """Everything the page shows, with runs in the order given and published values next to ours."""
     chosen = chosen_runs(measured)
     metrics = METRICS[: 1 if len(measured) > SWEEP else 3 if len(measured) > MANY else None]
     judged = [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen]
@@ -84,28 +85,27 @@ def _verdict(one: Measured, found: Json | None) -> Json:
     if found is None:
         empty = {"card": None, "sentences": [NOT_AUDITED], "findings": [], "use": None, "telling": 0.0}
         return {"run": one.name, "baseline": one.run.learner in BASELINES, "cause": "not known", **empty}
-    words = {name: found[name] for name in ("cause", "card", "sentences")}
     losses = [judgement["loss"]["value"] for judgement in found["judgements"]]
     gain = found["advice"]["gain"]
     return {
         "run": one.name,
         "baseline": one.run.learner in BASELINES,
-        **words,
+        **{name: found[name] for name in ("cause", "card", "sentences")},
         "findings": [finding["text"] for finding in found["findings"]],
         "use": found["advice"]["best"],
-        # The most instructive run: much was lost, and a score restores it.
+        # Largest for the most instructive run: much was lost, and a score restores it.
         "telling": max([0.0, *losses]) + 2 * (gain["value"] if gain else 0.0),
     }
 
 
 def _start(verdicts: Sequence[Json]) -> str:
-    """The run to begin with: the most instructive one."""
+    """The run that the page shows first: the most instructive one."""
     own = [verdict for verdict in verdicts if not verdict["baseline"]] or verdicts
     return str(max(own, key=lambda verdict: verdict["telling"])["run"])
 
 
 def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: Mapping[Key, Summary]) -> list[Json]:
-    """One row per stream, learner and detector, with the published figure if there is one."""
+    """One row per stream, learner and detector, with the published value if there is one."""
     best = best_keys(summaries)
     rows: dict[tuple[str, str, str], Json] = {}
     for key, value in summaries.items():
@@ -114,13 +114,8 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
                 key[:3], {"stream": key.stream, "learner": key.learner, "detector": key.detector, "values": {}}
             )
             theirs = reference.get(key)
-            row["values"][key.metric] = {
-                "mean": value.mean,
-                "std": value.std,
-                "seeds": value.seeds,
-                "best": key in best,
-                "paper": theirs.mean if theirs else None,
-            }
+            more = {"best": key in best, "paper": theirs.mean if theirs else None}
+            row["values"][key.metric] = value._asdict() | more
     return list(rows.values())
 
 
@@ -130,6 +125,7 @@ def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
     by_task, pooled = accuracy(one.table)
     classes = [str(name) for name in manifest.get("classes", [])]
     tasks = [[classes[c] if c < len(classes) else str(c) for c in task] for task in one.run.partition]
+    config = one.run.path / "config.yaml"
     return {
         "name": one.name,
         "stream": one.run.stream,
@@ -144,14 +140,14 @@ def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
         "metrics": _metrics(one, metrics[:2] if long else metrics, long),
         "scores": _scores(one, distributions) if distributions and one.has_outputs else None,
         "settings": {name: value for name, value in manifest.items() if name not in ("tasks", "classes", "format")},
-        "config": _config(one),
+        "config": config.read_text(encoding="utf-8") if config.exists() else None,
         "folder": one.run.path.resolve().name,
         "report": {"tood": __version__, "python": platform.python_version(), "numpy": np.__version__},
     }
 
 
 def _metrics(one: Measured, metrics: Sequence[str], long: bool) -> Json:
-    """Triangles by detector, metric and OOD set; of long streams by group."""
+    """Triangles by detector, metric and OOD set; on long streams by group of sets."""
     found: Json = {}
     for detector in _kept(one):
         for metric in metrics:
@@ -169,12 +165,12 @@ def _groups(one: Measured) -> list[str]:
 
 
 def _kept(one: Measured) -> list[str]:
-    """The detectors with trajectories, of long streams the most telling ones; then those on raw logits."""
+    """The detectors with trajectories, on long streams the best ones; then those on raw logits."""
     return [*(_shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors), *one.raw]
 
 
 def _scores(one: Measured, limit: int) -> Json:
-    """Histograms of the scores that were kept; the page does not score."""
+    """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
     kept = kept_steps(one.run, _shown(one, 3 if one.steps > LONG else limit), steps)
     found: Json = {detector: histograms(along, steps) for detector, along in kept.items()}
@@ -182,31 +178,27 @@ def _scores(one: Measured, limit: int) -> Json:
 
 
 def _shown(one: Measured, limit: int) -> list[str]:
-    """Energy and the best of the others, TOOD and MSP first."""
-    first = [
-        name
-        for name in ("energy", "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp")
-        if name in one.detectors
-    ]
-    others = [name for name in one.detectors if name not in first]
-    averages: dict[str, Trajectory] = {name: one.trajectory(name).balanced() for name in one.detectors}
-    order = sorted([*first[1:], *others], key=lambda name: -averages[name].average())
-    return [*first[:1], *order[: max(1, limit - 1)]] if limit < len(one.detectors) else [*first, *others]
+    """At most ``limit`` detectors: energy, then the best others. All, in the preferred order, if they are no more."""
+    order = sorted(one.detectors, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
+    if limit >= len(order):
+        return order
+    averages = {name: one.trajectory(name).balanced().average() for name in order[1:]}
+    return [order[0], *sorted(averages, key=lambda name: -averages[name])[: max(1, limit - 1)]]
 
 
 def histograms(along: Sequence[StepScores], steps: Sequence[int] | None = None) -> Json:
-    """Counts of scores between the edges of each step, by task and by OOD set.
+    """Histograms of scores per step, by task and by OOD set.
 
-    Step s has ``bins + 1`` edges, ``low + (high - low) * j / bins`` between its ``ranges[s]``: scores drift along a
-    stream, and bins that fit all steps fit none. Entry k of a histogram counts the scores that have exactly k edges
-    at or below them, so the samples accepted at an edge j are those of the entries after j: read off exactly.
+    Scores drift along a stream, so each step s has bins of its own: ``bins + 1`` edges, ``low + (high - low) * j /
+    bins``, with ``low`` and ``high`` from ``ranges[s]``. Entry k counts the scores with exactly k edges at or below
+    them. A threshold at edge j accepts exactly the samples counted after entry j.
 
     Parameters
     ----------
     along:
-        The scores of one detector, step by step.
+        Scores of one detector, one entry per step.
     steps:
-        The steps these are; by default all from 0 on, thinned on long streams.
+        The steps of the entries. By default 0, 1, …; of a long stream only some are then kept.
     """
     if steps is None:
         steps = spread(len(along), LONG + 1)
@@ -233,11 +225,6 @@ def histograms(along: Sequence[StepScores], steps: Sequence[int] | None = None) 
     names = along[0].ood
     ood = {name: [counts(scored.ood[name], place) for place, scored in enumerate(along)] for name in names}
     return {"ranges": ranges, "bins": BINS, "steps": list(steps), "id": known, "ood": ood}
-
-
-def _config(one: Measured) -> str | None:
-    file = one.run.path / "config.yaml"
-    return file.read_text(encoding="utf-8") if file.exists() else None
 
 
 def _triangle(values: npt.NDArray[np.float64]) -> list[float]:

@@ -1,7 +1,7 @@
-"""One self-contained HTML file for a run or a sweep: opens from disk, asks the network for nothing.
+"""One self-contained HTML file for a run or a sweep: it opens from disk and loads nothing from the network.
 
-Everything shown is in one block of JSON; the script puts it on the page as text, never as markup. The content
-security policy allows exactly the scripts embedded here, by their hashes, and nothing from elsewhere.
+The data is one block of JSON; scripts put it on the page as text, never as markup. The content security policy allows
+only the embedded scripts, by their hashes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_page(
     reference: Mapping[Key, Summary] | None = None,
     verdicts: Mapping[Path, dict[str, Any] | None] | None = None,
 ) -> Path:
-    """Write the page of a set of runs.
+    """Write the HTML page of a set of runs.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ def write_page(
     path:
         The HTML file.
     reference:
-        Published figures, shown beside ours.
+        Published values, shown next to ours.
     verdicts:
-        By run directory; if it has none for a run, the one stored there. The page never scores.
+        Verdicts by run directory; a run without one here gets the verdict stored in its directory.
 
     Returns
     -------
@@ -55,28 +55,26 @@ def write_page(
     if not measured:
         raise ToodError("runs: expected at least one, found none")
     path = Path(path)
-    text = render(content(measured, reference or {}, verdicts or {}), _title(measured))
-    write_text(path, text)
+    write_text(path, render(content(measured, reference or {}, verdicts or {}), _title(measured)))
     return path
 
 
 def render(shown: dict[str, Any], title: str) -> str:
-    """The page that shows what :func:`~tood.report.page.content.content` gathered."""
+    """HTML of the page that shows the data from :func:`~tood.report.page.content.content`."""
     detectors = sorted({name for run in shown["runs"] for name in run["detectors"]})
     learners = sorted({row["learner"] for row in shown["accuracy"]})
     labels = {name: label(name) for name in [*detectors, *learners, *(row["detector"] for row in shown["table"])]}
-    data = _json({**shown, "title": title, "labels": labels, "colours": COLOURS})
     scripts = [_asset(name) for name in SCRIPTS]
     parts = {
         "TITLE": html.escape(title),
         "HASHES": " ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         "STYLE": _asset("page.css"),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "DATA": data,
+        "DATA": _json({**shown, "title": title, "labels": labels, "colours": COLOURS}),
     }
     before, *pieces = _asset("page.html").split("{{")
     filled = [before]
-    for piece in pieces:  # one pass: what was filled in is never searched again
+    for piece in pieces:  # one pass, so that inserted text is not searched for placeholders
         name, _, rest = piece.partition("}}")
         filled += [parts[name], rest]
     return "".join(filled)
@@ -90,7 +88,7 @@ def _title(measured: list[Measured]) -> str:
 
 
 def _json(value: dict[str, Any]) -> str:
-    """JSON that no HTML parser can take for anything else."""
+    """JSON without characters that an HTML parser treats specially."""
     text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=str)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

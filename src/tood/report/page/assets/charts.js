@@ -1,10 +1,10 @@
 "use strict";
-// The charts of one run: along the stream, task by step, scores and a threshold.
+// The charts of one run: values by step, heat maps of task by step, scores with a threshold.
 
 const run = () => data.runs[state.run];
 const entry = (triangle, step, task) => triangle[(step * (step + 1)) / 2 + task];
 
-// The value of a task at a step: one set, the mean of a group, or near and far weighted alike.
+// The value of a task at a step: for one OOD set, the mean of a group, or near and far weighted equally.
 function value(detector, metric, which, step, task) {
   const { metrics, sets, accuracy } = run();
   if (detector === "accuracy") return entry(accuracy, step, task);
@@ -27,7 +27,7 @@ const METRICS = {
   aupr_in: "AUPR, ID positive", aupr_out: "AUPR, OOD positive",
 };
 
-// Labels at the ends of lines, moved apart if they would touch.
+// Labels at the ends of lines, moved apart if they would overlap.
 function ends(lines, height, [low, high]) {
   const last = lines.map((rows) => ({ ...rows.at(-1) })).sort((a, b) => a.value - b.value);
   const gap = (15 / height) * (high - low || 1);
@@ -40,7 +40,7 @@ function ends(lines, height, [low, high]) {
   return last;
 }
 
-// The room that end labels need, and how a label is cut to it.
+// The width that end labels need, at most `most`, and a function that shortens a label to it.
 const pen = document.createElement("canvas").getContext("2d");
 function labelRoom(texts, most) {
   pen.font = "600 12px system-ui, sans-serif";
@@ -82,10 +82,10 @@ function trajectories() {
   at("trajectory-chart").hidden = !scored.length;
   at("accuracy-chart").hidden = !known.length;
   const rule = metric === "auroc" ? 50 : undefined;
-  const names = shown; // both charts leave the same room for labels, so that their steps stand below each other
+  // With the same names, both charts leave the same room for labels, so their steps are aligned.
   if (scored.length) draw("trajectory-chart", (width) => lineChart(scored,
-    { width, height: Math.min(360, 210 + width / 6), name: `${METRICS[metric]} (%)`, names, rule }));
-  if (known.length) draw("accuracy-chart", (width) => lineChart(known, { width, height: 150, name: "accuracy (%)", names }));
+    { width, height: Math.min(360, 210 + width / 6), name: `${METRICS[metric]} (%)`, names: shown, rule }));
+  if (known.length) draw("accuracy-chart", (width) => lineChart(known, { width, height: 150, name: "accuracy (%)", names: shown }));
   at("trajectory-table").replaceChildren(
     make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Detector"),
       ...d3.range(run().steps).map((step) => make("th", { scope: "col" }, `step ${step}`)))),
@@ -143,16 +143,16 @@ function maps() {
 // ---- scores and a threshold
 
 const scored = () => run().scores[at("score-detector").value];
-function edges(place = +at("step").value) {
-  const [low, high] = scored().ranges[place];
+function edges() {
+  const [low, high] = scored().ranges[+at("step").value];
   return d3.range(scored().bins + 1).map((j) => low + ((high - low) * j) / scored().bins);
 }
-// The share of samples at or above a threshold: exact on an edge, else in proportion within its bin.
-function shares(counts, threshold, place = +at("step").value) {
-  const own = edges(place);
+// The share of samples at or above a threshold: exact at an edge, interpolated within a bin.
+function shares(counts, threshold) {
+  const own = edges();
   const total = d3.sum(counts);
   const edge = d3.bisectRight(own, threshold) - 1; // the last edge at or below
-  if (edge < 0) return threshold < own[0] ? 1 - (threshold < own[0] ? 0 : counts[0] / total) : 1;
+  if (edge < 0) return 1;
   if (edge >= own.length - 1) return threshold > own.at(-1) ? 0 : counts.at(-1) / total;
   const part = (threshold - own[edge]) / (own[edge + 1] - own[edge]);
   return (d3.sum(counts.slice(edge + 2)) + (1 - part) * counts[edge + 1]) / total;
@@ -167,12 +167,12 @@ function pooled(place, group) {
 function scores() {
   const place = +at("step").value;
   const { steps, id, ood } = scored();
-  const own = edges(place);
+  const own = edges();
   let task = at("score-task").value;
   if (!id[task][place]) task = "all"; // not learned yet at this step
   const groups = { id: id[task][place], near: pooled(place, "near"), far: pooled(place, "far") };
   const shown = Object.entries(groups).filter(([, counts]) => counts);
-  const width = d3.sum(groups.id) < 500 ? 4 : 2; // few samples: broader bins to look at; the edges stay
+  const width = d3.sum(groups.id) < 500 ? 4 : 2; // bins per bar: more with few samples
   const bars = shown.map(([group, counts]) => d3.range(0, own.length - 1, width).map((k) => ({
     group, x: (own[k] + own[Math.min(k + width, own.length - 1)]) / 2,
     share: (100 * d3.sum(counts.slice(k + 1, k + 1 + width))) / d3.sum(counts) })));
@@ -227,7 +227,7 @@ function drag(plot, edges) {
   const svg = plot.matches("svg") ? plot : [...plot.querySelectorAll("svg")].at(-1);
   svg.addEventListener("pointerdown", (down) => {
     down.preventDefault();
-    // The chart is drawn anew at every move: its place and scale are taken once, and the window listens.
+    // Every move redraws the chart, so its position and scale are read once, and the window has the listeners.
     const [box, scale, span] = [svg.getBoundingClientRect(), plot.scale("x"), svg.viewBox.baseVal.width];
     const move = (event) => {
       const score = scale.invert(((event.clientX - box.left) / box.width) * span);

@@ -1,5 +1,5 @@
 "use strict";
-// What every part of the page uses: the data, making elements, looks.
+// Shared by all scripts of the page: the data, making elements, colours.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
@@ -8,7 +8,7 @@ const percent = (share, digits = 1) => (100 * share).toFixed(digits);
 const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
 const state = { run: Math.max(0, data.runs.findIndex((one) => one.name === data.start)), hidden: null, threshold: 0, sort: { key: "avg_auroc", down: true } };
 
-// Everything becomes text: nothing in the data can turn into markup.
+// Children are inserted as text, so nothing in the data can become markup.
 function make(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -26,14 +26,12 @@ function options(select, entries, chosen) {
   select.value = entries.some(([value]) => String(value) === String(before)) ? before : entries[0][0];
 }
 
-// ---- looks
-
-// One colour and dash per score, the same everywhere; what is shown first gets the colours that differ most.
+// One colour and dash per detector, the same in all charts; those shown first get the most distinct colours.
 const PALETTE = ["#0072B2", "#E69F00", "#009E73", "#CC3311", "#7B4FC9", "#56B4E9", "#8C6D00", "#E377C2", "#4B8B3B",
   "#A0522D", "#17A2B8", "#7F7F7F"];
 const DASHES = [null, "7 3", "2 2", "9 3 2 3"];
 const recommended = (place = state.run) => data.verdicts.find((verdict) => verdict.run === data.runs[place].name)?.use;
-const order = [...new Set(["energy", ...data.verdicts.map((verdict) => verdict.use).filter(Boolean), 
+const order = [...new Set(["energy", ...data.verdicts.map((verdict) => verdict.use).filter(Boolean),
   "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp", ...data.runs.flatMap((run) => run.detectors)])]
   .filter((name) => data.runs.some((run) => run.detectors.includes(name)));
 function look(name) {
@@ -42,7 +40,7 @@ function look(name) {
   return { stroke: PALETTE[place % PALETTE.length], dash: DASHES[Math.floor(place / PALETTE.length) % DASHES.length] };
 }
 
-// A word with its explanation, on hover and on focus.
+// Terms with an explanation on hover and on focus.
 for (const node of document.querySelectorAll("[data-term]")) {
   const word = node.dataset.term;
   node.replaceWith(make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[word], role: "note",

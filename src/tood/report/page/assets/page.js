@@ -1,19 +1,18 @@
 "use strict";
-// Verdict, tables, settings, and what happens when a control is used.
+// Verdicts, tables, settings, and the event handlers of all controls.
 
-const FEW = 3; // cards that are open at once
-const MANY = 12; // runs whose settings are listed without asking
+const FEW = 3; // verdicts shown at first
+const MANY = 12; // with more runs, the list of settings is folded
 
 function card(verdict) {
   const lines = Object.entries(verdict.card ?? {}).flatMap(([name, text]) =>
     [make("dt", {}, name), make("dd", {}, ...explained(text))]);
   const more = [...verdict.findings.map((text) => make("p", { className: "finding" }, text)),
     ...verdict.sentences.map((text) => make("p", {}, text))];
-  const open = !verdict.card;
   return make("article", { className: "verdict" }, make("h3", {}, verdict.run),
     lines.length ? make("dl", { className: "card" }, ...lines) : null,
     ...verdict.findings.length ? [make("p", { className: "finding" }, `Check: ${verdict.findings[0]}`)] : [],
-    make("details", { open }, make("summary", {}, "The evidence"), ...more.slice(verdict.findings.length ? 1 : 0)));
+    make("details", { open: !verdict.card }, make("summary", {}, "The evidence"), ...more.slice(verdict.findings.length ? 1 : 0)));
 }
 
 function verdicts() {
@@ -29,13 +28,13 @@ const inPaper = (metric) => data.table.some((row) => row.values[metric]?.paper !
 
 const everyone = () => at("table-learner").value === "*";
 
-// One learner: a column per figure. All of them: a column per learner, of one figure.
+// For one learner, one column per metric; for all learners, one column per learner and the chosen metric.
 function columns(rows) {
   const found = [{ key: "detector", name: "Score", text: true, of: (row) => label(row.detector) }];
   if (everyone()) {
     const metric = at("table-metric").value;
     const learners = [...new Set(rows.map((row) => row.learner))];
-    const overall = (row) => (learners.every((name) => row.by[name]?.[metric]) // means of other learners do not compare
+    const overall = (row) => (learners.every((name) => row.by[name]?.[metric]) // only means over the same learners can be compared
       ? { mean: mean(learners.map((name) => row.by[name][metric].mean)), seeds: 1 } : undefined);
     found.push({ key: "*", name: "Mean", metric, value: overall, of: (row) => overall(row)?.mean });
     for (const learner of learners) {
@@ -156,7 +155,7 @@ function chooseRun() {
   state.hidden = new Set([...detectors].filter((name) => !first.includes(name)));
   const groups = [...new Set(Object.values(sets))];
   options(at("metric"), Object.keys(metrics[detectors[0]]).map((name) => [name, METRICS[name]]));
-  options(at("ood-set"), [...(groups.length > 1 ? [["*", "near and far alike"]] : []),
+  options(at("ood-set"), [...(groups.length > 1 ? [["*", "near and far, equal weights"]] : []),
     ...groups.map((group) => [`group:${group}`, `${group}-OOD`]),
     ...Object.keys(sets).filter((name) => name !== sets[name]).map((name) => [`set:${name}`, `${name} (${sets[name]})`])]);
   options(at("task"), [["*", "mean of tasks seen"], ...d3.range(steps).map((task) => [task, `task ${task}`])]);
