@@ -1,23 +1,18 @@
-"""Ranks of scores among known scores: thresholds, conformal p-values, Benjamini-Hochberg."""
+"""Ranks of scores among calibration scores: thresholds, conformal p-values, Benjamini-Hochberg."""
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, floats
+from tood.arrays import Float64Array, FloatArray, floats
 from tood.arrays import finite as check_finite
 from tood.errors import ToodError
 
-__all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
-
-CELLS = 64  # of the grid, per known score
-MOST_CELLS = 1 << 22
+__all__ = ["benjamini_hochberg", "p_values", "threshold"]
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
@@ -44,7 +39,7 @@ def threshold(scores: Any, recall: float = 0.95) -> float:
     return float(values[np.searchsorted(accepted, recall)])
 
 
-def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[np.float64]:
+def p_values(calibration: Any, scores: Any, uniform: Any = None) -> Float64Array:
     """Split-conformal p-values: the rank of each score among the calibration scores.
 
     If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha; with
@@ -64,23 +59,18 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5, 9.0])
     array([0.25, 0.75, 1.  ])
     """
-    known = Ranks(finite(calibration, "calibration", least=0))
+    known = sorted_scores(finite(calibration, "calibration", least=0))
     return pooled_p_values([known], [finite(scores, "scores", least=0)], uniform)
 
 
-def pooled_p_values(
-    known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
-) -> npt.NDArray[np.float64]:
-    """Conformal p-values ``[m]`` over several calibration sets, each with its own scores ``[m]``: ranks are added."""
-    total = 1 + sum(len(ranks.values) for ranks in known)
-
-    def count(side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
-        return functools.reduce(operator.add, map(lambda ranks, values: ranks.count(values, side), known, scores))
-
-    at_most = count("right")
+def pooled_p_values(known: Sequence[Float64Array], scores: Sequence[FloatArray], uniform: Any = None) -> Float64Array:
+    """Conformal p-values ``[m]`` over several sorted calibration sets, each with its own scores ``[m]``; ranks add."""
+    total = 1 + sum(map(len, known))
+    pairs = list(zip(known, scores, strict=True))
+    at_most = np.sum([np.searchsorted(values, own, side="right") for values, own in pairs], axis=0)
     if uniform is None:
-        return (1 + at_most.astype(np.float64)) / total  # whole numbers would take three times as long
-    below = count("left")
+        return np.asarray((1 + at_most) / total)
+    below = np.sum([np.searchsorted(values, own, side="left") for values, own in pairs], axis=0)
     return np.asarray((below + uniform * (1 + at_most - below)) / total)
 
 
@@ -112,43 +102,19 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]
     return rejected
 
 
-class Ranks:
-    """Ranks of many scores among sorted ``values``.
+def lowest_accepted(known: Float64Array, alpha: float) -> float:
+    """The k-th lowest of the sorted scores ``known``, for the largest k with ``k / (n + 1) <= alpha``.
 
-    A grid answers for every score whose cell holds no value, and bisection for the others. Bisection alone takes as
-    long as computing the scores (benchmarks/score_stream.py). The map to cells is monotone, so scores in different
-    cells are in order.
+    -inf if there is no such k: nothing can be rejected.
     """
+    steps = np.arange(1, len(known) + 1) / (len(known) + 1)
+    k = int(np.searchsorted(steps, alpha, side="right"))
+    return float(known[k - 1]) if k else -np.inf
 
-    def __init__(self, values: Any) -> None:
-        self.values = np.sort(np.asarray(values, dtype=np.float64))
-        cells = 3 + min(CELLS * len(self.values), MOST_CELLS)  # the first lies below all values, the last above
-        span = self.values[-1] - self.values[0] if len(self.values) else 0.0
-        self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
-        self._last = cells - 1
-        edges = self._cells(self.values)
-        before, after = (np.searchsorted(edges, np.arange(cells), side=side) for side in ("left", "right"))
-        self._before = np.where(before == after, before, -1).astype(np.int32)  # -1: the cell has values in it
 
-    def threshold(self, alpha: float) -> float:
-        """The k-th lowest value, for the largest k with ``k / (n + 1) <= alpha``; -inf if there is no such k."""
-        steps = np.arange(1, len(self.values) + 1) / (len(self.values) + 1)
-        k = int(np.searchsorted(steps, alpha, side="right"))
-        return float(self.values[k - 1]) if k else -np.inf
-
-    def _cells(self, scores: FloatArray) -> IntArray:
-        if self._per_unit == 0:
-            return np.ones(len(scores), dtype=np.int64)
-        with np.errstate(over="ignore"):  # infinity is beyond the last cell, as it should be
-            place = (scores.astype(np.float64) - self.values[0]) * self._per_unit + 1
-        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.intp))
-
-    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
-        """How many values are at most (``"right"``) or below (``"left"``) each score."""
-        count = self._before.take(self._cells(scores))
-        open_rows = np.flatnonzero(count < 0)
-        count[open_rows] = np.searchsorted(self.values, scores[open_rows], side=side)
-        return count
+def sorted_scores(scores: Any) -> Float64Array:
+    """Calibration scores as :func:`pooled_p_values` and :func:`lowest_accepted` take them: float64, ascending."""
+    return np.sort(np.asarray(scores, dtype=np.float64))
 
 
 def finite(scores: Any, name: str, least: int = 1) -> FloatArray:
