@@ -13,6 +13,7 @@ from scipy.stats import betabinom, binom, chisquare, false_discovery_control
 from tood import TOOD, Partition, ToodError, energy
 from tood.calibration import Variant
 from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
+from tood.decision.ranks import Ranks
 from tood.errors import NotFittedError
 from tood.files import read_tensors, write_tensors
 from tood.metrics import fpr_at_id_recall
@@ -78,12 +79,13 @@ def test_p_values_count(calibration, scores, dtype):
 
 
 @pytest.mark.parametrize("scale", [1e-308, 1e-30, 1.0, 1e30])
-def test_ranks_are_counts_at_any_scale(scale):
+def test_ranks_are_those_of_bisection_at_any_scale(scale):
     rng = np.random.default_rng(0)
     known = np.concatenate([rng.normal(size=500), rng.choice([0.5, 0.25], 50), [1e6]]) * scale
     scores = np.concatenate([rng.normal(size=2000) * scale, known, [-1e300, 1e300]])
-    at_most = (known <= scores[:, None]).sum(axis=1)
-    np.testing.assert_array_equal(p_values(known, scores), (1 + at_most) / (1 + len(known)))
+    ranks = Ranks(known)
+    for side in ("left", "right"):
+        np.testing.assert_array_equal(ranks.count(scores, side), np.searchsorted(np.sort(known), scores, side=side))
 
 
 @given(st.lists(st.integers(0, 20).map(lambda k: k / 20), min_size=1, max_size=30), st.floats(0.01, 0.9))
@@ -261,6 +263,17 @@ def test_plain_energy_and_duck_typed_scores():
             Conformal(Energy(), per_task=per_task).fit(logits, np.zeros(200, dtype=int))
     with pytest.raises(ToodError, match="only TOOD and detectors can be saved, found Energy"):
         Conformal(Energy()).fit(logits).save("never")
+
+
+def test_ranks_among_more_scores_than_the_grid_has_room_for():
+    from tood.decision.ranks import CELLS, MOST_CELLS, Ranks
+
+    rng = np.random.default_rng(0)
+    known, new = rng.normal(size=MOST_CELLS // CELLS + 1000), rng.normal(size=5000)
+    ranks = Ranks(known)
+    assert len(ranks._before) == MOST_CELLS + 3
+    for side in ("left", "right"):
+        np.testing.assert_array_equal(ranks.count(new, side), np.searchsorted(np.sort(known), new, side=side))
 
 
 def test_what_becomes_of_the_calibrator_later_changes_nothing():

@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array, FloatArray, IntArray, as_array, back, floats, indices
+from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
 from tood.calibration import KIND as CALIBRATOR
 from tood.calibration import TOOD
-from tood.decision.ranks import check_share, finite, lowest_accepted, pooled_p_values, sorted_scores
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import kind_of, plain, read_tensors, write_atomically, write_tensors
@@ -33,7 +33,7 @@ __all__ = ["Conformal", "Decision", "score_and_assign"]
 PerTask: TypeAlias = Literal["winning", "true"]
 Ties: TypeAlias = Literal["conservative", "randomized"]
 Source: TypeAlias = Literal["held_out", "reserved", "memory", "train"]
-Groups: TypeAlias = dict[int, Float64Array]  # sorted calibration scores per task; only group 0 without tasks
+Groups: TypeAlias = dict[int, Ranks]  # calibration scores per task; one group, 0, if tasks make no difference
 KIND = "tood-conformal"
 
 
@@ -119,7 +119,7 @@ class Conformal:
         """
         self._check_parameters()
         self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not break the promise
-        self._folds = [(self.cal, self._groups(self.cal, logits, labels))]
+        self._folds = [(self.cal, self._ranks(self.cal, logits, labels))]
         self._wrong = None if labels is None else self._errors(logits, labels)
         return self._begin()
 
@@ -161,7 +161,7 @@ class Conformal:
             rest, held_out = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             try:
                 fitted = copy.deepcopy(cal).fit(logits[rest], labels[rest])
-                self._folds.append((fitted, self._groups(fitted, logits[held_out], labels[held_out])))
+                self._folds.append((fitted, self._ranks(fitted, logits[held_out], labels[held_out])))
             except ToodError as error:
                 raise ToodError(f"fold {k} of {folds}: {error}; take fewer folds or more samples") from error
         return self._begin()
@@ -187,14 +187,14 @@ class Conformal:
             each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
             within = [
                 pooled_p_values([groups[group] for _, groups in self._folds], each, uniform)
-                for group in sorted(self._folds[0][1])
+                for group in self._folds[0][1]
             ]
             p = np.max(within, axis=0)
         like = getattr(logits, "logits", logits)
         task = None if tasks is None else back(tasks, like)
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
 
-    def thresholds(self, alpha: float = 0.05) -> Float64Array:
+    def thresholds(self, alpha: float = 0.05) -> npt.NDArray[np.float64]:
         """The score an input must reach to be accepted; ``-inf`` if there are too few samples to reject anything.
 
         The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one per winning
@@ -204,7 +204,7 @@ class Conformal:
         if self.ties != "conservative" or len(self._folds) > 1:
             raise ToodError("thresholds: only conservative ties and a single calibration set reduce to a threshold")
         groups = self._folds[0][1]
-        lowest = {group: lowest_accepted(known, alpha) for group, known in groups.items()}
+        lowest = {group: ranks.threshold(alpha) for group, ranks in groups.items()}
         if self.per_task == "winning":
             tasks = len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(groups)
             return np.array([lowest.get(t, -np.inf) for t in range(tasks)])
@@ -222,7 +222,7 @@ class Conformal:
         return selective_threshold(*self._wrong, risk=risk, delta=delta)
 
     def __repr__(self) -> str:
-        count = sum(len(known) for _, groups in getattr(self, "_folds", []) for known in groups.values())
+        count = sum(len(ranks.values) for _, fold in getattr(self, "_folds", []) for ranks in fold.values())
         fitted = f"fitted to {count} samples" if count else "not fitted"
         return f"<Conformal {self.cal!r}, per_task={self.per_task!r}, ties={self.ties!r}, {fitted}>"
 
@@ -236,8 +236,8 @@ class Conformal:
         tensors: dict[str, npt.NDArray[Any]]
         tensors = {f"calibrator.{k}": file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
         for k, (_, groups) in enumerate(self._folds):
-            tensors[f"scores.{k}"] = np.concatenate([*groups.values()])
-            tensors[f"groups.{k}"] = np.repeat([*groups], [len(known) for known in groups.values()])
+            tensors[f"scores.{k}"] = np.concatenate([ranks.values for ranks in groups.values()])
+            tensors[f"groups.{k}"] = np.repeat([*groups], [len(ranks.values) for ranks in groups.values()])
         if self._wrong is not None:
             tensors["errors.scores"], tensors["errors.wrong"] = self._wrong
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
@@ -263,17 +263,19 @@ class Conformal:
         self._rng = np.random.default_rng(self.seed)
         return self
 
-    def _within_winners(self, scores: FloatArray, tasks: IntArray, uniform: FloatArray | None) -> Float64Array:
-        """P-values of inputs among the calibration samples that the same task won."""
+    def _within_winners(
+        self, scores: FloatArray, tasks: IntArray, uniform: FloatArray | None
+    ) -> npt.NDArray[np.float64]:
+        """P-values among the calibration samples that the same task won."""
         p = np.empty(len(scores))
         for t in np.unique(tasks):
             rows = np.flatnonzero(tasks == t)
             # A task that won no calibration sample has nothing to compare with: p is 1, or uniform if randomised.
-            known = self._folds[0][1].get(int(t), np.empty(0))
+            known = self._folds[0][1].get(int(t), Ranks(np.empty(0)))
             p[rows] = pooled_p_values([known], [scores[rows]], None if uniform is None else uniform[rows])
         return p
 
-    def _groups(self, cal: Any, logits: Any, labels: Any) -> Groups:
+    def _ranks(self, cal: Any, logits: Any, labels: Any) -> Groups:
         """The calibration scores, sorted, of each group."""
         scores, tasks = score_and_assign(cal, logits)
         if len(scores) == 0:
@@ -301,7 +303,7 @@ class Conformal:
     def _check_alpha(self, alpha: float) -> None:
         self._fitted()
         check_share("alpha", alpha)
-        counts = [(sum(len(groups[group]) for _, groups in self._folds), group) for group in self._folds[0][1]]
+        counts = [(sum(len(fold[group].values) for _, fold in self._folds), group) for group in self._folds[0][1]]
         few, group = min(counts)
         if self.ties == "conservative" and 1 / (few + 1) > alpha:
             of = f" of task {group}" if self.per_task else ""
@@ -346,7 +348,7 @@ def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
 
 
 def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
-    return {int(group): sorted_scores(scores[groups == group]) for group in np.unique(groups)}
+    return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
 
 
 def file_of(cal: Any) -> npt.NDArray[np.uint8]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array, FloatArray, floats
+from tood.arrays import FloatArray, IntArray, floats
 from tood.arrays import finite as check_finite
 from tood.errors import ToodError
 
-__all__ = ["benjamini_hochberg", "p_values", "threshold"]
+__all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
+
+CELLS = 64  # of the grid, per known score
+MOST_CELLS = 1 << 22
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
@@ -39,7 +42,7 @@ def threshold(scores: Any, recall: float = 0.95) -> float:
     return float(values[np.searchsorted(accepted, recall)])
 
 
-def p_values(calibration: Any, scores: Any, uniform: Any = None) -> Float64Array:
+def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[np.float64]:
     """Split-conformal p-values: the rank of each score among the calibration scores.
 
     If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha; with
@@ -59,18 +62,20 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> Float64Array
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5, 9.0])
     array([0.25, 0.75, 1.  ])
     """
-    known = sorted_scores(finite(calibration, "calibration", least=0))
+    known = Ranks(finite(calibration, "calibration", least=0))
     return pooled_p_values([known], [finite(scores, "scores", least=0)], uniform)
 
 
-def pooled_p_values(known: Sequence[Float64Array], scores: Sequence[FloatArray], uniform: Any = None) -> Float64Array:
-    """Conformal p-values ``[m]`` over several sorted calibration sets, each with its own scores ``[m]``; ranks add."""
-    total = 1 + sum(map(len, known))
+def pooled_p_values(
+    known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
+) -> npt.NDArray[np.float64]:
+    """Conformal p-values ``[m]`` over several calibration sets, each with its own scores ``[m]``: ranks are added."""
+    total = 1 + sum(len(ranks.values) for ranks in known)
     pairs = list(zip(known, scores, strict=True))
-    at_most = np.sum([np.searchsorted(values, own, side="right") for values, own in pairs], axis=0)
+    at_most = sum(ranks.count(own_scores, "right") for ranks, own_scores in pairs)
     if uniform is None:
         return np.asarray((1 + at_most) / total)
-    below = np.sum([np.searchsorted(values, own, side="left") for values, own in pairs], axis=0)
+    below = sum(ranks.count(own_scores, "left") for ranks, own_scores in pairs)
     return np.asarray((below + uniform * (1 + at_most - below)) / total)
 
 
@@ -102,19 +107,43 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]
     return rejected
 
 
-def lowest_accepted(known: Float64Array, alpha: float) -> float:
-    """The k-th lowest of the sorted scores ``known``, for the largest k with ``k / (n + 1) <= alpha``.
+class Ranks:
+    """Ranks of many scores among sorted ``values``.
 
-    -inf if there is no such k: nothing can be rejected.
+    A grid answers for every score whose cell holds no value, and bisection for the others. With bisection alone
+    ``tood score`` takes a quarter more processor time (``benchmarks/score_stream.py``). The map to cells is monotone,
+    so scores in different cells are in order.
     """
-    steps = np.arange(1, len(known) + 1) / (len(known) + 1)
-    k = int(np.searchsorted(steps, alpha, side="right"))
-    return float(known[k - 1]) if k else -np.inf
 
+    def __init__(self, values: Any) -> None:
+        self.values = np.sort(np.asarray(values, dtype=np.float64))
+        cells = 3 + min(CELLS * len(self.values), MOST_CELLS)  # the first lies below all values, the last above
+        span = self.values[-1] - self.values[0] if len(self.values) else 0.0
+        self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
+        self._last = cells - 1
+        edges = self._cells(self.values)
+        before, after = (np.searchsorted(edges, np.arange(cells), side=side) for side in ("left", "right"))
+        self._before = np.where(before == after, before, -1).astype(np.int32)  # -1: the cell has values in it
 
-def sorted_scores(scores: Any) -> Float64Array:
-    """Calibration scores as :func:`pooled_p_values` and :func:`lowest_accepted` take them: float64, ascending."""
-    return np.sort(np.asarray(scores, dtype=np.float64))
+    def threshold(self, alpha: float) -> float:
+        """The k-th lowest value, for the largest k with ``k / (n + 1) <= alpha``; -inf if there is no such k."""
+        steps = np.arange(1, len(self.values) + 1) / (len(self.values) + 1)
+        k = int(np.searchsorted(steps, alpha, side="right"))
+        return float(self.values[k - 1]) if k else -np.inf
+
+    def _cells(self, scores: FloatArray) -> IntArray:
+        if self._per_unit == 0:
+            return np.ones(len(scores), dtype=np.int64)
+        with np.errstate(over="ignore"):  # infinity is beyond the last cell, as it should be
+            place = (scores.astype(np.float64) - self.values[0]) * self._per_unit + 1
+        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.intp))
+
+    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
+        """How many values are at most (``"right"``) or below (``"left"``) each score."""
+        count = self._before.take(self._cells(scores))
+        unknown = np.flatnonzero(count < 0)
+        count[unknown] = np.searchsorted(self.values, scores[unknown], side=side)
+        return count
 
 
 def finite(scores: Any, name: str, least: int = 1) -> FloatArray:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, as_array, back, floats, label_columns
 from tood.decision.conformal import file_of, from_file, score_and_assign
-from tood.decision.ranks import check_share, finite, pooled_p_values, sorted_scores
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.energy import check_columns
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.files import read_tensors, write_tensors
@@ -86,8 +86,8 @@ class PredictionSets:
         if len(columns) == 0:
             raise ToodError("logits: expected at least one calibration sample, found none")
         scores, typical = self._scores(logits)
-        self._gate = sorted_scores(scores)
-        self._typical = sorted_scores(typical[np.arange(len(columns)), columns])
+        self._gate = Ranks(scores)
+        self._typical = Ranks(typical[np.arange(len(columns)), columns])
         return self
 
     def predict(self, logits: Any, alpha: float = 0.1) -> Any:
@@ -114,8 +114,8 @@ class PredictionSets:
         settings = {"method": self.method, "classes": self.classes, "unknown": float(self.unknown)}
         tensors: dict[str, npt.NDArray[Any]] = {
             "calibrator": file_of(self.cal),
-            "gate": self._gate,
-            "typical": self._typical,
+            "gate": self._gate.values,
+            "typical": self._typical.values,
         }
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
 
@@ -125,8 +125,8 @@ class PredictionSets:
         tensors, metadata = read_tensors(path, KIND)
         try:
             self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))
-            self._gate = sorted_scores(finite(tensors["gate"], "gate"))
-            self._typical = sorted_scores(finite(tensors["typical"], "typical"))
+            self._gate = Ranks(finite(tensors["gate"], "gate"))
+            self._typical = Ranks(finite(tensors["typical"], "typical"))
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable file of prediction sets: {error}") from error
         return self
@@ -136,7 +136,7 @@ class PredictionSets:
             raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
 
     def __repr__(self) -> str:
-        fitted = f"fitted to {len(self._gate)} samples" if hasattr(self, "_gate") else "not fitted"
+        fitted = f"fitted to {len(self._gate.values)} samples" if hasattr(self, "_gate") else "not fitted"
         return f"<PredictionSets {self.method}, classes={self.classes!r}, unknown={self.unknown}, {fitted}>"
 
     def _scores(self, logits: Any) -> tuple[npt.NDArray[Any], Float64Array]:

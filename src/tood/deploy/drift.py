@@ -13,7 +13,7 @@ from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration import TOOD
 from tood.decision import Conformal, score_and_assign
 from tood.decision.conformal import file_of, from_file
-from tood.decision.ranks import check_share, lowest_accepted, sorted_scores
+from tood.decision.ranks import Ranks, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
 from tood.files import for_json, read_tensors, write_tensors
@@ -151,7 +151,7 @@ class DriftMonitor:
             raise ToodError("logits: expected reference samples, found none")
         # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
         # traffic above it are still exchangeable, because the k-th score itself is not accepted.
-        threshold = lowest_accepted(sorted_scores(scores), self.reject) if self.threshold is None else self.threshold
+        threshold = Ranks(scores).threshold(self.reject) if self.threshold is None else self.threshold
         self._limit = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (len(self.cal.partition_),)).copy()
         accepted = scores > self._limit[tasks]
         if not accepted.any():

@@ -22,7 +22,8 @@ from tood import detectors
 from tood.arrays import finite, floats
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
-from tood.files import file_name, read_npz, write_npz
+from tood.files import file_name
+from tood.npz_files import read_npz, write_npz
 from tood.runs.steps import Step
 from tood.sampling import balanced_subset
 

@@ -13,7 +13,7 @@ import numpy as np
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
 from tood.errors import ToodError
-from tood.files import npz_names, read_npz, write_npz
+from tood.npz_files import npz_names, read_npz, write_npz
 from tood.runs.directory import Arrays, PathLike, Run
 
 __all__ = ["Step", "write_step"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
-from tood.files import npz_names, read_npz
+from tood.npz_files import npz_names, read_npz
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
 from tood.streams.download import from_huggingface
