@@ -227,7 +227,10 @@ def _key(step: Step, scorer: Scorer) -> str:
     detector = scorer.create()
     use_calibration, use_fit = _fit_sets(step, detector, scorer)
     files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
-    files += [step.calibration_file(scorer.calibration)] * use_calibration + ["outputs/fit.npz"] * use_fit
+    if use_calibration:
+        files.append(step.calibration_file(scorer.calibration))
+    if use_fit:
+        files.append("outputs/fit.npz")
     if "head" in detector.needs:
         files.append("head.npz")
     weights = step.folder / "model.safetensors"
