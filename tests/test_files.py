@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from tood import TOOD, ToodError
-from tood.files import file_name, npz_names, read_npz, read_tensors, write_atomically, write_npz, write_tensors
+from tood.files import file_name, read_tensors, write_atomically, write_tensors
+from tood.npz_files import npz_names, read_npz, write_npz
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([1, 2], np.int32), "empty": np.empty((0, 4))}
 

@@ -3,6 +3,7 @@
 Each task's segment is stabilised by its own maximum, so a task whose logits lie far below another's keeps full
 precision. Rows are processed in blocks that fit the cache, transposed so that rows lie innermost: every reduction then
 runs along contiguous memory, however short the segments are. No temporary has the size of the input.
+``benchmarks/scoring.py`` measures time and memory.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
 
-from tood.arrays import ArrayT, FloatArray, as_array, back, floats, is_finite, is_tensor
+from tood.arrays import ArrayT, FloatArray, IntArray, as_array, back, floats, is_finite, is_tensor
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -111,8 +112,8 @@ class Exponentials(NamedTuple):
 def exponentials(x: FloatArray) -> Exponentials:
     """Exponentials of each row, shifted by the row's maximum only if they overflow or vanish without.
 
-    The shift costs as much as the exponential, and the relative precision is the same without. Each row decides for
-    itself, by its sum, so its result does not depend on other rows.
+    The shift costs as much as the exponential (``benchmarks/detectors.py``), and the relative precision is the same
+    without. Each row decides for itself, by its sum, so its result does not depend on other rows.
     """
     with np.errstate(over="ignore"):
         values = np.exp(x)
@@ -199,30 +200,26 @@ def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
 
 def with_lead(values: FloatArray, margin: float) -> FloatArray:
     """``[n, N]`` to ``[n]``: the largest of each row plus ``margin`` times its lead over the second."""
-    return largest_with_lead(values.T.copy(), margin)[0]
+    return largest_with_lead(np.ascontiguousarray(values.T), margin)[0]
 
 
-def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) -> tuple[FloatArray, FloatArray]:
-    """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead, and its index if ``winners``.
+def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) -> tuple[FloatArray, IntArray]:
+    """The largest of each column of ``values`` ``[N, n]`` plus ``margin`` times its lead over the second.
 
-    Overwrites ``values``. With one channel the lead is 0.
+    Also returns the channel of the largest, the first of equal ones, if ``winners`` is true. With one channel the lead
+    is 0.
     """
-    top: FloatArray = values.max(axis=0)
-    places = np.zeros_like(top)
-    if len(values) == 1 or not (margin or winners):
-        return top, places
-    at_top = values == top
-    ties = np.count_nonzero(at_top) > len(top)
-    tied = np.flatnonzero(at_top.sum(axis=0) > 1) if ties else slice(0)
-    if winners:  # a product: along a short axis argmax takes several times as long (benchmarks/score_stream.py)
-        places = np.arange(len(values), dtype=values.dtype) @ at_top.astype(values.dtype)
-        places[tied] = at_top[:, tied].argmax(axis=0)
-    if margin:
-        np.putmask(values, at_top, -np.inf)
-        second = values.max(axis=0)
-        second[tied] = top[tied]
+    top = values[0].copy()
+    second = np.full_like(top, -np.inf)
+    channel = np.zeros(len(top), dtype=np.int64)
+    for number, energies in enumerate(values[1:], start=1):
+        if winners:
+            np.putmask(channel, energies > top, number)
+        np.maximum(second, np.minimum(top, energies), out=second)
+        np.maximum(top, energies, out=top)
+    if margin and len(values) > 1:
         top = top + margin * (top - second)
-    return top, places
+    return top, channel
 
 
 def tensor_with_lead(values: torch.Tensor, margin: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -252,8 +249,8 @@ def check_columns(logits: Any, partition: Any) -> Partition:
 def _columns(logits: Any) -> int:
     shape = getattr(logits, "shape", None)
     if shape is None or len(shape) != 2 or shape[1] == 0:
-        found = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
-        raise ToodError(f"logits: expected an array [samples, columns], found {found}")
+        actual = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
+        raise ToodError(f"logits: expected an array [samples, columns], found {actual}")
     return int(shape[1])
 
 

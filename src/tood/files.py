@@ -14,9 +14,9 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,27 +29,18 @@ __all__ = [
     "file_name",
     "for_json",
     "kind_of",
-    "npy_header",
-    "npz_member",
-    "npz_names",
     "plain",
     "printable",
-    "read_npz",
     "read_tensors",
     "reading",
     "sha256",
     "write_atomically",
     "write_file",
-    "write_npz",
     "write_tensors",
     "write_text",
 ]
 
 FORMAT = 2  # of every safetensors file written here; since 2 a file holds a digest of its content
-LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array must not be compressed more than TIGHTEST times
-TIGHTEST = 100
-NOT_NPZ = "truncated, or not an .npz file of plain arrays"
-ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
 # Exceptions that NumPy, zipfile and Pillow raise on a damaged file.
 DAMAGE = (
     ArithmeticError,
@@ -254,10 +245,15 @@ def kind_of(path: str | os.PathLike[str]) -> str | None:
 
     try:
         with safe_open(os.fspath(path), framework="numpy") as file:
-            found = json.loads((file.metadata() or {}).get("tood", "{}"))
+            return _description(file).get("kind")
     except (SafetensorError, OSError, ValueError):
         return None
-    return found.get("kind") if isinstance(found, dict) else None
+
+
+def _description(file: Any) -> dict[str, Any]:
+    """What :func:`write_tensors` wrote about an open safetensors file; empty if something else wrote it."""
+    description = json.loads((file.metadata() or {}).get("tood", "{}"))
+    return description if isinstance(description, dict) else {}
 
 
 def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt.NDArray[Any]], dict[str, str]]:
@@ -267,10 +263,10 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     name = os.fspath(path)
     try:
         with safe_open(name, framework="numpy") as file:
-            metadata = json.loads((file.metadata() or {}).get("tood", "{}"))
-            if not isinstance(metadata, dict) or metadata.get("kind") != kind:
-                found = metadata.get("kind") if isinstance(metadata, dict) else None
-                raise ToodError(f"{name}: expected a {kind} file, found {found or 'another safetensors file'}")
+            metadata = _description(file)
+            if metadata.get("kind") != kind:
+                other = metadata.get("kind") or "another safetensors file"
+                raise ToodError(f"{name}: expected a {kind} file, found {other}")
             version = metadata.get("format")
             if not isinstance(version, int) or version < 1:
                 raise ToodError(f"{name}: damaged: expected a format number, found {version!r}")
@@ -289,46 +285,6 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
     return arrays, {key: value for key, value in metadata.items() if key not in ("kind", "format")}
 
 
-def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write arrays uncompressed. Equal arrays give equal bytes, since NumPy dates every zip entry 1980."""
-
-    def write(temporary: Path) -> None:
-        with temporary.open("wb") as file:
-            np.savez(file, **arrays)  # type: ignore[arg-type]
-
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise ToodError(f"{path}: {name}: expected numbers, found dtype {array.dtype}")
-    write_file(path, write)
-
-
-def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, npt.NDArray[Any]], str]:
-    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from.
-
-    Parameters
-    ----------
-    path:
-        The file. If its header declares more data than its bytes can hold, that is an error before any allocation.
-    wanted:
-        Read these arrays only, if they are there; all if None.
-    """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ToodError(f"{path}: no such file") from error
-    except OSError as error:
-        raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
-    with reading(path, NOT_NPZ):
-        with io.BytesIO(data) as file, zipfile.ZipFile(file) as archive:
-            members = _members(archive, file)
-            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
-            for info in chosen.values():
-                _check_size(archive, info)
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in chosen}
-    return arrays, hashlib.sha256(data).hexdigest()
-
-
 @contextlib.contextmanager
 def reading(path: Path, problem: str) -> Iterator[None]:
     """Turn any error that a damaged file causes into ``PATH: problem (reason)``."""
@@ -341,53 +297,6 @@ def reading(path: Path, problem: str) -> Iterator[None]:
     except DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ToodError(f"{path}: {problem} ({reason})") from error
-
-
-def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
-    """One array of an ``.npz`` file, read without the others; a size that its bytes cannot hold is an error."""
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        info = _members(archive, file)[name]
-        _check_size(archive, info)
-        with archive.open(info) as member:
-            array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array
-
-
-def npz_names(path: Path) -> list[str]:
-    """The names of the arrays of an ``.npz`` file. Reads no data."""
-    with reading(path, NOT_NPZ), path.open("rb") as file, zipfile.ZipFile(file) as archive:
-        return list(_members(archive, file))
-
-
-def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.ZipInfo]:
-    """The members of an archive by array name; raises if damage renamed one or removed it from the directory."""
-    infos = archive.infolist()
-    for info in infos:
-        archive.open(info).close()  # raises unless the member has this name too
-    file.seek(-ZIP_END - len(archive.comment), os.SEEK_END)
-    count = int.from_bytes(file.read(ZIP_END)[10:12], "little")
-    if count not in (len(infos), 0xFFFF):  # 0xFFFF: too many for 16 bits
-        raise zipfile.BadZipFile(f"the directory lists {len(infos)} of {count} members")
-    return {info.filename.removesuffix(".npy"): info for info in infos}
-
-
-def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
-    """Raise if an array's size differs from its header, or is implausibly large for its compressed bytes."""
-    if info.file_size > max(LARGEST_UNSUSPICIOUS, TIGHTEST * info.compress_size):
-        raise ValueError(f"{info.filename}: {info.compress_size} bytes unpack to {info.file_size}")
-    with archive.open(info) as file:
-        shape, _, dtype = npy_header(file)
-        size = file.tell()
-    expected = size + int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if min(shape, default=0) < 0 or info.file_size != expected:
-        raise ValueError(f"{info.filename}: shape {shape} needs {expected} bytes, found {info.file_size}")
-
-
-def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, Fortran order and dtype of an ``.npy`` file; leaves the file positioned at its data."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(file)
 
 
 def sha256(path: str | os.PathLike[str]) -> str:

@@ -63,23 +63,22 @@ def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = Tru
 
 def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:
     """Count, mean, median, MAD and deviation, ``[count]`` each, of every task's values."""
-    # Sorted within each task, so that the sums do not depend on the order of the samples to the last bit.
-    own = own[np.lexsort((own, tasks))]
-    sizes = np.bincount(tasks, minlength=count)
-    ends = np.cumsum(sizes)
-    middle = (ends - sizes + (sizes - 1) // 2, ends - sizes + sizes // 2)
-    median = (own[middle[0]] + own[middle[1]]) / 2
-    tasks = np.repeat(np.arange(count), sizes)
-    distances = np.abs(own - median[tasks])
-    distances = distances[np.lexsort((distances, tasks))]
-    groups = np.split(own, ends[:-1])
+    # Sorted, so that the sums do not depend on the order of the samples to the last bit.
+    groups = [np.sort(own[tasks == t]) for t in range(count)]
+    medians = [_middle(group) for group in groups]
+    distances = [np.sort(np.abs(group - median)) for group, median in zip(groups, medians, strict=True)]
     return {
-        "count": sizes.astype(np.float64),
+        "count": np.array([len(group) for group in groups], dtype=np.float64),
         "mean": np.array([group.mean() for group in groups]),
-        "median": median,
-        "mad": NORMAL_CONSISTENCY * ((distances[middle[0]] + distances[middle[1]]) / 2),
+        "median": np.array(medians),
+        "mad": NORMAL_CONSISTENCY * np.array([_middle(distance) for distance in distances]),
         "std": np.array([group.std() for group in groups]),
     }
+
+
+def _middle(ordered: Float64Array) -> float:
+    """The median of sorted values."""
+    return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
 def least_spread(median: FloatArray) -> FloatArray:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tood import ToodError
-from tood.files import read_npz, write_npz
+from tood.npz_files import read_npz, write_npz
 from tood.runs import Run, Step, find_runs, write_manifest, write_step
 from tood.runs.directory import is_locked
 

@@ -10,8 +10,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from tood import TOOD, ToodError, detectors
 from tood.errors import MissingDependencyError
-from tood.files import read_npz, write_npz
 from tood.metrics import average_incremental_accuracy
+from tood.npz_files import read_npz, write_npz
 from tood.runs import (
     Run,
     Scorer,

@@ -158,10 +158,10 @@ class Conformal:
         fold[order] = np.arange(len(labels)) % folds
         self._folds = []
         for k in range(folds):
-            rest, here = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+            rest, held_out = np.flatnonzero(fold != k), np.flatnonzero(fold == k)
             try:
                 fitted = copy.deepcopy(cal).fit(logits[rest], labels[rest])
-                self._folds.append((fitted, self._ranks(fitted, logits[here], labels[here])))
+                self._folds.append((fitted, self._ranks(fitted, logits[held_out], labels[held_out])))
             except ToodError as error:
                 raise ToodError(f"fold {k} of {folds}: {error}; take fewer folds or more samples") from error
         return self._begin()
@@ -185,9 +185,11 @@ class Conformal:
             p = self._within_winners(scores, cast(IntArray, tasks), uniform)
         else:
             each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
-            groups = sorted(self._folds[0][1])
-            within = [pooled_p_values([fold[group] for _, fold in self._folds], each, uniform) for group in groups]
-            p = within[0] if len(within) == 1 else np.max(within, axis=0)
+            within = [
+                pooled_p_values([groups[group] for _, groups in self._folds], each, uniform)
+                for group in self._folds[0][1]
+            ]
+            p = np.max(within, axis=0)
         like = getattr(logits, "logits", logits)
         task = None if tasks is None else back(tasks, like)
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
@@ -264,6 +266,7 @@ class Conformal:
     def _within_winners(
         self, scores: FloatArray, tasks: IntArray, uniform: FloatArray | None
     ) -> npt.NDArray[np.float64]:
+        """P-values among the calibration samples that the same task won."""
         p = np.empty(len(scores))
         for t in np.unique(tasks):
             rows = np.flatnonzero(tasks == t)

@@ -1,9 +1,7 @@
-"""Ranks of scores among known scores: thresholds, conformal p-values, Benjamini-Hochberg."""
+"""Ranks of scores among calibration scores: thresholds, conformal p-values, Benjamini-Hochberg."""
 
 from __future__ import annotations
 
-import functools
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -73,14 +71,11 @@ def pooled_p_values(
 ) -> npt.NDArray[np.float64]:
     """Conformal p-values ``[m]`` over several calibration sets, each with its own scores ``[m]``: ranks are added."""
     total = 1 + sum(len(ranks.values) for ranks in known)
-
-    def count(side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
-        return functools.reduce(operator.add, map(lambda ranks, values: ranks.count(values, side), known, scores))
-
-    at_most = count("right")
+    pairs = list(zip(known, scores, strict=True))
+    at_most = sum(ranks.count(own_scores, "right") for ranks, own_scores in pairs)
     if uniform is None:
-        return (1 + at_most.astype(np.float64)) / total  # whole numbers would take three times as long
-    below = count("left")
+        return np.asarray((1 + at_most) / total)
+    below = sum(ranks.count(own_scores, "left") for ranks, own_scores in pairs)
     return np.asarray((below + uniform * (1 + at_most - below)) / total)
 
 
@@ -115,9 +110,9 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]
 class Ranks:
     """Ranks of many scores among sorted ``values``.
 
-    A grid answers for every score whose cell holds no value, and bisection for the others. Bisection alone takes as
-    long as computing the scores (benchmarks/score_stream.py). The map to cells is monotone, so scores in different
-    cells are in order.
+    A grid answers for every score whose cell holds no value, and bisection for the others. With bisection alone
+    ``tood score`` takes a quarter more processor time (``benchmarks/score_stream.py``). The map to cells is monotone,
+    so scores in different cells are in order.
     """
 
     def __init__(self, values: Any) -> None:
@@ -146,8 +141,8 @@ class Ranks:
     def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
         """How many values are at most (``"right"``) or below (``"left"``) each score."""
         count = self._before.take(self._cells(scores))
-        open_rows = np.flatnonzero(count < 0)
-        count[open_rows] = np.searchsorted(self.values, scores[open_rows], side=side)
+        unknown = np.flatnonzero(count < 0)
+        count[unknown] = np.searchsorted(self.values, scores[unknown], side=side)
         return count
 
 

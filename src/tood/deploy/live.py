@@ -12,7 +12,7 @@ import numpy as np
 from tood.arrays import Float64Array, IntArray, as_array, label_columns
 from tood.calibration import TOOD, Reference, Variant
 from tood.checks import check_calibration, logit_range
-from tood.deploy.sketch import Sketch
+from tood.deploy.sketch import Sketch, joined_moments, moments
 from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
@@ -93,8 +93,7 @@ class LiveTOOD:
         for t in np.unique(tasks):
             own = energies[tasks == t]
             self.sketches[t].add(own[:, t])
-            moments = np.stack([np.full(own.shape[1], float(len(own))), own.mean(axis=0), len(own) * own.var(axis=0)])
-            self.pairs[:, t] = _joined(self.pairs[:, t], moments)
+            self.pairs[:, t] = joined_moments(self.pairs[:, t], moments(own))
         return self
 
     def merge(self, other: LiveTOOD) -> LiveTOOD:
@@ -106,7 +105,7 @@ class LiveTOOD:
             )
         for sketch, added in zip(self.sketches, other.sketches, strict=True):
             sketch.merge(added)
-        self.pairs = _joined(self.pairs, other.pairs)
+        self.pairs = joined_moments(self.pairs, other.pairs)
         self._widen(other.range)
         return self
 
@@ -197,15 +196,9 @@ class LiveTOOD:
         return {"rest_mean": np.where(seen, centre, own["mean"]), "rest_std": np.where(seen, spread, own["std"])}
 
     def _widen(self, seen: Float64Array) -> None:
+        """Extend the range of logits seen."""
         self.range = np.array([min(self.range[0], seen[0]), max(self.range[1], seen[1])])
 
     def _check_task(self, task: int) -> None:
         if not 0 <= task < len(self.partition):
             raise ToodError(f"task: expected 0 to {len(self.partition) - 1}, found {task}")
-
-
-def _joined(a: Float64Array, b: Float64Array) -> Float64Array:
-    """Count, mean and squared deviations of two sets of samples as one (Chan, Golub and LeVeque)."""
-    total, gap = a[0] + b[0], b[1] - a[1]
-    share = b[0] / np.maximum(total, 1)
-    return np.stack([total, a[1] + gap * share, a[2] + b[2] + gap**2 * a[0] * share])

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import FloatArray
 from tood.calibration import TOOD
 from tood.checks import check_scale
 from tood.decision import KIND as CONFORMAL
@@ -70,15 +70,15 @@ class Scored:
         if len(parts) == 1:
             return parts[0]
         decided = all(part.rejected is not None for part in parts)
-        held = [part for part in parts if part.points]
+        valid = [part for part in parts if part.points]
         return cls(
             sum(part.rows for part in parts),
             sum(part.invalid for part in parts),
             sum(part.rejected or 0 for part in parts) if decided else None,
             _sums([part.tasks for part in parts]),
             _sums([part.rejected_tasks or [] for part in parts]) if decided else None,
-            _mixed([part.points for part in held], [part.rows - part.invalid for part in held]),
-            max((part.rank_error for part in held), default=0.0) + 1 / (2 * POINTS),
+            _mixed([part.points for part in valid], [part.rows - part.invalid for part in valid]),
+            max((part.rank_error for part in valid), default=0.0) + 1 / (2 * POINTS),
             sum(part.earlier for part in parts),
         )
 
@@ -202,11 +202,11 @@ class _Job:
         import pyarrow.parquet as pq
 
         total, done = self.file.rows, 0
-        # Plain encoding: a dictionary or a codec would take longer than the scores and save little.
-        plain: dict[str, Any] = {"compression": "NONE", "use_dictionary": False, "write_statistics": ["score"]}
+        # Not encoded: a dictionary or a codec would take longer than the scores and save little.
+        options: dict[str, Any] = {"compression": "NONE", "use_dictionary": False, "write_statistics": ["score"]}
         parts = self._parts()
         first = next(parts)
-        with pq.ParquetWriter(path, first.schema, **plain) as writer, ThreadPoolExecutor(1) as thread:
+        with pq.ParquetWriter(path, first.schema, **options) as writer, ThreadPoolExecutor(1) as thread:
 
             def put(part: Any) -> int:
                 writer.write_batch(part, row_group_size=PART)
@@ -283,8 +283,7 @@ class _Job:
             if not all_valid:
                 scored = {name: _spread(values, valid) for name, values in scored.items()}
         except ToodError as error:
-            where = f"rows {start} to {self.rows - 1}"
-            raise ToodError(f"{self.file.path}, {where}: {error}") from error
+            raise ToodError(f"{self.file.path}, rows {start} to {self.rows - 1}: {error}") from error
         return {**block.columns, **scored, "valid": valid}
 
     def _unusual(self, low: float, high: float) -> bool:
@@ -297,6 +296,7 @@ class _Job:
         return bool((low >= 0 and high <= 1) or low < self.range[0] - slack or high > self.range[1] + slack)
 
     def _decide(self, logits: FloatArray) -> Columns:
+        """Score, winning task and, if asked for, p-value and decision of valid rows."""
         if self.alpha is not None:
             decision = self.conformal.decide(logits, alpha=self.alpha, rng=self.rng)
             task = decision.task.astype(np.int32)
@@ -314,16 +314,20 @@ def _joined(parts: list[Any]) -> Any:
 
 
 def _spread(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    """``values`` of the valid rows with 0 (or False) in the others."""
+    """``values`` of the valid rows, with 0 or False in place of the others."""
     out = np.zeros(len(valid), dtype=values.dtype)
     out[valid] = values
     return out
 
 
 def _arrow(values: npt.NDArray[Any], nulls: Any) -> Any:
-    """``values`` as an Arrow array; `pyarrow.array` would import pandas, if that is installed, to do the same."""
+    """``values`` as an Arrow array.
+
+    ``pyarrow.array`` would import pandas, if that is installed, which takes longer than scoring a million rows
+    (``benchmarks/score_stream.py``).
+    """
     import pyarrow as pa
 
     kind = pa.from_numpy_dtype(values.dtype)
-    data: IntArray | npt.NDArray[Any] = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
+    data = np.packbits(values, bitorder="little") if values.dtype == np.bool_ else values
     return pa.Array.from_buffers(kind, len(values), [nulls, pa.py_buffer(data)])

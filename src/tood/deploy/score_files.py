@@ -27,7 +27,7 @@ RECORD = "scored.json"
 
 def find_files(sources: Iterable[PathLike]) -> list[Path]:
     """The files named by files, folders (every file of logits in them) and patterns."""
-    found: list[Path] = []
+    every: list[Path] = []
     for source in map(Path, sources):
         if source.is_dir():
             files = [file for file in source.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file()]
@@ -37,8 +37,8 @@ def find_files(sources: Iterable[PathLike]) -> list[Path]:
             files = [source]
         if not files:
             raise ToodError(f"{source}: expected files of logits ({', '.join(SUFFIXES)}) there, found none")
-        found += sorted(files)
-    return list(dict.fromkeys(found))
+        every += sorted(files)
+    return list(dict.fromkeys(every))
 
 
 def score_files(

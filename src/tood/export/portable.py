@@ -95,13 +95,14 @@ def portable(scorer: Any, alpha: float | None = None, threshold: float | None = 
 
 
 def _parameters(scorer: Any) -> Portable:
+    """The parameters of the score, without a decision."""
     if isinstance(scorer, TOOD):
         channels = scorer.channels()
         partition = scorer.partition_
         return Portable({"logits": partition.columns}, tasks=Tasks(partition, float(scorer.margin), channels))
     if not isinstance(scorer, (Typicality, TOODJoint)):
-        found = getattr(scorer, "name", type(scorer).__name__)
-        raise ToodError(f"cal: expected a fitted TOOD, or the detector typicality or tood_joint, found {found}")
+        name = getattr(scorer, "name", type(scorer).__name__)
+        raise ToodError(f"cal: expected a fitted TOOD, or the detector typicality or tood_joint, found {name}")
     scorer._check()
     scorer._check_fitted()
     prepared = scorer._ready(np.dtype(np.float64))

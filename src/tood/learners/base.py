@@ -144,7 +144,6 @@ class Learner:
         self,
         task: int,
         checkpoint_dir: str | Path | None = None,
-        checkpoint_every: int = 1,
         progress: Report | None = None,
         base_dir: str | Path | None = None,
     ) -> None:
@@ -155,9 +154,7 @@ class Learner:
         task:
             The next task, or one with a finished checkpoint, which is loaded.
         checkpoint_dir:
-            The folder of ``task-00.safetensors`` and so on; None to save nothing.
-        checkpoint_every:
-            Epochs between two checkpoints, 0 for none; a task's end always makes one.
+            The folder of ``task-00.safetensors`` and so on, written after every epoch; None to save nothing.
         progress:
             Called with a :class:`~tood.learners.progress.Progress` at most every half second and after each epoch.
         base_dir:
@@ -171,7 +168,7 @@ class Learner:
         if not place and self.ber is not None and base_dir is not None:
             place, momentum = resume(self, checkpoint_path(base_dir, task), besides="ber")
         if not place.get("finished"):
-            self._train(task, path, checkpoint_every, progress, place.get("epoch"), momentum)
+            self._train(task, path, progress, place.get("epoch"), momentum)
         if self.ber is not None:
             self.scoring_head = self.ber.fit(self, task)
         self.network.eval().zero_grad()
@@ -179,9 +176,7 @@ class Learner:
         if path:
             save(self, path, {"task": task, "finished": True}, None)
 
-    def _train(
-        self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
-    ) -> None:
+    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
         """The epochs of a task, starting with ``epoch``; None to start the task."""
         self._check_turn(task)
         with self._random_state_kept():
@@ -192,15 +187,14 @@ class Learner:
             rows = self.training_rows(task)
             for done in range(epoch or 0, self.settings.epochs):
                 self._epoch(task, done, rows, wrapped, progress)
-                due = every and (done + 1) % every == 0
-                if path and due and done + 1 < self.settings.epochs:
+                if path and done + 1 < self.settings.epochs:
                     save(self, path, {"task": task, "epoch": done + 1}, optimizer)
             self.model = self.network
             self.draw_from(task, epoch=self.settings.epochs)
             self.end_task(task)
 
     def _random_state_kept(self) -> AbstractContextManager[None]:
-        """Within it, torch's global random state may change; afterwards it is as before."""
+        """Context in which torch's global random state may change; afterwards it is as before."""
         gpu = self.fabric.device.type == "cuda"
         return torch.random.fork_rng(devices=[self.fabric.device] if gpu else [])
 
@@ -209,6 +203,7 @@ class Learner:
             raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
 
     def _open(self, task: int) -> None:
+        """Start a task: set the teacher, add the new columns, call :meth:`begin_task`."""
         self.old = sum(self.stream.sizes[:task])
         if self.network.head.columns != self.old:
             raise ToodError(f"task: {task} was interrupted; create the learner again, it resumes from its checkpoints")
@@ -245,6 +240,7 @@ class Learner:
                 buffer.copy_(self.fabric.all_reduce(buffer, reduce_op="mean"))  # type: ignore[arg-type]
 
     def _optimizer(self, momentum: dict[str, Any]) -> torch.optim.SGD:
+        """SGD over the network, with the momentum of a checkpoint by number of the parameter."""
         s = self.settings
         optimizer = torch.optim.SGD(
             self.network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=False

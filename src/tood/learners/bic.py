@@ -12,11 +12,12 @@ from torch import Tensor
 from tood.arrays import FloatArray, IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch
-from tood.learners.memory import Exemplars
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import ExemplarSettings
 from tood.sampling import draw_by_class
+
+NEWTON_STEPS = 100  # at most; a few are enough
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,8 @@ class BiC(ExemplarLearner):
         size = max(least, int(s.validation * s.memory))
         if s.memory < 2 * least:
             raise ToodError(f"memory: BiC holds out a part of it, so expected {2 * least} or more, found {s.memory}")
-        self.memory = self.make_memory(s.memory - size)
-        held = self.make_memory(size)
-        self.held_out = Exemplars(held.total, held.per_class, "random", self.seed)
+        self.memory = self.make_memory(s.memory - size, s.selection)
+        self.held_out = self.make_memory(size, "random")
 
     def begin_task(self, task: int) -> None:
         """Drop the last correction and hold out samples of the new classes."""
@@ -113,9 +113,7 @@ class BiC(ExemplarLearner):
         self.facts = {"scale": np.array(scale), "offset": np.array(offset)}
 
 
-def fit_correction(
-    logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1, steps: int = 100
-) -> tuple[float, float]:
+def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1) -> tuple[float, float]:
     """The scale α and offset β of the new columns that minimise ``CE(z') + penalty · β² / 2`` (Eqs. 4 and 5).
 
     ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β), so damped Newton
@@ -131,8 +129,6 @@ def fit_correction(
         The first new column.
     penalty:
         Weight of ``β² / 2``.
-    steps:
-        The largest number of Newton steps.
     """
     new = logits[:, old:]
     theta = np.array([1.0, 0.0])
@@ -147,7 +143,7 @@ def fit_correction(
 
     loss, p = evaluate(theta)
     hit = (columns[:, None] - old == np.arange(new.shape[1])).astype(float)
-    for _ in range(steps):
+    for _ in range(NEWTON_STEPS):
         mean = np.stack([(p * new).sum(1), p.sum(1)])  # of (z, 1) over the new columns, [2, n]
         gradient = np.array([np.mean(((p - hit) * new).sum(1)), np.mean((p - hit).sum(1)) + penalty * theta[1]])
         if np.abs(gradient).max() < 1e-8:

@@ -79,8 +79,10 @@ def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict
     try:
         made, place = json.loads(metadata["config"]), json.loads(metadata["place"])
         wanted = json.loads(json.dumps(learner.config()))
-        for key, found, expected in _differences(made | {besides: None}, wanted | {besides: None}):
-            raise ToodError(f"{path}: made with {key} = {found}, not {expected}; use the same or another directory")
+        differences = _differences(made | {besides: None}, wanted | {besides: None})
+        if differences:
+            key, stored, expected = differences[0]
+            raise ToodError(f"{path}: made with {key} = {stored}, not {expected}; use the same or another directory")
         state = _unflatten(arrays)
         _restore(learner, state)
     except (KeyError, RuntimeError) as error:
@@ -91,6 +93,7 @@ def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict
 
 
 def _restore(learner: Learner, state: dict[str, Any]) -> None:
+    """Give a learner the state of a checkpoint."""
     learner.network.load_state_dict(_tensors(state["network"]))
     learner.set_teacher(None)
     if "teacher" in state:
@@ -123,11 +126,12 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Leaf]
             leaves += _flatten(value, f"{prefix}{key}/")
             continue
         leaf = value.detach().cpu().numpy() if is_tensor(value) else np.asarray(value)
-        leaves.append((f"{prefix}{key}" + SCALAR * (leaf.ndim == 0), leaf))
+        leaves.append((f"{prefix}{key}{SCALAR if leaf.ndim == 0 else ''}", leaf))
     return leaves
 
 
 def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+    """The inverse of :func:`_flatten`."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *folders, last = name.split("/")
@@ -138,10 +142,11 @@ def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
     return tree
 
 
-def _differences(found: Any, expected: Any, key: str = "") -> list[tuple[str, Any, Any]]:
-    """The differences of two configurations, by dotted name."""
-    if isinstance(found, dict) and isinstance(expected, dict):
-        keys = sorted({*found, *expected})
-        pairs = ((f"{key}.{k}" if key else k, found.get(k), expected.get(k)) for k in keys)
-        return [difference for k, a, b in pairs for difference in _differences(a, b, k)]
-    return [] if found == expected else [(key, found, expected)]
+def _differences(stored: Any, expected: Any, name: str = "") -> list[tuple[str, Any, Any]]:
+    """Dotted name, stored value and expected value of each entry in which two configurations differ."""
+    if not (isinstance(stored, dict) and isinstance(expected, dict)):
+        return [] if stored == expected else [(name, stored, expected)]
+    differences = []
+    for key in sorted({*stored, *expected}):
+        differences += _differences(stored.get(key), expected.get(key), f"{name}.{key}" if name else key)
+    return differences

@@ -59,9 +59,7 @@ class ClosedForm(Learner):
         """Weight ``[C, D]`` and bias ``[C]`` of the head."""
         raise NotImplementedError
 
-    def _train(
-        self, task: int, path: Path | None, every: int, progress: Report | None, epoch: int | None, momentum: Any
-    ) -> None:
+    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
         """One pass over the task; it is not resumed in the middle."""
         self._check_turn(task)
         with self._random_state_kept():

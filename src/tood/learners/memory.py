@@ -58,16 +58,15 @@ class Reservoir:
         """
         rows = indices(rows, "rows")
         rng = np.random.default_rng([self.seed, self.seen])
-        count = np.arange(self.seen, self.seen + len(rows))  # how many were seen before each
-        slots = np.where(count < self.capacity, count, rng.integers(0, count + 1))
-        slots[slots >= self.capacity] = -1
-        later = np.unique(slots[::-1], return_index=True)[1]  # a slot keeps the last row offered to it
-        final = np.full(len(rows), -1)
-        last = len(rows) - 1 - later
-        final[last] = slots[last]
-        self._rows[final[final >= 0]] = rows[final >= 0]
+        seen_before = np.arange(self.seen, self.seen + len(rows))
+        slots = np.where(seen_before < self.capacity, seen_before, rng.integers(0, seen_before + 1))
+        # A slot keeps the last row offered to it.
+        last_offer = {slot: offer for offer, slot in enumerate(slots.tolist()) if slot < self.capacity}
+        kept = np.full(len(rows), -1)
+        kept[list(last_offer.values())] = list(last_offer)
+        self._rows[kept[kept >= 0]] = rows[kept >= 0]
         self.seen += len(rows)
-        return final
+        return kept
 
     def state_dict(self) -> State:
         """Everything a checkpoint needs, as arrays."""

@@ -25,16 +25,16 @@ class ExemplarLearner(Learner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.memory = self.make_memory(self.settings.memory)
+        self.memory = self.make_memory(self.settings.memory, self.settings.selection)
 
-    def make_memory(self, size: int) -> Exemplars:
+    def make_memory(self, size: int, selection: str) -> Exemplars:
         """An empty memory of this size, in the unit of the settings."""
         s, classes = self.settings, len(self.stream.order)
         if s.memory_unit == "class":
-            return Exemplars(per_class=size, selection=s.selection, seed=self.seed)
+            return Exemplars(per_class=size, selection=selection, seed=self.seed)
         if size < classes:
             raise ToodError(f"memory: expected room for one exemplar of each of {classes} classes, found {s.memory}")
-        return Exemplars(total=size, selection=s.selection, seed=self.seed)
+        return Exemplars(total=size, selection=selection, seed=self.seed)
 
     def training_rows(self, task: int) -> IntArray:
         """New data and exemplars."""

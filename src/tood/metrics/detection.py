@@ -184,7 +184,11 @@ def _alike(sizes: IntArray) -> Iterator[IntArray]:
 def _by_task(
     ids: FloatArray, sizes: IntArray, pooled: _Comparison, recall: float
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """The metrics of each task, to the last bit as :class:`_Comparison` gives them; ``ids`` sorted within each task."""
+    """The metrics of each task, to the last bit as :class:`_Comparison` gives them; ``ids`` sorted within each task.
+
+    All tasks are counted together: one comparison per task takes ten times as long with 100 tasks
+    (``benchmarks/long_streams.py``).
+    """
     oods, m = pooled.oods, pooled.m
     every = _Comparison(ids, oods, pooled.ood_rank)
     ends = np.cumsum(sizes)

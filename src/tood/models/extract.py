@@ -58,26 +58,26 @@ def extract(
     if not isinstance(model, nn.Module):
         raise ToodError(f"model: expected a torch.nn.Module, found {type(model).__name__}")
     batches, total = _batches(batches)
-    parts: dict[str, list[np.ndarray[Any, Any]]] = {"logits": [], "features": [], "labels": []}
+    collected: dict[str, list[np.ndarray[Any, Any]]] = {"logits": [], "features": [], "labels": []}
     with evaluating(model), torch.inference_mode(), _Recorder(model, features) as recorder:
         for done, batch in enumerate(batches, 1):
             arguments, named, labels = _split(model, batch)
             logits = logits_of(model(*arguments, **named))
-            parts["logits"].append(_array(logits))
+            collected["logits"].append(_array(logits))
             if features is not False:
-                parts["features"].append(_array(recorder.features(logits)))
+                collected["features"].append(_array(recorder.features(logits)))
             if labels is not None:
-                parts["labels"].append(_labels(labels, len(logits)))
+                collected["labels"].append(_labels(labels, len(logits)))
             if progress is not None:
                 progress(done, total)
-    if not parts["logits"]:
+    if not collected["logits"]:
         raise ToodError("batches: expected at least one batch, found none")
-    if len(parts["labels"]) not in (0, len(parts["logits"])):
+    if len(collected["labels"]) not in (0, len(collected["logits"])):
         raise ToodError(
-            f"batches: expected labels in all batches or in none, found them in {len(parts['labels'])} "
-            f"of {len(parts['logits'])}"
+            f"batches: expected labels in all batches or in none, found them in {len(collected['labels'])} "
+            f"of {len(collected['logits'])}"
         )
-    return Outputs(*(np.concatenate(chunks) if chunks else None for chunks in parts.values()))
+    return Outputs(*(np.concatenate(chunks) if chunks else None for chunks in collected.values()))
 
 
 @contextmanager
@@ -100,8 +100,8 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(logits, (tuple, list)) and logits:
         logits = logits[0]
     if not isinstance(logits, Tensor) or logits.ndim != 2:
-        found = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(output).__name__
-        raise ToodError(f"model: expected it to return logits [n, C], or an object with them, found {found}")
+        returned = f"a tensor of shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(output).__name__
+        raise ToodError(f"model: expected it to return logits [n, C], or an object with them, found {returned}")
     return logits
 
 
@@ -136,8 +136,8 @@ class _Recorder:
         self._last = None
         if isinstance(self.wanted, str):
             if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(logits):
-                found = tuple(features.shape) if isinstance(features, Tensor) else "none"
-                raise ToodError(f"features: expected [{len(logits)}, D] as input of {self.wanted!r}, found {found}")
+                shape = tuple(features.shape) if isinstance(features, Tensor) else "none"
+                raise ToodError(f"features: expected [{len(logits)}, D] as input of {self.wanted!r}, found {shape}")
         elif not (
             isinstance(features, Tensor)
             and isinstance(output, Tensor)

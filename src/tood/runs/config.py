@@ -165,17 +165,19 @@ class RunConfig:
         for name in values:
             if name not in known:
                 raise UnknownNameError(f"setting of {where}", str(name), known)
-        given = dict(values)
-        if given.get("frozen"):
-            given.setdefault("preset", "frozen")
+        settings = dict(values)
+        if settings.get("frozen"):
+            settings.setdefault("preset", "frozen")
         try:
-            if given.get("preset") == "frozen" and given.get("frozen") is False:
+            if settings.get("preset") == "frozen" and settings.get("frozen") is False:
                 raise ToodError("frozen: expected true with the preset frozen, found false")
             for name in ("detectors", "ood"):
-                value = given.get(name)
-                if value is None or isinstance(value, (str, list)):
-                    given[name] = tuple(value.split(",") if isinstance(value, str) else value or ())
-            return cls(**given)
+                value = settings.get(name)
+                if isinstance(value, str):
+                    value = value.split(",")
+                if value is None or isinstance(value, list):
+                    settings[name] = tuple(value or ())
+            return cls(**settings)
         except ToodError as error:
             raise ToodError(f"{where}: {error}") from error
 

@@ -93,12 +93,12 @@ class Run:
     def steps(self) -> list[int]:
         """The steps whose outputs are complete, ascending."""
         folders = (self.path / "steps").glob("[0-9]*")
-        found = sorted(int(f.name) for f in folders if f.name.isdigit() and (f / "outputs").is_dir())
-        if found and found[-1] >= len(self.partition):
+        steps = sorted(int(f.name) for f in folders if f.name.isdigit() and (f / "outputs").is_dir())
+        if steps and steps[-1] >= len(self.partition):
             raise ToodError(
-                f"{self.folder(found[-1])}: expected steps 0 to {len(self.partition) - 1}, one per task of the manifest"
+                f"{self.folder(steps[-1])}: expected steps 0 to {len(self.partition) - 1}, one per task of the manifest"
             )
-        return found
+        return steps
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Context in which no other process can write this run."""
@@ -151,10 +151,11 @@ def find_runs(paths: Sequence[PathLike]) -> list[Run]:
     """The runs at ``paths``; each path is a run directory or a folder that contains run directories at any depth."""
     runs: dict[Path, Run] = {}
     for path in map(Path, paths):
-        here = [path] if (path / "manifest.json").exists() else sorted(p.parent for p in path.rglob("manifest.json"))
-        if not here:
+        is_run = (path / "manifest.json").exists()
+        folders = [path] if is_run else sorted(manifest.parent for manifest in path.rglob("manifest.json"))
+        if not folders:
             raise ToodError(f"{path}: expected a run directory or a folder of them, found no manifest.json")
-        runs.update({folder.resolve(): Run(folder) for folder in here})
+        runs |= {folder.resolve(): Run(folder) for folder in folders}
     return list(runs.values())
 
 

@@ -89,7 +89,8 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
     augmented = np.empty(0, np.int64)
     if stream.augmentation != "none":
         augmented = draw(np.sort(seen), size * len(stream.order) // len(classes))
-    if config.calibration not in (*calibration, *(["augmented"] * (len(augmented) > 0))):
+    in_use = augmented if config.calibration == "augmented" else calibration.get(config.calibration, ())
+    if not len(in_use):
         raise ToodError(
             f"calibration: expected {config.calibration!r} samples of every class at step {step}, but "
             f"{config.learner} has none; it has {', '.join(calibration)}"

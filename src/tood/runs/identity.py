@@ -60,17 +60,17 @@ class RunIdentity:
         )
 
     @classmethod
-    def from_label(cls, label: str, stream: str = "") -> RunIdentity:
-        """Identity from a label in tables, the inverse of :attr:`label`; values of options stay text.
+    def from_label(cls, label: str) -> RunIdentity:
+        """Identity from a label in tables, the inverse of :attr:`label`; no stream, and values of options are text.
 
-        >>> found = RunIdentity.from_label("icarl+ber (memory=500) [cpu]")
-        >>> found.learner, found.finetune, dict(found.options), found.preset
+        >>> run = RunIdentity.from_label("icarl+ber (memory=500) [cpu]")
+        >>> run.learner, run.finetune, dict(run.options), run.preset
         ('icarl', 'ber', {'memory': '500'}, 'cpu')
         """
         method, _, rest = label.removesuffix("]").partition(" [") if label.endswith("]") else (label, "", "")
         method, _, named = method.removesuffix(")").partition(" (")
         pairs = [entry.partition("=") for entry in named.split(", ") if entry]
-        return cls(stream, *split_method(method), {name: value for name, _, value in pairs}, preset=rest)
+        return cls("", *split_method(method), {name: value for name, _, value in pairs}, preset=rest)
 
     def to_manifest(self) -> dict[str, Any]:
         """The manifest's entries, the inverse of :meth:`from_manifest`."""

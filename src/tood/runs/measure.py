@@ -93,7 +93,7 @@ def is_measured(folder: Path, names: Iterable[str]) -> bool:
         return False
 
 
-def measure(run: Run, scorers: Iterable[Scorer] | None = None, progress: Progress | None = None) -> Measured:
+def measure(run: Run, scorers: Iterable[Scorer] | None = None) -> Measured:
     """Score and measure every complete step, and write ``metrics.parquet``.
 
     Parameters
@@ -102,11 +102,9 @@ def measure(run: Run, scorers: Iterable[Scorer] | None = None, progress: Progres
         The run.
     scorers:
         What to score with; by default every detector that can be scored.
-    progress:
-        Called with the step and the detector before each is scored.
     """
     with run.lock():
-        measured = figures(run, scorers, keep=True, progress=progress)
+        measured = figures(run, scorers, keep=True)
         save_metrics(measured.table, run.metrics_path)
     return measured
 
@@ -122,10 +120,12 @@ def figures(
 
     Parameters
     ----------
-    run, scorers, progress:
+    run, scorers:
         As for :func:`measure`.
     keep:
         Write the scores to the run.
+    progress:
+        Called with the step and the detector before each is scored.
     watch:
         Called with the step, the scorer and its scores once they are measured.
 
@@ -147,15 +147,17 @@ def figures(
         notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
     tables = []
     noted: dict[str, list[int]] = {}
-    with ThreadPoolExecutor(1) as thread:  # reads the next step's files while this one is scored
+    # The next step's files are read while this one is scored: reading takes as long as scoring with two detectors
+    # (benchmarks/long_streams.py).
+    with ThreadPoolExecutor(1) as thread:
         coming = thread.submit(_read, run, steps[0])
         for index, following in zip(steps, [*steps[1:], None], strict=True):
             step = coming.result()
             if following is not None:
                 coming = thread.submit(_read, run, following)
-            rows_of_step, notes_of_step = measure_step(step, scorers, keep, progress, watch)
-            tables.append(to_table(rows_of_step))
-            for note in notes_of_step:
+            rows, step_notes = measure_step(step, scorers, keep, progress, watch)
+            tables.append(to_table(rows))
+            for note in step_notes:
                 noted.setdefault(note, []).append(index)
     notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
     return Measured(joined(tables), tuple(notes))
@@ -215,4 +217,4 @@ def _ranges(steps: Sequence[int]) -> str:
     """``steps 0 to 3`` if they are consecutive, else each of them."""
     if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
         return f"steps {steps[0]} to {steps[-1]}"
-    return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps))}"
+    return f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"

@@ -167,15 +167,16 @@ def trajectory(
     """
     rows = _columns(table, detector=detector, metric=metric, settings=settings)
     keep = rows["task"] >= 0
-    for name, wanted in (("group", group), ("ood_set", ood_set), ("calibration", calibration)):
-        keep &= (rows[name] == wanted) | (wanted is None)
+    for name, value in (("group", group), ("ood_set", ood_set), ("calibration", calibration)):
+        if value is not None:
+            keep &= rows[name] == value
     rows = {name: column[keep] for name, column in rows.items()}
     if len(rows["step"]) == 0:
         if detector not in detectors_of(table):
             raise UnknownNameError("detector", detector, detectors_of(table))
         asked = {"metric": metric, "group": group, "ood_set": ood_set, "calibration": calibration, "settings": settings}
-        found = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
-        raise ToodError(f"metrics: {detector} was not measured with {found}")
+        wanted = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value)
+        raise ToodError(f"metrics: {detector} was not measured with {wanted}")
     if len(set(rows["calibration"])) > 1:
         raise ToodError(f"calibration: expected one of {', '.join(sorted(set(rows['calibration'])))}")
     groups = dict(zip(rows["ood_set"], rows["group"], strict=True))
@@ -191,9 +192,9 @@ def accuracy(table: pa.Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.f
     rows = _columns(table, metric="accuracy")
     steps = int(rows["step"].max()) + 1
     by_task, pooled = np.full((steps, steps), np.nan), np.full(steps, np.nan)
-    each = rows["task"] >= 0
-    by_task[rows["step"][each], rows["task"][each]] = rows["value"][each]
-    pooled[rows["step"][~each]] = rows["value"][~each]
+    single = rows["task"] >= 0
+    by_task[rows["step"][single], rows["task"][single]] = rows["value"][single]
+    pooled[rows["step"][~single]] = rows["value"][~single]
     return by_task, pooled
 
 
@@ -201,13 +202,10 @@ def _columns(table: pa.Table, **wanted: str) -> dict[str, npt.NDArray[Any]]:
     """The matching rows as NumPy columns; a null task becomes -1."""
     import pyarrow.compute as pc
 
-    mask = None
     for name, value in wanted.items():
-        same = pc.fill_null(pc.equal(table[name], value), False)
-        mask = same if mask is None else pc.and_(mask, same)
-    found = table.filter(mask)
-    found = found.set_column(1, "task", pc.fill_null(found["task"], -1))
-    return {name: found[name].to_numpy() for name in COLUMNS}
+        table = table.filter(pc.equal(table[name], value))  # a null is not equal
+    table = table.set_column(COLUMNS.index("task"), "task", pc.fill_null(table["task"], -1))
+    return {name: table[name].to_numpy() for name in COLUMNS}
 
 
 def _schema() -> pa.Schema:

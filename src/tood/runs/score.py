@@ -22,7 +22,8 @@ from tood import detectors
 from tood.arrays import finite, floats
 from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
-from tood.files import file_name, read_npz, write_npz
+from tood.files import file_name
+from tood.npz_files import read_npz, write_npz
 from tood.runs.steps import Step
 from tood.sampling import balanced_subset
 
@@ -226,7 +227,10 @@ def _key(step: Step, scorer: Scorer) -> str:
     detector = scorer.create()
     use_calibration, use_fit = _fit_sets(step, detector, scorer)
     files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
-    files += [step.calibration_file(scorer.calibration)] * use_calibration + ["outputs/fit.npz"] * use_fit
+    if use_calibration:
+        files.append(step.calibration_file(scorer.calibration))
+    if use_fit:
+        files.append("outputs/fit.npz")
     if "head" in detector.needs:
         files.append("head.npz")
     weights = step.folder / "model.safetensors"

@@ -13,7 +13,7 @@ import numpy as np
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
 from tood.errors import ToodError
-from tood.files import npz_names, read_npz, write_npz
+from tood.npz_files import npz_names, read_npz, write_npz
 from tood.runs.directory import Arrays, PathLike, Run
 
 __all__ = ["Step", "write_step"]
@@ -130,8 +130,8 @@ class Step:
             return "outputs/calibration.npz"
         name = f"outputs/calibration_{source}.npz"
         if not (self.folder / name).exists():
-            there = ", ".join(self.calibration_sources())
-            raise ToodError(f"{self.folder}: no calibration set from {source!r}; there is {there}")
+            stored = ", ".join(self.calibration_sources())
+            raise ToodError(f"{self.folder}: no calibration set from {source!r}; there is {stored}")
         return name
 
     def calibration_sources(self) -> list[str]:
@@ -147,7 +147,8 @@ class Step:
     def has(self, array: str) -> bool:
         """True if every set of this step has ``array`` ("features"). Reads no data."""
         files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood)]
-        files += ["fit"] * (self.folder / "outputs/fit.npz").exists()
+        if (self.folder / "outputs/fit.npz").exists():
+            files.append("fit")
         stored = [npz_names(self.folder / "outputs" / f"{file}.npz") for file in files]
         return all(array in names for names in stored)
 
@@ -191,16 +192,16 @@ class Step:
     def _places(self, columns: Any, file: Path, name: str, rows: int) -> IntArray:
         """Stored columns as positions among the columns seen."""
         try:
-            found = indices(columns, name, length=rows)
+            checked = indices(columns, name, length=rows)
         except ToodError as error:
             raise ToodError(f"{file}: {error}") from error
-        seen = np.isin(found, self.columns)
+        seen = np.isin(checked, self.columns)
         if not seen.all():
             raise ToodError(
-                f"{file}: {name}: expected columns of the tasks 0 to {self.index}, found {found[~seen][0]} "
+                f"{file}: {name}: expected columns of the tasks 0 to {self.index}, found {checked[~seen][0]} "
                 f"at row {np.flatnonzero(~seen)[0]}"
             )
-        return np.searchsorted(self.columns, found)
+        return np.searchsorted(self.columns, checked)
 
 
 def write_step(
@@ -246,15 +247,20 @@ def write_step(
     if set(ood) != set(run.ood):
         raise ToodError(f"ood: expected the sets of the manifest, {sorted(run.ood)}, found {sorted(ood)}")
     sets = {"test": test, "calibration": calibration}
-    sets |= {f"calibration_{name}": given for name, given in (calibrations or {}).items()}
-    sets |= {"fit": fit} if fit is not None else {}
-    files = {f"outputs/{name}.npz": _arrays(given, name, labels=True) for name, given in sets.items()}
-    files |= {f"outputs/ood/{name}.npz": _arrays(given, f"ood {name}", labels=False) for name, given in ood.items()}
+    sets |= {f"calibration_{source}": outputs for source, outputs in (calibrations or {}).items()}
+    if fit is not None:
+        sets["fit"] = fit
+    files = {f"outputs/{name}.npz": _arrays(outputs, name, labels=True) for name, outputs in sets.items()}
+    for name, outputs in ood.items():
+        files[f"outputs/ood/{name}.npz"] = _arrays(outputs, f"ood {name}", labels=False)
     if predictions is not None:
         files["outputs/test.npz"]["predictions"] = indices(predictions, "predictions")
     if head is not None:
-        kept = {n: d for n, d in HEAD.items() if not n.startswith("raw_") or _get(head, n) is not None}
-        files["head.npz"] = {n: floats(_get(head, n), f"head {n}", d) for n, d in kept.items()}
+        files["head.npz"] = {
+            name: floats(_get(head, name), f"head {name}", ndim)
+            for name, ndim in HEAD.items()
+            if not name.startswith("raw_") or _get(head, name) is not None
+        }
     _check(run, step, files)
     with run.lock():
         _write(run.folder(step), files)
@@ -297,24 +303,24 @@ def _write(folder: Path, files: dict[str, Arrays]) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _arrays(given: Any, name: str, labels: bool) -> Arrays:
+def _arrays(outputs: Any, name: str, labels: bool) -> Arrays:
     """The arrays of one set that are stored."""
-    if not isinstance(given, Mapping) and hasattr(given, "shape"):
-        given = {"logits": given}
+    if not isinstance(outputs, Mapping) and hasattr(outputs, "shape"):
+        outputs = {"logits": outputs}
     try:
-        arrays: Arrays = {"logits": floats(_get(given, "logits"), "logits", ndim=2)}
+        arrays: Arrays = {"logits": floats(_get(outputs, "logits"), "logits", ndim=2)}
         for optional in ("features", "raw_logits"):
-            if _get(given, optional) is not None:
-                arrays[optional] = floats(_get(given, optional), optional, ndim=2)
+            if _get(outputs, optional) is not None:
+                arrays[optional] = floats(_get(outputs, optional), optional, ndim=2)
         if labels:
-            arrays["labels"] = indices(_get(given, "labels"), "labels")
+            arrays["labels"] = indices(_get(outputs, "labels"), "labels")
     except ToodError as error:
         raise ToodError(f"{name}: {error}") from error
     return arrays
 
 
-def _get(given: Any, name: str) -> Any:
-    return given.get(name) if isinstance(given, Mapping) else getattr(given, name, None)
+def _get(arrays: Any, name: str) -> Any:
+    return arrays.get(name) if isinstance(arrays, Mapping) else getattr(arrays, name, None)
 
 
 def _entry(arrays: Arrays, name: str, file: Path) -> Any:

@@ -54,8 +54,9 @@ def read_cifar_batches(folder: str | Path, split: str) -> tuple[ArraySource, lis
         raise ToodError(f"split: expected train or test, found {split!r}")
     for files, label, meta, names in VERSIONS:
         if all((folder / name).is_file() for name in files[split]):
-            parts = [_images(folder / name, label) for name in files[split]]
-            images, labels = (np.concatenate(part) for part in zip(*parts, strict=True))
+            batches = [_images(folder / name, label) for name in files[split]]
+            images = np.concatenate([images for images, _ in batches])
+            labels = np.concatenate([labels for _, labels in batches])
             named = read_batch(folder / meta).get(names) if (folder / meta).is_file() else None
             classes = map(_text, named) if named else map(str, range(int(labels.max()) + 1))
             return ArraySource(images, labels), list(classes)
@@ -64,6 +65,7 @@ def read_cifar_batches(folder: str | Path, split: str) -> tuple[ArraySource, lis
 
 
 def _images(path: Path, label: str) -> tuple[Any, Any]:
+    """Images ``[n, 32, 32, 3]`` and labels ``[n]`` of one file; ``label`` is the key of the labels."""
     batch = read_batch(path)
     data, labels = batch.get("data"), batch.get(label)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or not isinstance(labels, list):

@@ -66,9 +66,9 @@ class DatasetSource:
 
     def _labels(self) -> IntArray:
         for name in ("targets", "labels"):
-            given = getattr(self.dataset, name, None)
-            if given is not None and len(given) == len(self.dataset):
-                return indices(given, f"dataset.{name}")
+            stored = getattr(self.dataset, name, None)
+            if stored is not None and len(stored) == len(self.dataset):
+                return indices(stored, f"dataset.{name}")
         items = (self.dataset[i] for i in range(len(self.dataset)))
         labels = [item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else 0 for item in items]
         return indices([int(label) for label in labels], "dataset, labels")
@@ -116,6 +116,6 @@ def _array(sample: Any, row: int) -> Samples:
     return np.ascontiguousarray(array)
 
 
-def as_source(given: Any) -> Source:
+def as_source(data: Any) -> Source:
     """A source as it is; a torch data set as a :class:`DatasetSource`."""
-    return given if hasattr(given, "take") and hasattr(given, "labels") else DatasetSource(given)
+    return data if hasattr(data, "take") and hasattr(data, "labels") else DatasetSource(data)

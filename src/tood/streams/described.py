@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
-from tood.files import npz_names, read_npz
+from tood.npz_files import npz_names, read_npz
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
 from tood.streams.download import from_huggingface
@@ -94,11 +94,10 @@ def open_npz(
         if name.startswith(OOD):
             _, group, ood_name = name.split("_", 2)
             sets[group][ood_name] = array
-    options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation}
-    if "classes" in arrays:
-        options["classes"] = [str(name) for name in arrays["classes"]]
+    classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
+    options = {"order": order, "augmentation": augmentation, "classes": classes}
     try:
-        stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), ood=sets, **options)
+        stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), tasks=tasks, ood=sets, **options)
     except ToodError as error:
         raise ToodError(f"{path}: {error}") from error
     return _with_more(stream, ood, stream.train.shape[0] if len(stream.train.shape) == 3 else None, None)
@@ -120,10 +119,12 @@ def open_huggingface(
     ood: OODSets | None = None,
 ) -> Stream:
     """A stream of a Hugging Face data set: names of its splits and columns, its revision, and OOD sets."""
-    source = from_huggingface(huggingface, train, image, label, size=size, resize=resize, revision=revision)
-    tested = from_huggingface(huggingface, test, image, label, size=size, resize=resize, revision=revision)
-    options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation, "classes": source.classes}
-    return _with_more(Stream.from_sources(source, tested, **options), ood, source.shape[0], resize)
+    train_set = from_huggingface(huggingface, train, image, label, size=size, resize=resize, revision=revision)
+    test_set = from_huggingface(huggingface, test, image, label, size=size, resize=resize, revision=revision)
+    stream = Stream.from_sources(
+        train_set, test_set, tasks=tasks, order=order, augmentation=augmentation, classes=train_set.classes
+    )
+    return _with_more(stream, ood, train_set.shape[0], resize)
 
 
 def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Resize) -> Stream:
@@ -156,7 +157,7 @@ def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Sour
     if not path.exists() and (data_root() / f"{place}.npz").is_file():
         return PackedSource(data_root() / f"{place}.npz", size, resize)
     names = npz_names(path)
-    found = next((name for name in ("images", "samples") if name in names), None)
-    if found is None:
+    array = next((array for array in ("images", "samples") if array in names), None)
+    if array is None:
         raise ToodError(f"{path}: expected an array images or samples, found {', '.join(names) or 'none'}")
-    return ArraySource(read_npz(path, [found])[0][found])
+    return ArraySource(read_npz(path, [array])[0][array])

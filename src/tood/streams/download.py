@@ -29,8 +29,8 @@ class HuggingFaceSource(DatasetSource):
         self.image_column, self.label_column = image_column, label_column
         super().__init__(dataset, size=size, resize=resize)
         feature = dataset.features[label_column] if label_column else None
-        found = range(int(self.labels.max()) + 1)
-        self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, found))
+        numbers = range(int(self.labels.max()) + 1)
+        self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, numbers))
 
     def _labels(self) -> IntArray:
         labels = self.dataset[self.label_column][:] if self.label_column else np.zeros(len(self.dataset), np.int64)

@@ -196,7 +196,8 @@ class Extractor:
     def _extract(self, source: Source, path: Path, name: str, say: Say) -> None:
         """Append block after block to ``NAME.part``, then rename it.
 
-        A block is flushed to disk before the next one begins, so after a crash all blocks but the last are sound.
+        The how-to "Start from a pretrained network" promises that an interrupted extraction resumes. A block is flushed
+        to disk before the next one begins, so after a crash all blocks but the last are sound.
         """
         if self.network.head.weight.device.type == "cpu":
             from tood.models.memory import keep_freed_memory

@@ -164,10 +164,11 @@ class ImageListSource(_Files):
 
 
 def _parse(line: str, where: str) -> tuple[str, int]:
+    """Path and label of one line of a list; ``where`` names the line in messages."""
     path, _, label = line.strip().rpartition(" ")
     if not path or not label.lstrip("-").isdigit():
         raise ToodError(f"{where}: expected a path and a label, found {line[:60]!r}")
-    parts = PurePosixPath(path.replace("\\", "/"))
-    if parts.is_absolute() or ".." in parts.parts or Path(path).is_absolute():
+    posix = PurePosixPath(path.replace("\\", "/"))
+    if posix.is_absolute() or ".." in posix.parts or Path(path).is_absolute():
         raise ToodError(f"{where}: {path} leaves the image folder")
     return path, int(label)

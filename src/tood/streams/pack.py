@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from tood.errors import ToodError
-from tood.files import sha256, write_npz, write_text
+from tood.files import sha256, write_text
+from tood.npz_files import write_npz
 from tood.streams.images import Pixels
 from tood.streams.packed import CHECKSUMS, checksums
 from tood.streams.sources import ArraySource, Source

@@ -21,7 +21,8 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.files import npy_header, reading, sha256
+from tood.files import reading, sha256
+from tood.npz_files import npy_header
 from tood.streams.images import Pixels, Resize, decode, fit, pixels
 from tood.streams.sources import Samples
 

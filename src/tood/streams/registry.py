@@ -79,29 +79,31 @@ def load(
     (4, (2, 2, 2, 2), [('noise', 'far')])
     """
     name = stream_name(stream)
-    given = {"root": root, "tasks": tasks, "size": size, "resize": resize, **options}
-    given = {key: value for key, value in given.items() if value is not None}
-    given |= {"order": order} if order != "label" else {}
+    arguments = {"root": root, "tasks": tasks, "size": size, "resize": resize, **options}
+    arguments = {key: value for key, value in arguments.items() if value is not None}
+    if order != "label":
+        arguments["order"] = order
     if isinstance(stream, Mapping):
-        kind, value, own = check_mapping(stream)
+        kind, value, described = check_mapping(stream)
         factory = STREAMS.get(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
-        given = own | given
+        arguments = described | arguments
     else:
         factory = STREAMS.get(stream)
-    made = _call(factory, name, given, tuple(ood))
+    made = _call(factory, name, arguments, tuple(ood))
     return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
 
 
-def _call(factory: Factory, name: str, given: Mapping[str, Any], ood: Sequence[str]) -> Stream:
-    """Call a factory; an option that it does not take is an error."""
+def _call(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
+    """Call a factory and pick OOD sets; an option that the factory does not take is an error."""
     parameters = inspect.signature(factory).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    for key in given:
+    for key in arguments:
         if key not in parameters and not takes_any:
             raise UnknownNameError(f"option of the stream {name}", key, parameters)
-    picks = {"ood_names": ood} if "ood_names" in parameters else {}  # knows the sets that it leaves out
+    # A factory with `ood_names` opens only these sets itself, and names those whose files are missing.
+    picks = {"ood_names": ood} if "ood_names" in parameters else {}
     try:
-        made = factory(**given, **picks)
+        made = factory(**arguments, **picks)
     except ToodError:
         raise
     except Exception as error:  # any error of a factory of the user

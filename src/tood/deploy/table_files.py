@@ -1,0 +1,188 @@
+"""Reader for tables with logits: Parquet, Arrow and CSV files as streams of Arrow record batches."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import importlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import FloatArray
+from tood.errors import MissingDependencyError, ToodError
+
+__all__ = ["SUFFIXES", "Block", "TableFile", "listed"]
+
+SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".csv")
+BATCH_ROWS = 1 << 14
+ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class Block(NamedTuple):
+    """Consecutive rows of a file."""
+
+    logits: FloatArray  # [rows, C], to read only
+    columns: dict[str, Any]  # the columns to keep, by name: NumPy or Arrow arrays [rows]
+
+
+class TableFile:
+    """A table with logits in a column of lists, or in one column per class.
+
+    Parameters
+    ----------
+    path:
+        The file; its suffix decides the format.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.suffix = path.suffix.lower()
+
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        if self.suffix == ".csv":
+            return self._csv_header()[0]
+        if self.suffix == ".parquet":
+            return list(_pyarrow("parquet").read_schema(self.path).names)
+        with self._ipc() as reader:
+            return list(reader.schema.names)
+
+    def rows(self) -> int | None:
+        """The number of rows; of a CSV file above 1 MiB an estimate from its first lines, of an Arrow stream None."""
+        if self.suffix == ".csv":
+            header = int(self._csv_header()[1])
+            with self.path.open("rb") as file:
+                start = file.read(1 << 20)
+            lines = start.count(b"\n") + (not start.endswith(b"\n"))
+            return max(0, lines * self.path.stat().st_size // len(start) - header)
+        if self.suffix == ".parquet":
+            return int(_pyarrow("parquet").read_metadata(self.path).num_rows)
+        if self._is_stream():
+            return None
+        return int(_pyarrow("dataset").dataset(self.path, format="ipc").count_rows())
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        """One whole column of numbers."""
+        batches = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self._batches([name], [name])]
+        return np.concatenate(batches) if batches else np.empty(0)
+
+    def blocks(self, keep: Sequence[str]) -> Iterator[Block]:
+        """Yield the rows in order, with the columns to keep."""
+        columns, as_list = self._logit_columns()
+        start = 0
+        for batch in self._batches([*columns, *keep], columns):
+            logits = batch.columns[: len(columns)]
+            if as_list:
+                values = self._flattened(logits[0], start)
+            else:  # one array per class; a null is NaN
+                values = np.stack([column.to_numpy(zero_copy_only=False) for column in logits], axis=1)
+            yield Block(values, {name: batch.column(name) for name in keep})
+            start += len(values)
+
+    def _logit_columns(self) -> tuple[list[str], bool]:
+        """The columns that hold logits, and whether that is one column of lists."""
+        names = self.names()
+        if "logits" in names:
+            return ["logits"], True
+        numbered = {int(match[1]): name for name in names if (match := re.fullmatch(r"(?:logit_)?(\d+)", name))}
+        if not numbered or set(numbered) != set(range(len(numbered))):
+            raise ToodError(
+                f"{self.path}: expected a column 'logits' of lists, or columns logit_0, logit_1, … without a gap; "
+                f"found {listed(names)}"
+            )
+        return [numbered[c] for c in range(len(numbered))], False
+
+    def _batches(self, columns: list[str], numbers: list[str]) -> Iterator[Any]:
+        """Yield Arrow record batches of ``columns``; columns of a CSV that are not in ``numbers`` are text."""
+        if self.suffix == ".parquet":
+            file = _pyarrow("parquet").ParquetFile(self.path, pre_buffer=False)
+            yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
+        elif self.suffix == ".csv":
+            names, header = self._csv_header()
+            module = _pyarrow("csv")
+            types = {name: "float64" if name in numbers else "string" for name in columns}
+            yield from module.open_csv(
+                self.path,
+                module.ReadOptions(use_threads=False, column_names=names, skip_rows=int(header)),
+                convert_options=module.ConvertOptions(include_columns=columns, column_types=types),
+            )
+        else:
+            with self._ipc() as reader:
+                stored = reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches))
+                for batch in stored:
+                    wanted = batch.select(columns)
+                    yield from (wanted.slice(start, BATCH_ROWS) for start in range(0, len(wanted), BATCH_ROWS))
+
+    def _is_stream(self) -> bool:
+        """Whether an Arrow file is in the streaming format, as Hugging Face datasets are, which has no footer."""
+        with self.path.open("rb") as file:
+            if file.read(len(ARROW_FILE)) == ARROW_FILE:
+                return False
+            file.seek(-len(ARROW_STREAM_END), os.SEEK_END)
+            if file.read() != ARROW_STREAM_END:
+                raise ToodError(f"{self.path}: truncated, or not an Arrow file")
+        return True
+
+    @contextlib.contextmanager
+    def _ipc(self) -> Iterator[Any]:
+        ipc = _pyarrow("ipc")
+        open_reader = ipc.open_stream if self._is_stream() else ipc.open_file
+        with self.path.open("rb") as file, open_reader(file) as reader:
+            yield reader
+
+    def _csv_header(self) -> tuple[list[str], bool]:
+        """Column names, and whether the file has them. A first line of numbers is data, unless it is 0, 1, 2, …"""
+        with self.path.open(newline="", encoding="utf-8-sig") as file:
+            first = [field.strip() for field in next(csv.reader(file), [])]
+        if not first:
+            raise ToodError(f"{self.path}: expected rows of numbers, found an empty file")
+        if len(first) == 1 and any(separator in first[0] for separator in ";\t|"):
+            raise ToodError(f"{self.path}: expected columns separated by commas, found {first[0][:60]!r}")
+        numbers = [str(c) for c in range(len(first))]
+        named = (first == numbers and len(first) > 1) or not all(map(_is_number, first))
+        return (first, True) if named else (numbers, False)
+
+    def _flattened(self, column: Any, start: int) -> FloatArray:
+        """A column of lists as ``[rows, C]``; a null list is a row of NaN."""
+        lengths = column.value_lengths()
+        sizes = np.unique(lengths.drop_null().to_numpy(zero_copy_only=False))
+        if len(sizes) > 1 or not all(sizes > 0):
+            odd = int(np.argmax(lengths.fill_null(int(sizes[-1])).to_numpy(zero_copy_only=False) != sizes[-1]))
+            raise ToodError(
+                f"{self.path}: expected lists of one length in 'logits', found {sizes[:5].tolist()}, first in "
+                f"row {start + odd}"
+            )
+        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, *map(int, sizes))
+        if not column.null_count:
+            return np.asarray(values)
+        if len(sizes) == 0:
+            raise ToodError(f"{self.path}: expected lists of numbers in 'logits', found only nulls")
+        out = np.full((len(column), int(sizes[0])), np.nan, dtype=np.result_type(values, np.float32))
+        out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values
+        return out
+
+
+def listed(names: list[str]) -> str:
+    """The first names of a file, for a message."""
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _pyarrow(module: str) -> Any:
+    try:
+        return importlib.import_module(f"pyarrow.{module}")
+    except ImportError as error:
+        raise MissingDependencyError("pyarrow", "report", "reading tables") from error
