@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import logsumexp
-from scipy.stats import median_abs_deviation
+from scipy.stats import linregress, median_abs_deviation, zscore
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
@@ -124,20 +124,25 @@ def test_auto_moves_channels_towards_their_middles(reference):
 @pytest.mark.parametrize("reference", REFERENCES)
 @pytest.mark.parametrize("margin", [0, 0.5])
 def test_shrinkage_is_its_formula(reference, margin):
-    """Location and log-scale shrunk by w = d² / (d² + 1/(N-1) + 1/n), energies cut one deviation above the own mean."""
+    """Location and log-scale shrunk by w = d² / (d² + 16/n), energies cut one deviation above the own mean."""
     partition, cal_logits, labels, logits, ood = problem(per_class=7)
     tasks, x = partition.column_tasks[labels], np.concatenate([logits, logits + 6, ood + 9])
     cal = TOOD(partition, "shrinkage", margin=margin, reference=reference).fit(cal_logits, labels)
+    known, energies = (
+        np.stack([logsumexp(z[:, list(task)], axis=1) for task in partition], axis=1) for z in (cal_logits, x)
+    )
+    strength = np.empty(len(labels))  # of each sample in its own channel, standardised per task
+    for t in range(len(partition)):
+        strength[tasks == t] = zscore(known[tasks == t, t])
     middle, spread, trusted, cap = np.empty((4, len(partition)))
-    for t, task in enumerate(partition):
-        e = logsumexp(cal_logits[:, list(task)], axis=1)
+    for t, e in enumerate(known.T):
         own, rest = e[tasks == t], e[tasks != t]
-        middle[t], spread[t] = (own.mean() + rest.mean()) / 2, np.sqrt((own.var() + rest.var()) / 2)
-        squared = max((own.mean() - rest.mean()) / spread[t], 0) ** 2
-        error = 1 / (len(partition) - 1) + 1 / len(own)
-        trusted[t], cap[t] = squared / (squared + error), own.mean() + own.std()
+        line = linregress(strength[tasks != t], rest)
+        background = line.intercept - 2 * line.slope
+        middle[t], spread[t] = (own.mean() + background) / 2, np.sqrt((own.var() + rest.var()) / 2)
+        squared = max((own.mean() - background) / spread[t], 0) ** 2
+        trusted[t], cap[t] = squared / (squared + 16 / len(own)), own.mean() + own.std()
     common, common_log = np.average(middle, weights=trusted), np.average(np.log(spread), weights=trusted)
-    energies = np.stack([logsumexp(x[:, list(task)], axis=1) for task in partition], axis=1)
     assert 0.05 < (energies > cap).mean() < 0.95  # both sides of the cap are tried
     rate = (np.exp(common_log) / spread) ** trusted
     u = middle + trusted * (common - middle) + (np.minimum(energies, cap) - middle) * rate
@@ -168,7 +173,7 @@ def test_a_channel_in_which_others_answer_louder_is_not_trusted():
     """Only evidence for the own task counts: a channel that the rest excites more keeps its raw energy."""
     own = {"count": [9, 9], "mean": [1.0, 6.0], "median": [1.0, 6.0], "mad": [1.0, 1.0], "std": [1.0, 1.0]}
     for rest, moved in (([4.0, 1.0], False), ([-4.0, 1.0], True)):
-        statistics = own | {"rest_mean": rest, "rest_std": [1.0, 1.0]}
+        statistics = own | {"rest_mean": rest, "rest_std": [1.0, 1.0], "rest_slope": [0.0, 0.0]}
         auto = TOOD.from_statistics([[0], [1]], statistics, variant="auto").channels()
         assert (auto.location[0] != 0) == moved
         shrunk = TOOD.from_statistics([[0], [1]], statistics, variant="shrinkage").channels()
@@ -204,8 +209,8 @@ def test_auto_needs_to_know_the_other_tasks():
     known = TOOD(partition).fit(cal_logits, labels).statistics_
     own = {name: values for name, values in known.items() if not name.startswith("rest")}
     assert TOOD.from_statistics(partition, own, variant="robust_anchor").score(logits).shape == (len(logits),)
-    for variant in ("auto", "shrinkage"):
-        with pytest.raises(ToodError, match=f"'{variant}' needs rest_mean and rest_std"):
+    for variant, missing in (("auto", "rest_mean, rest_std"), ("shrinkage", "rest_mean, rest_std, rest_slope")):
+        with pytest.raises(ToodError, match=f"'{variant}' needs {missing}"):
             TOOD.from_statistics(partition, own, variant=variant).score(logits)
 
 
@@ -530,7 +535,7 @@ def test_warnings_point_at_the_caller():
 
 def test_one_dead_channel_does_not_keep_the_others_in_place():
     statistics = {name: np.ones(3) for name in ("count", "mad", "std", "rest_std")}
-    statistics |= {"mean": np.array([0.0, 9.0, 4.0]), "rest_mean": np.array([1.0, 3.0, 0.0])}
+    statistics |= {"mean": np.array([0.0, 9.0, 4.0]), "rest_mean": np.array([1.0, 3.0, 0.0]), "rest_slope": np.zeros(3)}
     statistics["median"] = statistics["mean"]
     channels = TOOD.from_statistics([[0], [1], [2]], statistics, variant="shrinkage").channels()
     assert channels.location[0] == 0  # its own samples lie below the others

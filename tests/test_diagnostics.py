@@ -50,7 +50,7 @@ def test_statistics_without_ranks_give_the_binormal_auroc():
     rng = np.random.default_rng(2)
     own, rest = rng.normal(3, 2, 40_000), rng.normal(1, 1, 40_000)
     statistics = {"count": np.array([9.0, 9.0]), "mean": np.array([3.0, 0.0]), "std": np.array([2.0, 1.0])}
-    statistics |= {"rest_mean": np.array([1.0, 0.0]), "rest_std": np.array([1.0, 1.0])}
+    statistics |= {"rest_mean": np.array([1.0, 0.0]), "rest_std": np.array([1.0, 1.0]), "rest_slope": np.zeros(2)}
     found = diagnose(statistics)
     truth = roc_auc_score(np.repeat([1, 0], 40_000), np.concatenate([own, rest]))
     assert found[0].auroc == pytest.approx(truth, abs=0.005)

@@ -17,7 +17,7 @@ import numpy as np
 
 from tood.arrays import ArrayT, FloatArray, as_array, back, indices, is_finite
 from tood.checks import check_calibration, check_scale, logit_range
-from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose, trust
+from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, background, describe_dead, diagnose, trust
 from tood.energy import (
     check_columns,
     energy_blocks,
@@ -39,6 +39,7 @@ __all__ = ["TOOD", "Channels", "Reference", "Variant"]
 Variant: TypeAlias = Literal["shrinkage", "mean_shift", "robust_anchor", "temperature", "none", "auto"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
 KIND = "tood-calibrator"
+NEEDED = {"shrinkage": ("rest_mean", "rest_std", "rest_slope"), "auto": ("rest_mean", "rest_std")}  # beside OWN
 
 
 class Channels(NamedTuple):
@@ -279,11 +280,11 @@ class TOOD(HubMixin):
         """Location and scale of each channel, and the reference's map (Eqs. mean_shift, robust, temp_scale).
 
         ``"shrinkage"`` asks channel t whether a sample belongs to task t. Own calibration samples have mean m and
-        variance v there, other tasks' samples m' and v'. The decision falls at the middle ``c = (m + m') / 2``, and
+        variance v there, other tasks' samples variance v', and an unknown input is expected at the background b
+        (:func:`tood.diagnostics.background`). The decision falls at the middle ``c = (m + b) / 2``, and
         ``s = √((v + v') / 2)`` is the unit in which evidence counts; so channels are comparable as ``(E - c) / s``. How
-        far that is trusted is ``w = d² / (d² + 1/(N-1) + 1/n)`` with ``d = max(m - m', 0) / s``: near 1 in a live
-        channel, 0 in a dead one, which keeps its raw energy. N - 1 other tasks and n own samples say how well d is
-        known (``tood.diagnostics.trust``). Between 0 and 1, location and log-scale are interpolated:
+        far that is trusted is ``w = d² / (d² + 16 / n)`` with ``d = max(m - b, 0) / s`` and n own samples: near 1 in a
+        live channel, 0 in a dead one, which keeps its raw energy. In between, location and log-scale are interpolated:
         ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by ``w``. An energy
         above ``m + √v`` counts as that much: few own samples have more, so more is no further evidence for the task,
         while unknown inputs with large features have far more. With one task nothing is capped. If nothing is trusted
@@ -293,9 +294,10 @@ class TOOD(HubMixin):
         """
         self._fitted()
         statistics = self.statistics_
-        if self.variant in ("shrinkage", "auto") and "rest_mean" not in statistics:
+        missing = [name for name in NEEDED.get(self.variant, ()) if name not in statistics]
+        if missing:
             raise ToodError(
-                f"variant: {self.variant!r} needs rest_mean and rest_std, which these statistics lack; fit on samples"
+                f"variant: {self.variant!r} needs {', '.join(missing)}, which these statistics lack; fit on samples"
             )
         if self.variant == "shrinkage":
             location, scale = _shrunk_channels(statistics)
@@ -341,7 +343,7 @@ def _shrunk_channels(statistics: Statistics) -> tuple[FloatArray, FloatArray]:
     trusted = trust(statistics)
     if not trusted.any():
         return np.zeros_like(trusted), np.ones_like(trusted)
-    middle = (statistics["mean"] + statistics["rest_mean"]) / 2
+    middle = (statistics["mean"] + background(statistics)) / 2
     log_spread = np.log((statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2) / 2  # finite: std has a floor
     common, common_log = (np.average(values, weights=trusted) for values in (middle, log_spread))
     scale: FloatArray = np.exp(trusted * (log_spread - common_log))

@@ -15,9 +15,12 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array
 
-__all__ = ["ChannelDiagnostics", "DeadChannelWarning", "diagnose", "separation", "trust"]
+__all__ = ["ChannelDiagnostics", "DeadChannelWarning", "background", "diagnose", "separation", "trust"]
 
 Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
+WEAK = 2.0  # deviations below its own mean at which a sample stands for an unknown one
+ERRORS = 4.0  # standard errors of its separation at which a channel is half trusted
+# Both were chosen on the runs of benchmarks/regimes.py: docs/results/regimes.md.
 
 
 class DeadChannelWarning(UserWarning):
@@ -53,7 +56,7 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
         rest = count.sum() - count
         low, high = auroc_interval(auroc, count, rest)
         alive = auroc - 0.5 > Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))  # Mann and Whitney
-        shares = trust(statistics)
+        shares = trust(statistics) if "rest_slope" in statistics else unknown
     columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, alive, shares)
     return [ChannelDiagnostics(t, *(column[t].item() for column in columns)) for t in range(len(mean))]
 
@@ -65,22 +68,35 @@ def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> 
     return ", ".join([*named, *[f"{len(dead) - shown} more"] * (len(dead) > shown)])
 
 
-def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: d′ of each channel, own mean minus rest mean in units of their root mean square deviation."""
+def separation(statistics: Mapping[str, npt.NDArray[Any]], level: str = "rest") -> Float64Array:
+    """``[N]``: d′ of each channel, own mean minus that of the rest in units of their root mean square deviation.
+
+    With ``level="background"``, minus the :func:`background`.
+    """
+    other = statistics["rest_mean"] if level == "rest" else background(statistics)
     variance = (statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2  # never 0: std has a floor
-    result: Float64Array = (statistics["mean"] - statistics["rest_mean"]) / np.sqrt(variance)
+    result: Float64Array = (statistics["mean"] - other) / np.sqrt(variance)
+    return result
+
+
+def background(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """``[N]``: the mean energy expected of an unknown input in each channel.
+
+    The line through the other tasks' samples, read at a sample :data:`WEAK` deviations below the mean of its own
+    channel. Training lowers channel t for samples that another channel claims; no channel claims an unknown input.
+    """
+    result: Float64Array = statistics["rest_mean"] - WEAK * statistics["rest_slope"]
     return result
 
 
 def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: reliability of each channel, ``d′² / (d′² + 1/(N-1) + 1/n)``; 0 if own samples lie below the rest.
+    """``[N]``: reliability of each channel, ``d² / (d² + 16 / n)``; 0 if own samples lie below the background.
 
-    The fractions are the squared error of d′, a difference of two means in units of their deviation: n samples give the
-    own mean, and N - 1 other tasks represent all inputs that are not of this task.
+    d is the separation from the background and n the number of own samples, so ``1 / √n`` is about the standard error
+    of d. A channel is half trusted if d is :data:`ERRORS` times that.
     """
-    squared = np.maximum(separation(statistics), 0) ** 2
-    error = 1 / max(len(squared) - 1, 1) + 1 / statistics["count"]
-    result: Float64Array = squared / (squared + error)
+    squared = np.maximum(separation(statistics, "background"), 0) ** 2
+    result: Float64Array = squared / (squared + ERRORS**2 / statistics["count"])
     return result
 
 

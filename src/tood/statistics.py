@@ -19,7 +19,9 @@ Statistics: TypeAlias = dict[str, npt.NDArray[Any]]
 
 NORMAL_CONSISTENCY = 1.482602218505602  # 1 / Φ⁻¹(3/4): MAD × this estimates σ of a Gaussian
 OWN = ("count", "mean", "median", "mad", "std")  # of each task's samples in their own channel
-REST = ("rest_mean", "rest_std", "rest_auroc")  # of all other samples in that channel; the AUROC is own against rest
+# Of all other samples in that channel: mean, deviation, slope against how strong each is in its own channel, and the
+# AUROC of own samples against them.
+REST = ("rest_mean", "rest_std", "rest_slope", "rest_auroc")
 
 
 def task_of_labels(labels: Any, partition: Partition, rows: int) -> IntArray:
@@ -49,16 +51,25 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> Float64A
 def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = True) -> Statistics:
     """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``.
 
-    With one task there are no other samples, so its own are used. The AUROC is optional: only diagnostics read it.
+    ``rest_slope`` is the slope of a least-squares line through the other samples: how much higher a sample's energy is
+    in this channel if it is one deviation stronger in the channel of its own task. With one task there are no other
+    samples, so its own are used. The AUROC is optional: only diagnostics read it.
     """
-    own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, energies.shape[1])
+    own = energies[np.arange(len(tasks)), tasks]
+    result = task_statistics(own, tasks, energies.shape[1])
     if energies.shape[1] == 1:
-        return own | {"rest_mean": own["mean"].copy(), "rest_std": own["std"].copy(), "rest_auroc": np.array([0.5])}
-    rest = [np.sort(values[tasks != t]) for t, values in enumerate(energies.T)]  # sorted: see task_statistics
-    own |= {"rest_mean": np.array([r.mean() for r in rest]), "rest_std": np.array([r.std() for r in rest])}
-    if auroc:
-        own["rest_auroc"] = np.array([rank_auroc(energies[tasks == t, t], r) for t, r in enumerate(rest)])
-    return own
+        rest = {"rest_mean": result["mean"].copy(), "rest_std": result["std"].copy()}
+        return result | rest | {"rest_slope": np.zeros(1), "rest_auroc": np.array([0.5])}
+    strength = (own - result["mean"][tasks]) / _nonzero(result["std"])[tasks]  # mean 0 and deviation 1 in each task
+    result |= {name: np.empty(energies.shape[1]) for name in REST if auroc or name != "rest_auroc"}
+    for t, values in enumerate(energies.T):
+        other = tasks != t
+        ordered = np.sort(values[other])  # sorted: see task_statistics
+        result["rest_mean"][t], result["rest_std"][t] = ordered.mean(), ordered.std()
+        result["rest_slope"][t] = np.sort((values[other] - ordered.mean()) * strength[other]).mean()
+        if auroc:
+            result["rest_auroc"][t] = rank_auroc(values[~other], ordered)
+    return result
 
 
 def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistics:
@@ -74,6 +85,12 @@ def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistic
         "mad": NORMAL_CONSISTENCY * np.array([_middle(distance) for distance in distances]),
         "std": np.array([group.std() for group in groups]),
     }
+
+
+def _nonzero(spread: FloatArray) -> FloatArray:
+    """``spread`` with 1 in place of 0, to divide by."""
+    result: FloatArray = np.where(spread > 0, spread, 1.0)
+    return result
 
 
 def _middle(ordered: Float64Array) -> float:

@@ -34,7 +34,7 @@ def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
         calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator("robust_anchor"))
     same(*calibrators)
     same(calibrators[0], once)
-    for name in ("rest_mean", "rest_std"):  # summed in another order
+    for name in ("rest_mean", "rest_std", "rest_slope"):  # summed in another order
         np.testing.assert_allclose(calibrators[0].statistics_[name], once.statistics_[name], rtol=1e-13, atol=1e-14)
     np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
 
@@ -70,7 +70,7 @@ def test_a_task_is_dropped_without_the_samples_of_the_others(task):
     rows = np.isin(labels, kept)
     once = TOOD(live.partition).fit(logits[rows][:, kept], np.searchsorted(kept, labels[rows]))
     same(live.calibrator(), once)
-    for name in ("rest_mean", "rest_std"):
+    for name in ("rest_mean", "rest_std", "rest_slope"):
         np.testing.assert_allclose(live.calibrator().statistics_[name], once.statistics_[name], rtol=1e-12)
     assert sorted(kept.tolist()) == sorted(set(range(6)) - set(PARTITION.tasks[task]))
 

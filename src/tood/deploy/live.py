@@ -58,8 +58,9 @@ class LiveTOOD:
         self.partition = Partition(tasks)
         self.capacity = capacity
         self.sketches = [Sketch(capacity) for _ in self.partition]
-        # [3, N, N]: count, mean and squared deviations of the samples of task s in the channel of task t
-        self.pairs: Float64Array = np.zeros((3, len(self.partition), len(self.partition)))
+        # [4, N, N], of the samples of task s in the channel of task t: count, mean, sum of squared deviations, and sum
+        # of products of deviations with those in the channel of s
+        self.pairs: Float64Array = np.zeros((4, len(self.partition), len(self.partition)))
         self.range: Float64Array = np.array([np.inf, -np.inf])  # lowest and highest logit seen
 
     @property
@@ -90,10 +91,13 @@ class LiveTOOD:
         if len(columns):
             check_calibration(logits, columns, self.partition)
             self._widen(logit_range(logits))
+        added = np.zeros_like(self.pairs)
         for t in np.unique(tasks):
             own = energies[tasks == t]
             self.sketches[t].add(own[:, t])
-            self.pairs[:, t] = joined_moments(self.pairs[:, t], moments(own))
+            added[:3, t] = moments(own)
+            added[3, t] = (own - own.mean(axis=0)).T @ (own[:, t] - own[:, t].mean())
+        self.pairs = _joined_pairs(self.pairs, added)
         return self
 
     def merge(self, other: LiveTOOD) -> LiveTOOD:
@@ -105,7 +109,7 @@ class LiveTOOD:
             )
         for sketch, added in zip(self.sketches, other.sketches, strict=True):
             sketch.merge(added)
-        self.pairs = joined_moments(self.pairs, other.pairs)
+        self.pairs = _joined_pairs(self.pairs, other.pairs)
         self._widen(other.range)
         return self
 
@@ -176,7 +180,7 @@ class LiveTOOD:
             names = ("values", "sizes", "moments")
             states = [{name: tensors[f"{t}.{name}"] for name in names} for t in range(len(self.partition))]
             self.sketches = [Sketch.from_state(self.capacity, state) for state in states]
-            self.pairs = np.array(tensors["pairs"])
+            self.pairs = np.array(tensors["pairs"]).reshape(self.pairs.shape)
             self._widen(tensors.get("range", self.range))
         except (KeyError, TypeError, ValueError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
@@ -185,15 +189,19 @@ class LiveTOOD:
     def __repr__(self) -> str:
         return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
 
-    def _rest(self, own: dict[str, Any]) -> dict[str, Float64Array]:
-        """Mean and std of each channel over other tasks' samples; over its own samples if there are no others."""
-        count, mean, squares = self.pairs * ~np.eye(len(self.partition), dtype=bool)
+    def _rest(self, statistics: dict[str, Any]) -> dict[str, Float64Array]:
+        """Statistics of each channel over other tasks' samples; over its own samples if there are no others."""
+        count, mean, squares, products = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
-        safe = np.maximum(total, 1)
-        centre = (count * mean).sum(axis=0) / safe
-        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / safe)
-        seen = total > 0
-        return {"rest_mean": np.where(seen, centre, own["mean"]), "rest_std": np.where(seen, spread, own["std"])}
+        seen, divisor = total > 0, np.maximum(total, 1)
+        centre = (count * mean).sum(axis=0) / divisor
+        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / divisor)
+        deviation = np.array([own if own > 0 else 1.0 for own in statistics["std"]])
+        return {
+            "rest_mean": np.where(seen, centre, statistics["mean"]),
+            "rest_std": np.where(seen, spread, statistics["std"]),
+            "rest_slope": (products / deviation[:, None]).sum(axis=0) / divisor,
+        }
 
     def _widen(self, seen: Float64Array) -> None:
         """Extend the range of logits seen."""
@@ -202,3 +210,10 @@ class LiveTOOD:
     def _check_task(self, task: int) -> None:
         if not 0 <= task < len(self.partition):
             raise ToodError(f"task: expected 0 to {len(self.partition) - 1}, found {task}")
+
+
+def _joined_pairs(a: Float64Array, b: Float64Array) -> Float64Array:
+    """``LiveTOOD.pairs`` of two sets of samples as one."""
+    gap = b[1] - a[1]
+    products = a[3] + b[3] + gap * np.diagonal(gap)[:, None] * a[0] * b[0] / np.maximum(a[0] + b[0], 1)
+    return np.concatenate([joined_moments(a[:3], b[:3]), products[None]])

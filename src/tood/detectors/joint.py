@@ -93,20 +93,28 @@ def weight_of_features(
 def _leaving_out(energies: Float64Array, tasks: IntArray) -> Callable[[int], Statistics]:
     """The statistics of all channels without the samples of one task: its sums are subtracted from those of all."""
     count = energies.shape[1]
-    own = task_statistics(energies[np.arange(len(tasks)), tasks], tasks, count)
-    centre = energies.mean(axis=0)
+    own = energies[np.arange(len(tasks)), tasks]
+    statistics = task_statistics(own, tasks, count)
+    centred = energies - energies.mean(axis=0)
+    strength = (own - statistics["mean"][tasks]) / np.where(statistics["std"] > 0, statistics["std"], 1)[tasks]
     order = np.argsort(tasks, kind="stable")
     starts = np.searchsorted(tasks[order], np.arange(count))
-    powers = [np.add.reduceat((energies[order] - centre) ** power, starts, axis=0) for power in (0, 1, 2)]
-    others = [sums.sum(axis=0) - np.diagonal(sums) for sums in powers]  # [N] each: all samples but the channel's own
+    terms = (np.ones_like(centred), centred, centred**2, centred * strength[:, None])
+    sums = [np.add.reduceat(term[order], starts, axis=0) for term in terms]  # [N, N] each: by task of the sample
+    others = [by_task.sum(axis=0) - np.diagonal(by_task) for by_task in sums]  # [N]: all samples but the channel's own
 
     def without(unknown: int) -> Statistics:
         if count == 2:
-            return own | {"rest_mean": own["mean"], "rest_std": own["std"]}
-        samples, total, squares = (o - sums[unknown] for o, sums in zip(others, powers, strict=True))
+            zeros = np.zeros(count)
+            return statistics | {"rest_mean": statistics["mean"], "rest_std": statistics["std"], "rest_slope": zeros}
+        samples, total, squares, products = (o - by_task[unknown] for o, by_task in zip(others, sums, strict=True))
         samples[unknown] = 1  # not used
         mean = total / samples
-        return own | {"rest_mean": centre + mean, "rest_std": np.sqrt(np.maximum(squares / samples - mean**2, 0))}
+        return statistics | {
+            "rest_mean": energies.mean(axis=0) + mean,
+            "rest_std": np.sqrt(np.maximum(squares / samples - mean**2, 0)),
+            "rest_slope": products / samples,  # strength has mean 0 in each task
+        }
 
     return without
 
@@ -151,7 +159,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 4
+    version = 5
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
