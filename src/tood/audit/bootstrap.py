@@ -14,7 +14,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 
-__all__ = ["Estimate", "Statistics", "draw_counts", "estimate", "shares_below"]
+__all__ = ["Estimate", "Statistics", "auroc_by_task", "draw_counts", "estimate", "shares_below"]
 
 RESAMPLES = 1000
 
@@ -40,6 +40,12 @@ def shares_below(id_scores: FloatArray, ood_scores: FloatArray) -> Float64Array:
     left, right = (np.searchsorted(ordered, id_scores, side) for side in ("left", "right"))
     shares: Float64Array = (left + right) / (2 * len(ood_scores))
     return shares
+
+
+def auroc_by_task(id_scores: FloatArray, tasks: IntArray, ood_scores: FloatArray) -> Float64Array:
+    """``[tasks]``: AUROC of each task; every task must have samples."""
+    aurocs: Float64Array = np.bincount(tasks, shares_below(id_scores, ood_scores)) / np.bincount(tasks)
+    return aurocs
 
 
 def draw_counts(rng: np.random.Generator, size: int, resamples: int) -> IntArray:

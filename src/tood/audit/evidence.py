@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from tood.arrays import Float64Array
-from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, estimate, shares_below
+from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, auroc_by_task, estimate
 from tood.audit.counterfactual import Change, levels, restored, slopes
 from tood.audit.distances import log_of, nearest
 from tood.audit.responses import Responses
@@ -139,10 +139,8 @@ class Collector:
         """Avg AUROC: even OOD samples to choose by, odd ones to report."""
         seen = int(self._tasks.max()) + 1
         weights = np.full(seen, 1 / (self.steps * seen))
-        counts = np.bincount(self._tasks)
         for name, ood in scored.ood.items():
-            below = shares_below(scored.test, ood[::2])
-            average = float(np.mean(np.bincount(self._tasks, below) / counts)) / self.steps
+            average = float(np.mean(auroc_by_task(scored.test, self._tasks, ood[::2]))) / self.steps
             self.choice[detector] = self.choice.get(detector, 0.0) + self._scopes["all"][name] * average
             half = slice(1, None, 2) if len(ood) > 1 else slice(None)
             ood_indices = self._ood_indices[name][half]
