@@ -1,4 +1,4 @@
-"""Shared parts of commands: options, warnings, progress, states of runs, completion of names."""
+"""Shared by commands: options, warnings, progress, states of runs, names separated by commas."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ __all__ = [
     "invalid_option",
     "print_states",
     "progress_bar",
+    "split_names",
     "warnings_as_lines",
 ]
 
@@ -80,6 +81,11 @@ def exit_if_failed(failed: Mapping[str, str], total: int) -> None:
     if failed:
         click.echo(f"tood: {len(failed)} of {total} runs failed; start the command again to retry them", err=True)
         sys.exit(1)
+
+
+def split_names(text: str) -> list[str]:
+    """Names separated by commas, as in ``energy, vim``."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def complete_names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:

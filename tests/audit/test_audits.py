@@ -56,7 +56,7 @@ def test_lost_features_cost_accuracy_within_a_task(build, tmp_path):
     faded = audit(Run(build(tmp_path / "fading", fading=0.6)), LOGITS_ONLY).verdict
     assert faded.judgements[-1].within.low > 0.1
     assert "tood_robust_anchor" in [name for name, _ in faded.advice.losers]  # what loses is named
-    assert "Surely worse than energy" in " ".join(faded.sentences())
+    assert "Certainly worse than energy" in " ".join(faded.sentences())
 
 
 def test_near_and_far_do_not_cancel(build, tmp_path):
@@ -264,6 +264,6 @@ def test_read_only_directory_is_judged_and_left_as_it_is(gap_run):
             folder.chmod(0o755)
     assert shown.returncode == 0, shown.stderr
     assert "Confidence gap" in shown.stdout
-    assert "cannot be written: the figures are shown and not kept" in " ".join(shown.stdout.split())
+    assert "cannot be written: the figures are shown but not kept" in " ".join(shown.stdout.split())
     assert "scores/msp.npz: cannot be written (Permission denied)" in refused.stderr.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in gap_run.rglob("*[!k]") if path.name != ".lock-owner"} == before

@@ -13,10 +13,10 @@ def loss_of(known, unknown, statistics=None):
     weights = np.full(3, 1 / 3)
     statistics = statistics or Statistics()
     tasks = np.repeat(np.arange(3), known.shape[2])
-    places = np.concatenate([statistics.places(("id", task), known.shape[2]) for task in range(3)])
-    ood = statistics.places("ood", unknown.shape[1])
+    indices = np.concatenate([statistics.indices(("id", task), known.shape[2]) for task in range(3)])
+    ood = statistics.indices("ood", unknown.shape[1])
     for step, sign in ((0, 1), (1, -1)):
-        statistics.add_auroc("loss", sign * weights, known[step].ravel(), tasks, places, unknown[step], ood)
+        statistics.add_auroc("loss", sign * weights, known[step].ravel(), tasks, indices, unknown[step], ood)
     return statistics
 
 
@@ -59,9 +59,9 @@ def test_a_difference_of_equal_scores_has_no_spread():
     """The same images count alike for every score: what two scores have in common cancels."""
     known, unknown = drawn(np.random.default_rng(3))
     statistics = Statistics()
-    tasks, places = np.zeros(60, dtype=int), statistics.places("id", 60)
+    tasks, indices = np.zeros(60, dtype=int), statistics.indices("id", 60)
     for name in ("a", "b"):
-        args = (known[0, 0], tasks, places, unknown[0], statistics.places("ood", 120))
+        args = (known[0, 0], tasks, indices, unknown[0], statistics.indices("ood", 120))
         statistics.add_auroc(name, np.ones(1), *args)
     draws = statistics.draws(["a", "b"])
     np.testing.assert_allclose(draws["a"] - draws["b"], 0, atol=1e-12)
@@ -69,9 +69,9 @@ def test_a_difference_of_equal_scores_has_no_spread():
 
 def test_a_mean_over_part_of_a_block():
     statistics = Statistics()
-    places = statistics.places("id", 100)
+    indices = statistics.indices("id", 100)
     values = np.random.default_rng(4).normal(size=50)
-    statistics.add_mean("mean", 2.0, values, places[:50])
+    statistics.add_mean("mean", 2.0, values, indices[:50])
     found = estimate(statistics.values["mean"], statistics.draws(["mean"], 4000)["mean"])
     assert found.value == pytest.approx(2 * values.mean())
     assert found.high - found.low == pytest.approx(2 * 2 * 1.96 * values.std() / np.sqrt(50), rel=0.1)

@@ -58,7 +58,7 @@ def test_parts_give_the_spread_of_resamples(with_features):
     predicted = []
     for change in (fall(seed) for seed in range(20)):
         total = [np.zeros(180), np.zeros(180)]  # the features are of other samples here
-        for number, (places, parts) in enumerate(change.parts):
+        for number, (places, parts) in enumerate(change.influences):
             total[number >= 2][places] += parts
         predicted.append(np.sqrt(sum(np.sum(parts**2) for parts in total)))
     assert np.mean(predicted) == pytest.approx(drawn, rel=0.15)

@@ -10,9 +10,10 @@ from click.testing import CliRunner
 from sklearn.metrics import roc_auc_score
 
 from tood import TOOD, ToodError
+from tood.audit.bootstrap import auroc_by_task
 from tood.commands.ablate import command
 from tood.metrics import Trajectory
-from tood.paper.ablations import ABLATIONS, _members, ablate, auroc_by_task, balanced_order
+from tood.paper.ablations import ABLATIONS, _members, ablate, balanced_order
 from tood.paper.resampling import Resampling
 from tood.partition import Partition
 from tood.runs import Run, Scorer, Step, figures, trajectory

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from results_pages import pretrained
-from results_pages.pretrained import FACTS, METRICS, RUNS, SCORES, Table, claims, count, facts, fill_readme, page
+from results_pages.gains import RAW
+from results_pages.pretrained import claims, count, facts, fill_readme, page
+from results_pages.pretrained_data import FACTS, METRICS, RUNS, SCORES, Table, add, write_csv
 
 # Avg AUROC of energy and of mean shift by seed; D_avg is 100 minus Avg AUROC, so that its sign is the other one.
 GRID = {
@@ -36,7 +37,7 @@ def folder(tmp_path):
             {"stream": "cifar10", "learner": "wa", "seed": 0, "step": step, "fact": "alignment", "value": value}
         )
     for name, rows in ((SCORES, scores), (RUNS, runs), (FACTS, steps)):
-        pretrained.write_csv(tmp_path / name, rows)
+        write_csv(tmp_path / name, rows)
     return tmp_path
 
 
@@ -46,7 +47,7 @@ def test_settings_are_counted_and_bic_both_ways(folder):
     assert group == [("cifar10", "bic"), ("cifar10", "wa"), ("cifar100-50", "wa")]
     corrected = count(table, group, "tood_mean_shift", "avg_auroc", 1, "")
     assert corrected.startswith("2 of 3; mean +2.1 (") and corrected.endswith("median +2.0")  # -1.5, 5.75, 2
-    raw = count(table, group, "tood_mean_shift", "avg_auroc", 1, pretrained.RAW)
+    raw = count(table, group, "tood_mean_shift", "avg_auroc", 1, RAW)
     assert raw.startswith("3 of 3; mean +3.4 (") and raw.endswith("median +2.5")  # 2.5, 5.75, 2
     forgotten = count(table, group, "tood_mean_shift", "d_avg", -1, "")
     assert forgotten.startswith("2 of 3; mean -2.1 (")
@@ -62,7 +63,7 @@ def test_collected_lines_replace_their_own_only(folder):
     score = {**who, "detector": "energy", **dict.fromkeys(METRICS, 90.0)}
     run = {**who, "tasks": 5, "accuracy": 71.5, "accuracy_forgetting": 1.0, "drift": 0.1, "gap": 2.0}
     before = Table(folder)
-    pretrained.add({SCORES: [score], RUNS: [run], FACTS: []}, folder)
+    add({SCORES: [score], RUNS: [run], FACTS: []}, folder)
     after = Table(folder)
     assert after.seeds("cifar10", "wa", "energy") == {"0": 60.0, "1": 90.0}
     assert after.seeds("cifar10", "wa", "tood_mean_shift") == {"0": 66.0, "1": 66.5}  # not measured again

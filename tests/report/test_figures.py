@@ -363,8 +363,8 @@ def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, m
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
         runs.append(Run(tmp_path / name))
     seen = {}
-    monkeypatch.setattr(draw, "_of_figures", lambda one: ())
-    monkeypatch.setattr(draw, "_of_outputs", lambda *_: ())
+    monkeypatch.setattr(draw, "_from_metrics", lambda one: ())
+    monkeypatch.setattr(draw, "_from_outputs", lambda *_: ())
     monkeypatch.setattr(draw, "whiskers", lambda pairs, note: seen.update(whiskers=list(pairs)))
     monkeypatch.setattr(draw, "_over_learners", lambda members: seen.update(over=[m.learner for m in members]) or ())
     monkeypatch.setattr(draw, "save", lambda *_: [])

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from results_pages.agreement import Claim, claims, learner_orders, reference, signs, tood_ranks
+from results_pages.agreement import reference
 from results_pages.drawings import drawings, link
-from results_pages.facts import EXPLAINED, Fact, fact_rows
-from results_pages.gains import both_protocols, seed_gains
-from results_pages.mechanisms import mechanism_claims
+from results_pages.markdown import claim_table, quoted
+from results_pages.preset_section import preset_section
 from results_pages.toy_claims import toy_claims
 from tood.files import write_text
 from tood.paper.collect import Collected, read_collected
-from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
-from tood.report.appearance import label
+from tood.paper.reproduce import command_of
 from tood.report.render import to_markdown
-from tood.report.summary import RAW_LOGITS, Key, Summary, collect, learner_label
-from tood.report.tables import LEARNERS, MISMATCH_NOTE, TOOD_VARIANTS, build
-from tood.runs.metrics_file import trajectory
+from tood.report.summary import RAW_LOGITS, collect
+from tood.report.tables import MISMATCH_NOTE, build
 
 __all__ = ["write_results"]
 
@@ -48,8 +45,6 @@ RAW_NOTE = (
     "`(raw logits)`: scored on BiC's logits before its bias correction, as the authors' evaluation does. Other rows "
     "are scored on the corrected logits."
 )
-
-OLD_TASKS = ("energy", *TOOD_VARIANTS, "tood_auto", "tood_joint")
 
 
 def write_results(metrics: Path, out: Path) -> list[Path]:
@@ -74,7 +69,7 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
     for preset in dict.fromkeys(one.preset for one in collected):
         own = [one for one in collected if one.preset == preset]
         heading = f"## Preset `{preset}`" + (f": {WORLDS[preset]}" if preset in WORLDS else "")
-        index += [heading, "", *_section(own, preset)]
+        index += [heading, "", *preset_section(own, preset)]
         tables += [heading, "", *_tables(own)]
     index += [*_ablations(metrics), *_toy(metrics, out), *_figures(metrics, out)]
     index += ["## Why results differ", "", *_written(metrics / "why.md"), *(f"- {caveat}" for caveat in CAVEATS), ""]
@@ -83,173 +78,6 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
     for path, text in contents.items():
         write_text(path, text)
     return list(contents)
-
-
-def _section(own: Sequence[Collected], preset: str) -> Iterator[str]:
-    """The section of the index about the runs of one preset."""
-    ours, theirs = collect((one.run, one.table) for one in own), reference()
-    yield from _coverage(own, preset)
-    gains = seed_gains(own)
-    judged = [*claims(ours, theirs, gains), *mechanism_claims(own)]
-    yield from ("### Claims of the paper", "")
-    held, failed, unsure = ([c.holds for c in judged].count(word) for word in (True, False, None))
-    yield from (f"{held} hold here, {failed} do not, {unsure} are unclear.", "")
-    yield from _claims(judged)
-    compared = signs(ours, theirs)
-    yield from ("### Both protocols: which of BiC's logits are scored", "")
-    yield from (
-        "Gain of TOOD over energy, points of Avg AUROC; in brackets the number of seeds. `corrected`: the logits the "
-        "classifier answers with, which a user has. `raw`: before BiC's bias correction, as the authors of the paper "
-        "scored. The interval (95 %) is over seeds.",
-        "",
-    )
-    paper = {(s.stream, s.learner, s.detector): s.paper for s in compared}
-    head = ("stream", "variant", "BiC's logits", *map(label, LEARNERS), "mean", "paper")
-    yield from _table(head, list(both_protocols(gains, paper)))
-    if rows := list(fact_rows(_facts(own))):
-        yield from ("### What learners did to the newest task", "", EXPLAINED, "")
-        yield from _table(("learner", "stream", "step: value"), rows)
-    yield from ("### Gain of TOOD over energy, points of Avg AUROC", "")
-    rows_of_gains = [
-        (
-            s.stream,
-            label(s.learner),
-            label(s.detector),
-            f"{s.paper:+.1f}",
-            "one seed" if s.spread is None else f"{s.spread:.1f}",
-            f"{s.ours:+.1f}",
-            f"{s.own_spread:.1f}, {s.seeds} seeds" if s.seeds > 1 else "one seed",
-            _word(s.agrees) + " (not significant in the paper)" * (not s.significant),
-        )
-        for s in compared
-    ]
-    head = ("stream", "learner", "variant", "paper", "deviation", "here", "deviation here", "agrees")
-    yield from _table(head, rows_of_gains)
-    yield from (
-        "Deviation: over seeds, the larger of energy's and TOOD's. Agrees: same sign; if the paper's gain is within "
-        "its deviation, a gain here within the sum of both deviations.",
-        "",
-    )
-    orders = learner_orders(ours, theirs)
-    yield from ("### Order of learners, best first", "")
-    shown = [
-        (o.stream, o.by, " > ".join(map(label, o.paper)), " > ".join(map(label, o.ours)), f"{o.same} of {o.pairs}")
-        for o in orders
-    ]
-    yield from _table(("stream", "by", "paper", "here", "pairs in the same order"), shown)
-    yield from ("Only pairs that differ in the paper by more than the deviation over its seeds are counted.", "")
-    yield from ("### Rank of TOOD by Avg AUROC, among the detectors that both tables have", "")
-    places = [
-        (r.stream, label(r.learner), label(r.detector), str(r.paper), str(r.ours), str(r.of))
-        for r in tood_ranks(ours, theirs)
-    ]
-    yield from _table(("stream", "learner", "variant", "paper", "here", "of"), places)
-    yield from ("### What did not reproduce", "")
-    wrong = [f"{c.text}: the paper {c.paper}, here {c.ours}." for c in judged if c.holds is False]
-    wrong += [
-        f"{label(s.detector)} on {label(s.learner)}, {s.stream}: the paper {s.paper:+.1f}, here {s.ours:+.1f}."
-        for s in compared
-        if not s.agrees
-    ]
-    wrong += [
-        f"{o.stream}, learners by {o.by}: {o.pairs - o.same} of {o.pairs} pairs have the opposite order."
-        for o in orders
-        if o.same < o.pairs
-    ]
-    yield from ([f"- {line}" for line in wrong] or ["Everything measured so far did."])
-    yield ""
-    yield from _by_set(own)
-    yield from _old_tasks(own, ours)
-
-
-def _facts(own: Sequence[Collected]) -> Iterator[Fact]:
-    for one in own:
-        for step, facts in enumerate(one.facts):
-            yield from (Fact(one.run.stream, name, step, value) for name, value in facts.items())
-
-
-def _by_set(own: Sequence[Collected]) -> Iterator[str]:
-    """AUROC of energy per OOD set and its change by TOOD, means over seeds."""
-    by_stream: dict[str, dict[str, dict[str, list[tuple[float, ...]]]]] = {}
-    for one in own:
-        of_learner = by_stream.setdefault(one.run.stream, {}).setdefault(label(learner_label(one.run)), {})
-        for name in filter(None, one.table["ood_set"].unique().to_pylist()):
-            of_learner.setdefault(name, []).append(_averages(one, name))
-    yield from ("### By OOD set", "")
-    yield from ("AUROC of energy; in brackets the change by mean shift and by robust anchor.", "")
-    for stream, learners in by_stream.items():
-        sets = sorted({name for of_learner in learners.values() for name in of_learner})
-        rows = [(learner, *(_change(seeds.get(name, ())) for name in sets)) for learner, seeds in learners.items()]
-        yield from _table((f"learner, {stream}", *sets), rows)
-
-
-def _old_tasks(own: Sequence[Collected], ours: Mapping[Key, Summary]) -> Iterator[str]:
-    """AUROC of old tasks at the last step, by their own channels and by each score."""
-    channels: dict[tuple[str, str], list[float]] = {}
-    for one in own:
-        if "own_channel" in one.along:
-            *old, _ = one.along["own_channel"]
-            channels.setdefault((one.run.stream, learner_label(one.run)), []).append(100 * sum(old) / len(old))
-    rows = []
-    for (stream, learner), values in channels.items():
-        keys = (Key(stream, learner, detector, "old_auroc") for detector in OLD_TASKS)
-        figures = (f"{ours[key].mean:.1f}" if key in ours else "" for key in keys)
-        rows.append((stream, label(learner), f"{sum(values) / len(values):.1f}", *figures))
-    yield from ("### Old tasks at the last step", "")
-    yield from (
-        "AUROC of all tasks but the newest. Own channel: by the energy of the sample's own task alone, which a score "
-        "cannot use, since it does not know the task. About 50 means that the channel is dead.",
-        "",
-    )
-    yield from _table(("stream", "learner", "own channel", *map(label, OLD_TASKS)), rows)
-
-
-def _averages(one: Collected, ood_set: str) -> tuple[float, ...]:
-    """Average AUROC in percent of energy and both TOOD variants against one set."""
-    calibrations = {"energy": None} | dict.fromkeys(TOOD_VARIANTS, one.run.calibration)
-    return tuple(
-        100 * trajectory(one.table, detector, ood_set=ood_set, calibration=calibration).average()
-        for detector, calibration in calibrations.items()
-    )
-
-
-def _change(seeds: Sequence[tuple[float, ...]]) -> str:
-    """``68.7 (+0.8, +1.0)``; empty if nothing was measured."""
-    if not seeds:
-        return ""
-    energy, *variants = (sum(column) / len(seeds) for column in zip(*seeds, strict=True))
-    return f"{energy:.1f} ({', '.join(f'{value - energy:+.1f}' for value in variants)})"
-
-
-def _coverage(own: Sequence[Collected], preset: str) -> Iterator[str]:
-    """Tables of finished and missing runs, and the commits."""
-    names = {one.run.path.name for one in own}
-    rows = []
-    for target in (name for name in TARGETS if preset in presets_of(name)):
-        wanted = [cell.config for cell in cells(target, "runs", preset)]
-        absent: dict[tuple[str, str], list[str]] = {}
-        for config in wanted:
-            if config.name not in names:
-                learner = config.identity.label
-                absent.setdefault((config.identity.stream, learner), []).append(str(config.seed))
-        together: dict[tuple[str, str], list[str]] = {}
-        for (stream, learner), seeds in absent.items():
-            together.setdefault((stream, ", ".join(seeds)), []).append(learner)
-        missing = "; ".join(f"{stream}, seed {seeds}: {', '.join(of)}" for (stream, seeds), of in together.items())
-        done = sum(config.name in names for config in wanted)
-        rows.append((f"`tood reproduce {target} --preset {preset}`", f"{done} of {len(wanted)}", missing or "none"))
-    yield from ("### What was run", "")
-    yield from _table(("command", "runs", "missing"), rows)
-    commits = _quoted(dict.fromkeys(one.commit for one in own))
-    seeds = sorted({str(one.run.manifest.get("seed")) for one in own})
-    yield from (
-        f"{len(own)} runs (seed {', '.join(seeds)}), collected at commit {commits}.",
-        "[Every table](tables.md), cell by cell.",
-        "",
-    )
-    for target in TARGETS:
-        yield from (f"- {note}." for note in notes(target, preset))
-    yield ""
 
 
 def _tables(own: Sequence[Collected]) -> Iterator[str]:
@@ -263,7 +91,7 @@ def _tables(own: Sequence[Collected]) -> Iterator[str]:
             yield f"- {RAW_NOTE}"
         worlds = dict.fromkeys(WORLDS.get(one.preset, f"preset {one.preset}") for one in behind)
         yield f"- Learners: {', '.join(worlds)}."
-        yield from (f"- Made by {_quoted(commands)}; collected at commit {_quoted(commits)}.", "")
+        yield from (f"- Made by {quoted(commands)}; collected at commit {quoted(commits)}.", "")
 
 
 def _ablations(metrics: Path) -> Iterator[str]:
@@ -276,7 +104,7 @@ def _toy(metrics: Path, out: Path) -> Iterator[str]:
         return
     kept = json.loads((metrics / "toy.json").read_text(encoding="utf-8"))
     yield from ("## Toy", "")
-    yield from _claims(toy_claims(kept))
+    yield from claim_table(toy_claims(kept))
     seeds = f"Means over {kept['seeds']} seeds, AUROC over the first five steps; the paper has one seed."
     head = "With overlapping classes our head grows, the paper's does not."
     yield from (f"{seeds} {head} Made by `tood reproduce toy` at commit `{kept['commit']}`.", "")
@@ -299,27 +127,6 @@ def _figures(metrics: Path, out: Path) -> Iterator[str]:
         yield from ("## Figures", "")
         text = "Drawn by `tood report --figures` and `tood ablate` from the runs. In brackets: the name in the paper."
         yield from (text, "", *lines)
-
-
-def _claims(judged: Iterable[Claim]) -> Iterator[str]:
-    yield from _table(("claim", "paper", "here", "holds"), [(c.text, c.paper, c.ours, _word(c.holds)) for c in judged])
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    if not rows:
-        yield from ("Nothing to compare yet.", "")
-        return
-    for row in (head, ["---"] * len(head), *rows):
-        yield f"| {' | '.join(row)} |"
-    yield ""
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
-
-
-def _word(holds: bool | None) -> str:
-    return {True: "yes", False: "**no**", None: "unclear"}[holds]
 
 
 def main() -> int:

@@ -98,15 +98,15 @@ class Claim:
 
 def reference() -> dict[Key, Summary]:
     """The paper's tables, including the one of ViT-B/16, with the learner names of our runs."""
-    found = reported()
+    values = reported()
     for row in table_rows("table4_vit.csv"):
         learner = f"{row['method']} (network={VIT})"
         if row[ACCURACY]:
-            found[Key(row["stream"], learner, "-", ACCURACY)] = Summary(float(row[ACCURACY]), 0.0, 1)
+            values[Key(row["stream"], learner, "-", ACCURACY)] = Summary(float(row[ACCURACY]), 0.0, 1)
         for detector in ("energy", "tood_robust_anchor"):
             key = Key(row["stream"], learner, detector, "avg_auroc")
-            found[key] = Summary(float(row[f"{detector}_avg_auroc"]), 0.0, 1)
-    return found
+            values[key] = Summary(float(row[f"{detector}_avg_auroc"]), 0.0, 1)
+    return values
 
 
 def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:

@@ -9,41 +9,42 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tood import TOOD, detectors
-from tood.arrays import Float64Array
+from tood.arrays import Float64Array, IntArray
 from tood.audit.bootstrap import RESAMPLES, Estimate, estimate
 from tood.audit.evidence import Evidence
+from tood.audit.gap import of_old_tasks
 from tood.runs.steps import Step
 from tood.statistics import own_energies
 
 __all__ = ["Advice", "advise", "advise_without_ood", "default_score"]
 
 GAIN = 0.005  # AUROC: a score that is better by less is not worth choosing
-GAP = 0.5  # of the spread within tasks: a smaller confidence gap hardly reorders samples
+GAP = 0.5  # of the spread within tasks: a smaller confidence gap reorders few samples
 
 
 @dataclass(frozen=True)
 class Advice:
-    """The score to use, and what it rests on.
+    """The score to use, and the reasons.
 
     Attributes
     ----------
     use:
-        A detector's name; ``energy`` if nothing is surely better.
+        A detector's name; ``energy`` if no score is certainly better.
     basis:
         ``ood``: chosen on half of the OOD samples, all figures from the other half; ``calibration``: from the
-        calibration set alone, since there are no OOD sets.
+        calibration set alone, because there are no OOD sets.
     tried:
-        How many scores were compared.
+        Number of scores compared.
     energy, score, gain:
         Avg AUROC of energy and of ``best``, and their difference, on the reported half.
     best:
-        The best on the half to choose by; ``use`` unless its gain is not sure.
+        The best score on the half to choose by. It is also ``use``, unless its gain is not certain.
     gains:
-        Its gain on near and far apart.
+        The gain of ``best`` on near and on far OOD.
     default, default_gain:
-        TOOD's default score, if the run can compute it.
+        TOOD's default score and its gain, if the run can compute it.
     losers:
-        Scores that are surely worse than energy, the worst first, by half a point or more.
+        Scores that are certainly worse than energy, by half a point or more; the worst first.
     gap:
         The confidence gap on the calibration set in units of the spread within tasks, if that is the basis.
     """
@@ -69,10 +70,10 @@ def default_score() -> str | None:
 
 
 def advise(evidence: Evidence) -> Advice:
-    """Choose among every score that was measured.
+    """Choose among all scores that were measured.
 
-    The default is kept unless another is better by half a point; a score whose gain on the other half is not surely
-    positive is not recommended.
+    The default is kept unless another score is better by half a point. A score is recommended only if its gain on the
+    other half is certainly positive.
     """
     choice, default = evidence.choice, default_score()
     best = max(choice, key=lambda name: choice[name])
@@ -99,10 +100,10 @@ def advise(evidence: Evidence) -> Advice:
 
 
 def advise_without_ood(step: Step, source: str | None) -> Advice:
-    """From the calibration set alone: TOOD if old tasks surely lie half a spread below the latest, else energy."""
-    given = step.calibration(source)
-    tasks = step.partition.column_tasks[np.asarray(given.labels)]
-    own = own_energies(given.logits, tasks, step.partition)
+    """Advice from the calibration set: TOOD if old tasks are certainly half a spread below the latest, else energy."""
+    outputs = step.calibration(source)
+    tasks = step.partition.column_tasks[np.asarray(outputs.labels)]
+    own = own_energies(outputs.logits, tasks, step.partition)
     gap = estimate(*_gap(own, tasks))
     default = default_score()
     use = default if default and len(step.partition) > 1 and gap.low >= GAP else "energy"
@@ -110,17 +111,17 @@ def advise_without_ood(step: Step, source: str | None) -> Advice:
 
 
 def _gain(evidence: Evidence, name: str, scope: str) -> Estimate:
-    ours, plain = (f"score:{name}", scope), ("score:energy", scope)
-    return estimate(evidence.values[ours] - evidence.values[plain], evidence.draws[ours] - evidence.draws[plain])
+    score, energy = (f"score:{name}", scope), ("score:energy", scope)
+    return estimate(evidence.values[score] - evidence.values[energy], evidence.draws[score] - evidence.draws[energy])
 
 
-def _gap(own: Float64Array, tasks: Float64Array) -> tuple[float, Float64Array]:
-    """How far old tasks lie below the latest, in units of the spread within tasks; with resamples."""
-    groups = [own[tasks == task] for task in range(int(tasks.max()) + 1)]
-    spread = max(float(np.sqrt(np.mean([values.var() for values in groups]))), 1e-12)
-    rng = np.random.default_rng(0)
-    means = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1) for values in groups]
-    points = [float(values.mean()) for values in groups]
-    if len(groups) == 1:
+def _gap(own: Float64Array, tasks: IntArray) -> tuple[float, Float64Array]:
+    """How far old tasks lie below the latest, in units of the spread within tasks, and resamples of it."""
+    by_task = [own[tasks == task] for task in range(int(tasks.max()) + 1)]
+    if len(by_task) == 1:
         return 0.0, np.zeros(RESAMPLES)
-    return (points[-1] - float(np.mean(points[:-1]))) / spread, (means[-1] - np.mean(means[:-1], axis=0)) / spread
+    spread = max(float(np.sqrt(np.mean([values.var() for values in by_task]))), 1e-12)
+    rng = np.random.default_rng(0)
+    draws = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1) for values in by_task]
+    means = [float(values.mean()) for values in by_task]
+    return of_old_tasks(means) / spread, (draws[-1] - np.mean(draws[:-1], axis=0)) / spread

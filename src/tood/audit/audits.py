@@ -1,4 +1,4 @@
-"""The audit of a run directory, whoever wrote it: figures, evidence, checks, verdict."""
+"""The audit of a run directory, whichever tool wrote it: figures, evidence, checks, verdict."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tood import detectors
 from tood.audit.advice import advise, advise_without_ood, default_score
-from tood.audit.causes import judge
+from tood.audit.causes import Judgement, judge
 from tood.audit.checks import Finding, check_calibration, check_energy, check_step
 from tood.audit.distances import from_logs
 from tood.audit.evidence import Collector, Evidence, combine
@@ -33,7 +34,7 @@ Progress = Callable[[int, str], object]
 
 
 class Audit(NamedTuple):
-    """A verdict, the figures and the evidence it rests on."""
+    """A verdict, with the figures and the evidence behind it."""
 
     run: Run
     verdict: Verdict
@@ -54,78 +55,76 @@ def audit(
 ) -> Audit:
     """Measure a run and judge it.
 
-    An audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. With another calibration source,
-    or with chosen detectors if the run already has figures, it writes the scores only. If the directory cannot be
-    written, nothing is kept and the notes say so.
+    An audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. It writes only the scores if
+    another calibration source is given, or if detectors are named and the run already has figures. If the directory
+    cannot be written, nothing is kept and the notes say so.
 
     Parameters
     ----------
     run:
-        A run with its steps complete from 0 on.
+        A run with all steps from 0 on.
     names:
-        Only these detectors, beside energy and TOOD's default; None: every one that the run can compute.
+        Only these detectors, besides energy and TOOD's default; None for all that the run can compute.
     calibration:
         Another source of calibration samples than the one in use.
     progress:
         Called with the step and the detector before each is scored.
     """
-    steps = _check(run)
+    steps = _count_steps(run)
     scorers, notes = default_scorers(run, names, calibration)
-    own = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
     collector = Collector(run, steps)
     writable = os.access(run.path, os.W_OK)
     keep = (names is None or not run.metrics_path.exists()) and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
-        measured = figures(run, _merged(scorers, own), keep=writable, progress=progress, watch=collector)
+        needed = _with_default(scorers, calibration)
+        measured = figures(run, needed, keep=writable, progress=progress, watch=collector)
         if not writable:
-            notes.append(f"{run.path} cannot be written: the figures are shown and not kept")
+            notes.append(f"{run.path} cannot be written: the figures are shown but not kept")
         evidence = collector.evidence() if run.ood else None
-        said = tuple(dict.fromkeys([*notes, *measured.notes]))
-        verdict = _verdict(run, collector, evidence, measured.table, calibration, said)
+        all_notes = tuple(dict.fromkeys([*notes, *measured.notes]))
+        verdict = _verdict(run, collector, evidence, measured.table, calibration, all_notes)
         if writable and keep:
-            if "detectors" not in run.manifest or not run.metrics_path.exists():  # else as whoever made the run chose
+            # If `tood run` was told which detectors to measure, its figures stay as they are.
+            if "detectors" not in run.manifest or not run.metrics_path.exists():
                 save_metrics(measured.table, run.metrics_path)
             write_verdict(run, verdict)
     return Audit(run, verdict, measured.table, evidence)
 
 
 def ensure_verdict(run: Run) -> dict[str, Any] | None:
-    """The verdict on a measured run: as kept, else from the detectors that were measured; None without outputs."""
-    kept = read_verdict(run)
-    if kept is not None or not run.steps():
-        return kept
+    """The stored verdict of a measured run; else a new one, from the detectors measured. None without outputs."""
+    stored = read_verdict(run)
+    if stored is not None or not run.steps():
+        return stored
     known = detectors.names()
     measured = [name for name in detectors_of(load_metrics(run.path)) if name in known]
-    found = audit(run, measured)
+    verdict = audit(run, measured).verdict
     if os.access(run.path, os.W_OK):
         with run.lock():
-            write_verdict(run, found.verdict)
-    return found.verdict.to_dict()
+            write_verdict(run, verdict)
+    return verdict.to_dict()
 
 
 def audit_seeds(audits: Sequence[Audit]) -> Verdict:
-    """One verdict on runs that differ in their seed alone: intervals are over seeds and samples."""
-    first = audits[0]
-    parts = [one.evidence for one in audits if one.evidence is not None]
-    if len(parts) < len(audits) or len({one.verdict.tasks for one in audits}) > 1:
-        raise ToodError("runs: expected OOD sets in each, and as many steps in each")
-    evidence = combine(parts)
-    if evidence.scopes != first.evidence.scopes:  # type: ignore[union-attr]
+    """One verdict on runs that differ only in their seed; intervals are over seeds and samples."""
+    first = audits[0].verdict
+    by_seed = [one.evidence for one in audits if one.evidence is not None]
+    if len(by_seed) < len(audits) or len({one.verdict.tasks for one in audits}) > 1:
+        raise ToodError("runs: expected OOD sets in each, and the same number of steps in each")
+    if len({frozenset(one.scopes) for one in by_seed}) > 1:
         raise ToodError("runs: expected the same groups of OOD sets in each")
-    means = [sum(values) / len(audits) for values in zip(*(one.verdict.by_task for one in audits), strict=True)]
-    lost = sum(one.verdict.accuracy_forgetting for one in audits) / len(audits)
-    changed = {
-        "seeds": len(audits),
-        "judgements": _judgements(evidence, first.verdict.tasks),
-        "by_task": tuple(means),
-        "accuracy_forgetting": lost,
-        "advice": advise(evidence),
-        "findings": _unique(finding for one in audits for finding in one.verdict.findings),
-        "notes": tuple(dict.fromkeys(note for one in audits for note in one.verdict.notes)),
-    }
-    from dataclasses import replace
-
-    return replace(first.verdict, **changed)  # type: ignore[arg-type]
+    evidence = combine(by_seed)
+    verdicts = [one.verdict for one in audits]
+    return replace(
+        first,
+        seeds=len(audits),
+        judgements=_judgements(evidence, first.tasks),
+        by_task=tuple(sum(losses) / len(audits) for losses in zip(*(one.by_task for one in verdicts), strict=True)),
+        accuracy_forgetting=sum(one.accuracy_forgetting for one in verdicts) / len(audits),
+        advice=advise(evidence),
+        findings=_unique(finding for one in verdicts for finding in one.findings),
+        notes=tuple(dict.fromkeys(note for one in verdicts for note in one.notes)),
+    )
 
 
 def _verdict(
@@ -141,7 +140,9 @@ def _verdict(
     gap = energy_gap(last, calibration)
     by_task, _ = accuracy(table)
     findings = [finding for index in sorted({0, tasks - 1}) for finding in check_step(Step(run, index), calibration)]
-    findings += [*check_calibration(run, calibration, gap), *(check_energy(evidence) if evidence else [])]
+    findings += check_calibration(run, calibration, gap)
+    findings += check_energy(evidence) if evidence else []
+    corrected = any(Step(run, index).corrected for index in range(tasks))
     return Verdict(
         tasks=tasks,
         seeds=1,
@@ -152,7 +153,7 @@ def _verdict(
         distances=from_logs(collector.distances) if len(collector.distances) == tasks else None,
         calibration=calibration or run.calibration,
         logits="the corrected logits, as the learner answers; raw ones are measured beside them"
-        if any(Step(run, index).corrected for index in range(tasks))
+        if corrected
         else "the logits as stored",
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
         findings=_unique(findings),
@@ -160,30 +161,32 @@ def _verdict(
     )
 
 
-def _judgements(evidence: Evidence, tasks: int) -> tuple:  # type: ignore[type-arg]
+def _judgements(evidence: Evidence, tasks: int) -> tuple[Judgement, ...]:
     return tuple(judge(evidence, scope) for scope in evidence.scopes) if tasks > 1 else ()
 
 
 def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The first of findings that differ in their figures alone."""
-    found: dict[str, Finding] = {}
+    """One of the findings that differ only in their numbers, the first."""
+    unique: dict[str, Finding] = {}
     for finding in findings:
-        found.setdefault(re.sub(r"\(.*?\)|-?[\d.]+", "", finding.problem), finding)
-    return tuple(found.values())
+        unique.setdefault(re.sub(r"\(.*?\)|-?[\d.]+", "", finding.problem), finding)
+    return tuple(unique.values())
 
 
-def _check(run: Run) -> int:
+def _count_steps(run: Run) -> int:
+    """The number of steps; raises if there is none, or a gap."""
     steps = run.steps()
     if not steps or steps != list(range(len(steps))):
+        found = f"steps {steps}" if steps else "none; a run with `store: figures` keeps none"
         raise ToodError(
-            f"{run.path}: expected the outputs of every step from 0 on, in steps/00/outputs and so on, found "
-            f"{f'steps {steps}' if steps else 'none; a run with `store: figures` keeps none'}"
+            f"{run.path}: expected the outputs of every step from 0 on, in steps/00/outputs and so on, found {found}"
         )
     return len(steps)
 
 
-def _merged(scorers: Sequence[Scorer], more: Sequence[Scorer]) -> list[Scorer]:
-    """Both, without doing anything twice; energy first, since the evidence starts from it."""
-    there = {(scorer.detector, scorer.settings()) for scorer in scorers}
-    added = [scorer for scorer in more if (scorer.detector, scorer.settings()) not in there]
+def _with_default(scorers: Sequence[Scorer], calibration: str | None) -> list[Scorer]:
+    """The scorers, with energy first, since the evidence starts from it, and TOOD's default."""
+    present = {(scorer.detector, scorer.settings()) for scorer in scorers}
+    needed = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
+    added = [scorer for scorer in needed if (scorer.detector, scorer.settings()) not in present]
     return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")

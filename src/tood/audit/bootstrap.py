@@ -1,8 +1,8 @@
-"""Paired bootstrap over samples of statistics that are weighted sums of AUROCs and means.
+"""Paired bootstrap over samples, for statistics that are weighted sums of AUROCs and means.
 
 Every statistic is expanded to first order in the weights of the samples (DeLong, DeLong and Clarke-Pearson, 1988, for
-the AUROC): a resample then costs one sum, whatever the number of tasks, steps and OOD sets behind the statistic. An
-image keeps its weight at every step and for every detector, so differences are paired.
+the AUROC). A resample then costs one sum, whatever the number of tasks, steps and OOD sets behind the statistic. An
+image has the same weight at every step and for every detector, so differences are paired.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 
-__all__ = ["Estimate", "Statistics", "estimate", "shares_below"]
+__all__ = ["Estimate", "Statistics", "auroc_by_task", "draw_counts", "estimate", "shares_below"]
 
 RESAMPLES = 1000
 
@@ -34,50 +34,63 @@ def estimate(value: float, draws: Float64Array) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def shares_below(known: FloatArray, unknown: FloatArray) -> Float64Array:
+def shares_below(id_scores: FloatArray, ood_scores: FloatArray) -> Float64Array:
     """``[n]``: the share of OOD scores below each ID score, ties counted half; its mean is the AUROC."""
-    ordered = np.sort(unknown)
-    left, right = (np.searchsorted(ordered, known, side) for side in ("left", "right"))
-    shares: Float64Array = (left + right) / (2 * len(unknown))
+    ordered = np.sort(ood_scores)
+    left, right = (np.searchsorted(ordered, id_scores, side) for side in ("left", "right"))
+    shares: Float64Array = (left + right) / (2 * len(ood_scores))
     return shares
 
 
-class Statistics:
-    """Values by name, and each sample's part in them.
+def auroc_by_task(id_scores: FloatArray, tasks: IntArray, ood_scores: FloatArray) -> Float64Array:
+    """``[tasks]``: AUROC of each task; every task must have samples."""
+    aurocs: Float64Array = np.bincount(tasks, shares_below(id_scores, ood_scores)) / np.bincount(tasks)
+    return aurocs
 
-    Samples are resampled within blocks: the test samples of one task, the samples of one OOD set. A block that looks
-    the same at two steps holds the same images.
+
+def draw_counts(rng: np.random.Generator, size: int, resamples: int) -> IntArray:
+    """``[resamples, size]``: how often each of ``size`` samples is drawn, with replacement, in each resample."""
+    chosen = rng.integers(size, size=(resamples, size)) + size * np.arange(resamples)[:, None]
+    return np.bincount(chosen.ravel(), minlength=resamples * size).reshape(resamples, size)
+
+
+class Statistics:
+    """Statistics by name, each with the influence of every sample on it.
+
+    The influence of a sample is how much the statistic changes, to first order, if the sample counts once more.
+    Samples belong to blocks (the test samples of one task, the samples of one OOD set) and are resampled within them.
+    A sample has one index, at every step.
     """
 
     def __init__(self) -> None:
         self.values: dict[Hashable, float] = {}
-        self._starts: dict[Hashable, int] = {}
-        self._sizes: list[int] = []
-        self._parts: dict[Hashable, Float64Array] = {}
+        self._blocks: dict[Hashable, IntArray] = {}
+        self._samples = 0
+        self._influences: dict[Hashable, Float64Array] = {}
 
-    def places(self, block: Hashable, size: int) -> IntArray:
-        """The places of a block's samples; a block that is new gets places of its own."""
-        if block not in self._starts:
-            self._starts[block] = sum(self._sizes)
-            self._sizes.append(size)
-        return self._starts[block] + np.arange(size)
+    def indices(self, block: Hashable, size: int) -> IntArray:
+        """Indices of the samples of a block; a new block gets new ones."""
+        if block not in self._blocks:
+            self._blocks[block] = self._samples + np.arange(size)
+            self._samples += size
+        return self._blocks[block]
 
-    def add_mean(self, name: Hashable, weight: float, values: FloatArray, places: IntArray) -> None:
+    def add_mean(self, name: Hashable, weight: float, values: FloatArray, indices: IntArray) -> None:
         """Add ``weight`` times the mean of ``values`` to a statistic."""
         mean = float(np.mean(values))
         self.values[name] = self.values.get(name, 0.0) + weight * mean
-        self.add_part(name, places, weight * (values - mean) / len(values))
+        self.add_influence(name, indices, weight * (values - mean) / len(values))
 
     def add_auroc(
         self,
         name: Hashable,
         weights: Float64Array,
-        known: FloatArray,
+        id_scores: FloatArray,
         tasks: IntArray,
-        known_places: IntArray,
-        unknown: FloatArray,
-        unknown_places: IntArray,
-    ) -> Float64Array:
+        id_indices: IntArray,
+        ood_scores: FloatArray,
+        ood_indices: IntArray,
+    ) -> None:
         """Add the AUROCs of all tasks, each times its weight, to a statistic.
 
         Parameters
@@ -86,49 +99,42 @@ class Statistics:
             The statistic.
         weights:
             ``[tasks]``, the weight of each task's AUROC; it may be negative.
-        known, tasks, known_places:
-            ``[n]``, scores of ID samples, their tasks and places.
-        unknown, unknown_places:
-            ``[m]``, scores of OOD samples and their places.
-
-        Returns
-        -------
-        ``[tasks]``: the AUROC of each task.
+        id_scores, tasks, id_indices:
+            ``[n]``, scores of ID samples, their tasks and indices.
+        ood_scores, ood_indices:
+            ``[m]``, scores of OOD samples and their indices.
         """
-        above = shares_below(known, unknown)
+        above = shares_below(id_scores, ood_scores)
         counts = np.bincount(tasks, minlength=len(weights))
-        values: Float64Array = np.bincount(tasks, above, len(weights)) / np.maximum(counts, 1)
-        share = weights[tasks] / counts[tasks]
-        order = np.argsort(known)
-        below = np.concatenate([[0.0], np.cumsum(share[order])])
-        left, right = (np.searchsorted(known[order], unknown, side) for side in ("left", "right"))
-        beaten = below[-1] - (below[left] + below[right]) / 2
-        self.values[name] = self.values.get(name, 0.0) + float(weights @ values)
-        self.add_part(name, known_places, share * (above - values[tasks]))
-        self.add_part(name, unknown_places, (beaten - beaten.mean()) / len(unknown))
-        return values
+        aurocs: Float64Array = np.bincount(tasks, above, len(weights)) / np.maximum(counts, 1)
+        sample_weights = weights[tasks] / counts[tasks]
+        order = np.argsort(id_scores)
+        below = np.concatenate([[0.0], np.cumsum(sample_weights[order])])
+        left, right = (np.searchsorted(id_scores[order], ood_scores, side) for side in ("left", "right"))
+        beaten = below[-1] - (below[left] + below[right]) / 2  # weight of the ID samples above each OOD sample
+        self.values[name] = self.values.get(name, 0.0) + float(weights @ aurocs)
+        self.add_influence(name, id_indices, sample_weights * (above - aurocs[tasks]))
+        self.add_influence(name, ood_indices, (beaten - beaten.mean()) / len(ood_scores))
 
-    def add_part(self, name: Hashable, places: IntArray, parts: Float64Array) -> None:
-        """Add how much a statistic changes when each sample counts once more; parts of a block sum to 0."""
-        total, kept = sum(self._sizes), self._parts.get(name, np.empty(0))
-        if len(kept) < total:
-            kept = np.concatenate([kept, np.zeros(total - len(kept))])
-        kept[places] += parts
-        self._parts[name] = kept
+    def add_influence(self, name: Hashable, indices: IntArray, influence: Float64Array) -> None:
+        """Add to the influence of some samples on a statistic; over a block it sums to 0."""
+        total = self._influences.get(name, np.empty(0))
+        if len(total) < self._samples:
+            total = np.concatenate([total, np.zeros(self._samples - len(total))])
+        total[indices] += influence
+        self._influences[name] = total
 
     def draws(self, names: Iterable[Hashable], resamples: int = RESAMPLES) -> dict[Hashable, Float64Array]:
         """``[resamples]`` values of each statistic, the same resamples for all."""
         names = list(names)
-        parts = np.zeros((sum(self._sizes), len(names)))
+        influences = np.zeros((self._samples, len(names)))
         for column, name in enumerate(names):
-            own = self._parts[name]
-            parts[: len(own), column] = own
-        found = np.tile([self.values[name] for name in names], (resamples, 1))
-        for number, (start, size) in enumerate(zip(self._starts.values(), self._sizes, strict=True)):
-            own = parts[start : start + size]
-            if own.any():
-                rng = np.random.default_rng((number, size))
-                chosen = rng.integers(size, size=(resamples, size)) + size * np.arange(resamples)[:, None]
-                counts = np.bincount(chosen.ravel(), minlength=resamples * size).reshape(resamples, size)
-                found += (counts - 1.0) @ own
-        return {name: found[:, column] for column, name in enumerate(names)}
+            influence = self._influences[name]
+            influences[: len(influence), column] = influence
+        draws = np.tile([self.values[name] for name in names], (resamples, 1))
+        for number, indices in enumerate(self._blocks.values()):
+            influence = influences[indices]
+            if influence.any():
+                counts = draw_counts(np.random.default_rng((number, len(indices))), len(indices), resamples)
+                draws += (counts - 1.0) @ influence
+        return {name: draws[:, column] for column, name in enumerate(names)}

@@ -1,21 +1,21 @@
-"""Why detection was lost: one documented rule, decided only when 95 % of resamples agree.
+"""Why detection was lost: one documented rule, which decides only if 95 % of resamples agree.
 
-Confidence gap: its test is its cure. Re-centre every task's channel and see how much of the loss comes back. It is
-weighed first, since it can be cured after training. Of the rest:
+Confidence gap: the test is the cure. Re-centre every task's channel and see how much of the loss comes back. This comes
+first because it can be repaired after training. What remains is divided between the others:
 
 Crowding: even the newest task is separated from OOD worse at the end than older tasks were when they were new. With
 features, OOD must also have come nearer to ID.
 
 Lost features or dead channels: the logits of a task stand out less on its own classes, against other ID samples, than
-when it was new; undo that at the last step and see how much of the loss comes back. Features are lost as far as the
-features stand out less too; beyond that the channels are dead.
+when the task was new. Undo that at the last step and see how much of the loss comes back. The part that the features
+show too counts as lost features, the rest as dead channels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,22 @@ from tood.arrays import Float64Array
 from tood.audit.bootstrap import Estimate, estimate
 from tood.audit.evidence import Evidence
 
-__all__ = ["Cause", "Judgement", "State", "judge"]
+__all__ = ["Cause", "Judgement", "State", "judge", "named_causes"]
 
 Cause: TypeAlias = Literal["confidence gap", "crowding", "lost features", "dead channels"]
-Pair: TypeAlias = tuple[float, Float64Array]  # a value and its draws
 State: TypeAlias = Literal["lost", "gained", "kept", "unsure"]
+Figure: TypeAlias = Float64Array  # [1 + R]: a value, then its R resamples
 
+# The name of each cause's part of the loss in Judgement.
+PARTS: dict[Cause, str] = {
+    "confidence gap": "gap",
+    "crowding": "crowding",
+    "lost features": "features",
+    "dead channels": "channels",
+}
 LOSS = 0.02  # AUROC: a smaller change does not matter in practice
 SHARE = 0.25  # of the loss: a mechanism that accounts for less is not a cause
-NEARER = 0.05  # of the distance in units of ID's own: less is not crowding
+NEARER = 0.05  # of the distance relative to the distances between ID samples: less is not crowding
 SURE = 0.95  # of resamples must agree
 
 
@@ -43,27 +50,27 @@ class Judgement:
     Attributes
     ----------
     scope:
-        ``near``, ``far``, or ``all`` (both weighted alike).
+        ``near``, ``far``, or ``all`` (both weighted equally).
     state:
         ``lost`` or ``gained`` if the interval of the loss excludes 0 and the change is at least 2 points; else
         ``kept``, or ``unsure`` if a loss of 5 points is not excluded.
     loss, end:
         D_avg of energy, and its AUROC at the last step.
     gap, crowding, own, left:
-        Points of the loss: given back by re-centring, due to crowding, to old tasks that respond less, and to nothing
-        shown. They add up to the loss.
+        Parts of the loss: restored by re-centring, due to crowding, due to old tasks that respond less, and
+        unexplained. They add up to the loss.
     features, channels:
         ``own`` divided: features that stand out less, and logits that respond less to them (None without features).
     shares:
-        Each as a share of the loss; the rule is a quarter.
+        Each part as a share of the loss; a quarter makes a cause.
     nearer:
-        The share by which OOD has come nearer to ID, in units of ID's own distances.
+        The share by which OOD has come nearer to ID, relative to the distances between ID samples.
     within:
         Accuracy lost when the task is given.
     causes:
         Those that 95 % of resamples name.
     undecided:
-        Sets of causes that cannot be distinguished, or a single one that cannot be decided.
+        Sets of causes that cannot be distinguished, or single causes that cannot be decided.
     """
 
     scope: str
@@ -86,77 +93,87 @@ class Judgement:
 def judge(evidence: Evidence, scope: str) -> Judgement:
     """The judgement on one scope of a run with at least two tasks."""
 
-    def pair(what: str) -> Pair:
-        return evidence.values[what, scope], evidence.draws[what, scope]
+    def figure(what: str) -> Figure:
+        return np.concatenate([[evidence.values[what, scope]], evidence.draws[what, scope]])
 
-    loss = pair("loss")
-    parts = _parts(loss, *map(pair, ("learned", "kept", "recentred", "fresh", "restored")))
+    loss, recentred = figure("loss"), figure("recentred")
+    # Each part is at most what the parts before it leave.
+    gap = np.clip(recentred - figure("kept"), 0, np.maximum(loss, 0))
+    rest = np.maximum(loss - gap, 0)
+    crowding = np.clip(figure("learned") - figure("fresh"), 0, rest)
+    rest = rest - crowding
+    own = np.clip(figure("restored") - recentred, 0, rest)
+    parts = {"gap": gap, "crowding": crowding, "own": own, "left": rest - own}
     nearer = None
     if ("channels", scope) in evidence.values:
-        parts |= _divided(parts["own"], pair("recentred"), pair("channels"))
-        nearer = _both(lambda value: 1 - np.exp(-value), pair("nearer"))
-    lost = estimate(*loss)
-    state = _state(lost)
-    sides = {name: _side(draws >= SHARE * np.maximum(loss[1], 1e-9)) for name, (_, draws) in parts.items()}
-    came = _side(nearer[1] >= NEARER) if nearer else True
-    causes, undecided = _causes(sides, came) if state == "lost" else ((), ())
+        channels = np.clip(figure("channels") - recentred, 0, own)
+        parts |= {"features": own - channels, "channels": channels}
+        nearer = 1 - np.exp(-figure("nearer"))
+    estimates = {name: _estimate(part) for name, part in parts.items()}
+    whole = np.maximum(loss, 1e-9)
+    state = _state(_estimate(loss))
+    causes, undecided = _causes(parts, whole, nearer) if state == "lost" else ((), ())
     return Judgement(
         scope=scope,
         state=state,
-        loss=lost,
-        end=estimate(*pair("end")),
-        **{name: estimate(*parts[name]) for name in ("gap", "crowding", "own", "left")},
-        features=estimate(*parts["features"]) if "features" in parts else None,
-        channels=estimate(*parts["channels"]) if "channels" in parts else None,
-        shares={name: _share(part, loss) for name, part in parts.items()},
-        nearer=estimate(*nearer) if nearer else None,
-        within=estimate(*pair("within")),
+        loss=_estimate(loss),
+        end=_estimate(figure("end")),
+        gap=estimates["gap"],
+        crowding=estimates["crowding"],
+        own=estimates["own"],
+        left=estimates["left"],
+        features=estimates.get("features"),
+        channels=estimates.get("channels"),
+        shares={name: _estimate(part / whole) for name, part in parts.items()},
+        nearer=None if nearer is None else _estimate(nearer),
+        within=_estimate(figure("within")),
         causes=causes,
         undecided=undecided,
     )
 
 
-def _parts(loss: Pair, learned: Pair, kept: Pair, recentred: Pair, fresh: Pair, restored: Pair) -> dict[str, Pair]:
-    """The loss cut into what re-centring gives back, crowding, old tasks' weaker response, and what is left."""
-    gap = _both(lambda back, now, lost: np.clip(back - now, 0, np.maximum(lost, 0)), recentred, kept, loss)
-    rest = _both(lambda lost, back: np.maximum(lost - back, 0), loss, gap)
-    crowding = _both(lambda first, new, left: np.clip(first - new, 0, left), learned, fresh, rest)
-    others = _both(np.subtract, rest, crowding)
-    own = _both(lambda back, now, left: np.clip(back - now, 0, left), restored, recentred, others)
-    return {"gap": gap, "crowding": crowding, "own": own, "left": _both(np.subtract, others, own)}
-
-
-def _divided(own: Pair, recentred: Pair, channels: Pair) -> dict[str, Pair]:
-    """Old tasks' weaker response: dead channels first, what is left lies in the features."""
-    dead = _both(lambda back, now, whole: np.clip(back - now, 0, whole), channels, recentred, own)
-    return {"features": _both(np.subtract, own, dead), "channels": dead}
+def named_causes(judgements: Iterable[Judgement]) -> tuple[Cause, ...]:
+    """Every cause that some judgement names, in a fixed order."""
+    named = {cause for judgement in judgements for cause in judgement.causes}
+    return tuple(cause for cause in PARTS if cause in named)
 
 
 def _causes(
-    sides: Mapping[str, bool | None], came: bool | None
+    parts: Mapping[str, Figure], loss: Figure, nearer: Figure | None
 ) -> tuple[tuple[Cause, ...], tuple[tuple[Cause, ...], ...]]:
-    """The rule: which causes are named, and which cannot be distinguished.
+    """The rule: which causes are named, and which are undecided."""
+    large = {name: _agreed(part[1:] >= SHARE * loss[1:]) for name, part in parts.items()}
+    came_nearer = True if nearer is None else _agreed(nearer[1:] >= NEARER)
+    crowding = _and(large["crowding"], came_nearer)
+    decided: dict[Cause, bool | None] = {"confidence gap": large["gap"], "crowding": crowding}
+    responses: dict[Cause, bool | None] = {}
+    if "features" in parts:
+        responses = {"lost features": large["features"], "dead channels": large["channels"]}
+    # Old tasks respond less, but neither of the two reasons stands out.
+    answers = list(responses.values())
+    alike = large["own"] is not False and True not in answers and answers.count(None) != 1
+    if not alike:
+        decided |= responses
+    causes = tuple(cause for cause, answer in decided.items() if answer)
+    undecided: list[tuple[Cause, ...]] = [(cause,) for cause, answer in decided.items() if answer is None]
+    if alike:
+        undecided.append(("lost features", "dead channels"))
+    return causes, tuple(undecided)
 
-    ``sides`` say whether a part accounts for a quarter of the loss, ``came`` whether OOD has come nearer; None if
-    resamples disagree.
-    """
-    crowding = False if came is False else sides["crowding"] if came else sides["crowding"] and None
-    found: dict[Cause, bool | None] = {"confidence gap": sides["gap"], "crowding": crowding}
-    own: dict[Cause, bool | None] = {}
-    if "features" in sides:
-        own = {"lost features": sides["features"], "dead channels": sides["channels"]}
-    unclear = [cause for cause, side in own.items() if side is None]
-    alike = sides["own"] is not False and True not in own.values() and len(unclear) != 1
-    found |= {} if alike else own
-    causes = tuple(cause for cause, side in found.items() if side)
-    undecided: tuple[tuple[Cause, ...], ...] = tuple((cause,) for cause, side in found.items() if side is None)
-    return causes, undecided + ((("lost features", "dead channels"),) if alike else ())
 
-
-def _side(holds: npt.NDArray[np.bool_]) -> bool | None:
+def _agreed(holds: npt.NDArray[np.bool_]) -> bool | None:
     """Whether something holds; None if resamples disagree."""
     share = float(np.mean(holds))
-    return True if share >= SURE else False if share <= 1 - SURE else None
+    if share >= SURE:
+        return True
+    return False if share <= 1 - SURE else None
+
+
+def _and(first: bool | None, second: bool | None) -> bool | None:
+    """Whether both hold; None if that is undecided."""
+    if first is False or second is False:
+        return False
+    return None if first is None or second is None else True
 
 
 def _state(loss: Estimate) -> State:
@@ -167,17 +184,5 @@ def _state(loss: Estimate) -> State:
     return "kept" if loss.high < 2.5 * LOSS else "unsure"
 
 
-def _both(function: Callable[..., Any], *pairs: Pair) -> Pair:
-    """A function of values and, in the same way, of their draws."""
-    return float(function(*(pair[0] for pair in pairs))), np.asarray(function(*(pair[1] for pair in pairs)))
-
-
-def _share(part: Pair, loss: Pair) -> Estimate:
-    whole = max(loss[0], 1e-9), np.maximum(loss[1], 1e-9)
-    return estimate(part[0] / whole[0], np.clip(part[1] / whole[1], 0, 1))
-
-
-def named(judgements: Sequence[Judgement]) -> tuple[Cause, ...]:
-    """Every cause named, in a fixed order."""
-    order: tuple[Cause, ...] = ("confidence gap", "crowding", "lost features", "dead channels")
-    return tuple(cause for cause in order if any(cause in one.causes for one in judgements))
+def _estimate(figure: Figure) -> Estimate:
+    return estimate(figure[0], figure[1:])

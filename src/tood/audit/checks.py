@@ -1,4 +1,4 @@
-"""Checks of what people get wrong when they write a run directory: each finding is a sentence with its remedy."""
+"""Checks for common mistakes in a run directory: each finding states a problem and its remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.audit.bootstrap import Estimate
+from tood.arrays import IntArray
 from tood.audit.evidence import Evidence
 from tood.audit.gap import Gap
 from tood.checks import looks_like_log_probabilities
@@ -16,12 +16,12 @@ from tood.detectors import Outputs
 from tood.runs.directory import Run
 from tood.runs.steps import Step
 
-__all__ = ["Finding", "check_energy", "check_step"]
+__all__ = ["Finding", "check_calibration", "check_energy", "check_step"]
 
-REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")
-CHANCE = 1.5  # times chance: accuracy below this means that labels do not belong to the logits
-LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs do; twice as much is another preprocessing
-SMALLER = 0.2  # of the length of features; logits of OOD inputs may well be that small
+REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")  # in the name of a source of calibration samples
+CHANCE = 1.5  # times chance: with a lower accuracy, labels do not belong to the logits
+LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs; a factor of two means other preprocessing
+SMALLER = 0.2  # of the length of ID features; for logits such a ratio is normal
 
 
 class Finding(NamedTuple):
@@ -36,48 +36,49 @@ class Finding(NamedTuple):
 
 
 def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
-    """Everything that one step shows. The labels are those of the tasks just learned, which the network must know."""
+    """All checks of one step."""
     sets = {"test.npz": step.test, "calibration.npz": step.calibration(source)}
     probabilities = list(_probabilities(step))
     yield from probabilities
     for name, outputs in sets.items():
         yield from _labels(name, outputs, step)
         yield from _missing(name, outputs, step)
-    if not probabilities:  # those of sure predictions are equal
+    if not probabilities:  # probabilities of confident predictions are equal, in any set
         yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
     yield from _scale(step)
 
 
 def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Finding]:
-    """Calibration samples that the network was trained on again and again, or that hide the gap."""
+    """Calibration samples that were replayed during training, or that hide the confidence gap."""
     used = source or run.calibration
     remedy = "Calibrate on samples that were never trained on, such as a few held out per class."
     if gap.hidden():
         yield Finding(
             "calibration",
-            f"The calibration set ({used}) hides the confidence gap: its mean energies per task run "
-            f"{_run(gap.calibration)}, those of test data {_run(gap.test)}.",
+            f"The calibration set ({used}) hides the confidence gap: its mean energies per task range from "
+            f"{_ends(gap.calibration)}, those of test data from {_ends(gap.test)}.",
             remedy,
         )
     elif any(word in used.lower() for word in REPLAYED):
         yield Finding(
             "calibration",
-            f"The calibration set comes from replayed exemplars ({used}), which a network knows better than new data.",
+            f"The calibration set consists of replayed exemplars ({used}), which a network knows better than new data.",
             remedy,
         )
 
 
 def check_energy(evidence: Evidence) -> Iterator[Finding]:
     """Energy that ranks OOD above ID at the last step."""
-    for scope in [name for name in evidence.scopes if name != "all"]:
+    for scope in evidence.scopes:
         end = evidence.estimate("end", scope)
-        if end is not None and end.high < 0.5:
+        if scope != "all" and end.high < 0.5:
+            auroc = f"{100 * end.value:.1f} ({100 * end.low:.1f} to {100 * end.high:.1f})"
             yield Finding(
                 "below chance",
-                f"Energy is below chance on {scope}-OOD at the last step: AUROC {_interval(end)}. OOD samples get more "
-                "energy than ID samples.",
+                f"Energy is below chance on {scope}-OOD at the last step: AUROC {auroc}. OOD samples get more energy "
+                "than ID samples.",
                 "Check that logits keep their sign, that ID and OOD files are not swapped, and that both were "
-                "preprocessed alike; if so, use no score that reads logits alone.",
+                "preprocessed in the same way; if so, use no score that reads logits alone.",
             )
 
 
@@ -98,29 +99,33 @@ def _probabilities(step: Step) -> Iterator[Finding]:
 
 
 def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
-    """Labels of the task just learned against the largest logit: near chance they do not belong together."""
+    """Labels of the newest classes, which the network must know, against the largest logit."""
+    columns = step.partition.columns
     labels, predicted = np.asarray(outputs.labels), np.asarray(outputs.logits).argmax(axis=1)
     new = step.partition.column_tasks[labels] == len(step.partition) - 1
     labels, predicted = labels[new], predicted[new]
-    classes = np.unique(labels)
     accuracy = float(np.mean(labels == predicted)) if len(labels) else 1.0
-    if step.partition.columns < 2 or accuracy > CHANCE / step.partition.columns or len(labels) < 10:
-        return
+    if columns >= 2 and len(labels) >= 10 and accuracy <= CHANCE / columns:
+        yield Finding(
+            "labels",
+            f"Labels in {name} do not belong to the logits: accuracy on the newest classes at step {step.index} is "
+            f"{100 * accuracy:.0f} %; {_mistake(labels, predicted, columns)}.",
+            "Labels are logit columns, counted from 0 in the order of the head.",
+        )
+
+
+def _mistake(labels: IntArray, predicted: IntArray, columns: int) -> str:
+    """What is probably wrong with labels that do not match the predictions."""
+    classes = np.unique(labels)
     modes = np.array([np.bincount(predicted[labels == label]).argmax() for label in classes])
-    steady = float(np.mean([np.mean(predicted[labels == c] == mode) for c, mode in zip(classes, modes, strict=True)]))
-    shift = int(np.bincount((modes - classes) % step.partition.columns).argmax())
-    if steady > 0.5 and np.mean((modes - classes) % step.partition.columns == shift) > 0.7:
-        what = f"they are off by {shift if shift <= step.partition.columns // 2 else shift - step.partition.columns}"
-    elif steady > 0.5 and len(np.unique(modes)) > 0.7 * len(classes):
-        what = "they are permuted"
-    else:
-        what = "they are shuffled, or the network has not learned these classes"
-    yield Finding(
-        "labels",
-        f"Labels in {name} do not belong to the logits: accuracy on the newest classes at step {step.index} is "
-        f"{100 * accuracy:.0f} %; {what}.",
-        "Labels are logit columns, counted from 0 in the order of the head.",
-    )
+    steady = np.mean([np.mean(predicted[labels == c] == mode) for c, mode in zip(classes, modes, strict=True)])
+    offsets = (modes - classes) % columns
+    offset = int(np.bincount(offsets).argmax())
+    if steady > 0.5 and np.mean(offsets == offset) > 0.7:
+        return f"they are off by {offset if offset <= columns // 2 else offset - columns}"
+    if steady > 0.5 and len(np.unique(modes)) > 0.7 * len(classes):
+        return "they are permuted"
+    return "they are shuffled, or the network has not learned these classes"
 
 
 def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
@@ -136,23 +141,23 @@ def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
 
 
 def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Finding]:
-    """Rows that stand in both sets. Rows that are not unique in the test set say nothing."""
-    known, own = (_rows(np.asarray(outputs.logits)) for outputs in (test, calibration))
-    values, counts = np.unique(known, return_counts=True)
-    shared = int(np.isin(own, values[counts == 1]).sum())
-    if shared > max(1, 0.01 * len(own)):
+    """Rows that are in both sets. Rows that occur several times in the test set prove nothing."""
+    test_keys, calibration_keys = (_row_keys(np.asarray(outputs.logits)) for outputs in (test, calibration))
+    keys, counts = np.unique(test_keys, return_counts=True)
+    total, shared = len(calibration_keys), int(np.isin(calibration_keys, keys[counts == 1]).sum())
+    if shared > max(1, 0.01 * total):
         yield Finding(
             "overlap",
-            f"{shared} of {len(own)} calibration samples at step {index} are test samples too: their logits are equal.",
+            f"{shared} of {total} calibration samples at step {index} are test samples too: their logits are equal.",
             "Keep the sets apart: figures on samples that a score was fitted on are too good.",
         )
 
 
 def _scale(step: Step) -> Iterator[Finding]:
-    """One statistic for preprocessing: the median length of features (or centred logits) of OOD against ID."""
+    """The median length of features (or centred logits) of OOD samples against ID samples."""
     known = _length(step.test)
-    ratios = {name: _length(outputs) / known for name, outputs in step.ood.items()} if known > 0 else {}
-    for name, ratio in ratios.items():
+    for name, outputs in step.ood.items():
+        ratio = _length(outputs) / known if known > 0 else 1.0
         if ratio > LARGER or (ratio < SMALLER and step.has("features")):
             yield Finding(
                 "preprocessing",
@@ -163,22 +168,20 @@ def _scale(step: Step) -> Iterator[Finding]:
 
 
 def _length(outputs: Outputs) -> float:
-    logits = np.asarray(outputs.logits, dtype=np.float64)
-    rows = np.asarray(outputs.features, dtype=np.float64) if outputs.features is not None else None
-    rows = logits - logits.mean(axis=1, keepdims=True) if rows is None else rows
+    if outputs.features is not None:
+        rows = np.asarray(outputs.features, dtype=np.float64)
+    else:
+        logits = np.asarray(outputs.logits, dtype=np.float64)
+        rows = logits - logits.mean(axis=1, keepdims=True)
     return float(np.median(np.sqrt(np.einsum("nd,nd->n", rows, rows))))
 
 
-def _rows(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.void]:
-    """A key per row, of four projections, rounded so that another batch size makes no difference."""
+def _row_keys(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.void]:
+    """A key per row: four projections, rounded so that another batch size gives the same key."""
     weights = np.random.default_rng(0).normal(size=(logits.shape[1], 4))
     projected = np.rint(1000 * (np.asarray(logits, dtype=np.float64) @ weights)).astype(np.int64)
     return np.ascontiguousarray(projected).view(np.dtype((np.void, projected.itemsize * 4))).ravel()
 
 
-def _interval(value: Estimate) -> str:
-    return f"{100 * value.value:.1f} ({100 * value.low:.1f} to {100 * value.high:.1f})"
-
-
-def _run(energies: tuple[float, ...]) -> str:
+def _ends(energies: tuple[float, ...]) -> str:
     return f"{energies[0]:.1f} (oldest) to {energies[-1]:.1f} (latest)"

@@ -1,7 +1,7 @@
-"""The evidence an audit rests on: what was lost, what re-centring gives back, what the features alone show.
+"""The evidence of an audit: what was lost, what re-centring restores, what the features alone show.
 
-A :class:`Collector` reads each step once, while its scores are measured. Everything it gathers has a bootstrap
-distribution over samples; nothing here decides anything.
+A :class:`Collector` reads each step once, while its scores are measured. Everything it collects has a bootstrap
+distribution over samples. Nothing is decided here.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
-from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, estimate, shares_below
+from tood.arrays import Float64Array
+from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, auroc_by_task, estimate
 from tood.audit.counterfactual import Change, levels, restored, slopes
-from tood.audit.distances import nearest
+from tood.audit.distances import log_of, nearest
 from tood.audit.responses import Responses
 from tood.energy import task_energies
 from tood.runs.directory import Run
@@ -27,15 +28,17 @@ __all__ = ["Collector", "Evidence", "combine", "scope_weights"]
 
 @dataclass(frozen=True)
 class Evidence:
-    """Statistics of one run, or of several seeds, by name: values and bootstrap draws.
+    """Statistics of one run, or of several seeds: values and bootstrap draws by ``(what, scope)``.
 
-    Names are ``(what, scope)``. AUROCs, each the mean over old tasks: ``learned`` and ``kept`` (energy at each task's
-    own step and at the last), ``recentred`` (at the last step, every channel re-centred), ``channels`` (as before, and
-    old logits respond to their features as they did) and ``restored`` (as before, and they respond as they did when
-    the task was new). Further: ``loss`` (``learned`` minus ``kept``: D_avg), ``fresh`` (energy, the newest task, last
-    step), ``end`` (energy, all tasks, last step), ``nearer`` (log of how much nearer OOD has come to ID), ``within``
-    (accuracy lost when the task is given), ``score:NAME`` (Avg AUROC on the reported half of the OOD samples).
-    ``choice`` holds Avg AUROC on the other half.
+    AUROCs, each the mean over old tasks: ``learned`` and ``kept`` (energy at each task's own step and at the last),
+    ``recentred`` (at the last step, every channel re-centred), ``channels`` (also, old logits respond to their
+    features as they did) and ``restored`` (also, they respond as they did when the task was new).
+
+    Others: ``loss`` (``learned`` minus ``kept``: D_avg), ``fresh`` (energy, the newest task, last step), ``end``
+    (energy, all tasks, last step), ``nearer`` (log of how much nearer OOD has come to ID), ``within`` (accuracy lost
+    when the task is given), ``score:NAME`` (Avg AUROC on the reported half of the OOD samples).
+
+    ``choice`` has the Avg AUROC of each score on the other half.
     """
 
     scopes: tuple[str, ...]
@@ -44,32 +47,34 @@ class Evidence:
     choice: dict[str, float] = field(default_factory=dict)
     seeds: int = 1
 
-    def estimate(self, what: str, scope: str = "all") -> Estimate | None:
-        """A statistic with its interval; None if the run does not have it."""
-        name = (what, scope)
-        return estimate(self.values[name], self.draws[name]) if name in self.values else None
+    def estimate(self, what: str, scope: str = "all") -> Estimate:
+        """A statistic with its interval."""
+        return estimate(self.values[what, scope], self.draws[what, scope])
 
 
 def scope_weights(groups: Mapping[str, str]) -> dict[str, dict[str, float]]:
-    """The weight of each OOD set in ``all`` (near and far weighted alike) and in each group.
+    """The weight of each OOD set in each group, and in ``all``, which weighs near and far equally.
 
     >>> scope_weights({"a": "near", "b": "far", "c": "far"})["all"]
     {'a': 0.5, 'b': 0.25, 'c': 0.25}
     """
-    members = {group: [name for name in groups if groups[name] == group] for group in dict.fromkeys(groups.values())}
-    found = {group: {name: 1 / len(names) for name in names} for group, names in members.items()}
-    return found | {"all": {name: w / len(members) for names in found.values() for name, w in names.items()}}
+    weights = {}
+    for group in dict.fromkeys(groups.values()):
+        names = [name for name in groups if groups[name] == group]
+        weights[group] = dict.fromkeys(names, 1 / len(names))
+    every = {name: weight / len(weights) for of_group in weights.values() for name, weight in of_group.items()}
+    return {**weights, "all": every}
 
 
 class Collector:
-    """Gathers the evidence of a run while its steps are scored in order.
+    """Collects the evidence of a run while its steps are scored in order.
 
     Parameters
     ----------
     run:
         The run.
     steps:
-        How many steps there are, T.
+        Number of steps, T.
     """
 
     def __init__(self, run: Run, steps: int) -> None:
@@ -89,43 +94,44 @@ class Collector:
         if scorer.settings() == "":
             self._score(scorer.detector, scored)
             if scorer.detector == "energy":
-                self._old(scored.test, self._tasks, self._places, scored.ood, self._ood_places, ("learned", "kept"))
-                if step.index == self.steps - 1:
-                    self._last(step, scored)
+                self._energy(step, scored)
 
     def evidence(self) -> Evidence:
-        """Everything gathered, by scope."""
-        sets = list(self.statistics.values)
+        """Everything collected, by scope."""
+        by_set: dict[Any, float] = dict(self.statistics.values)  # by (what, OOD set); ("within", "") has no set
         if len(self.distances) < self.steps:  # some step has no features, or too few samples
-            sets = [name for name in sets if name[0] != "nearer"]  # type: ignore[index]
-        draws = self.statistics.draws(sets)
+            by_set = {name: value for name, value in by_set.items() if name[0] != "nearer"}
+        by_set_draws = self.statistics.draws(by_set)
         values: dict[tuple[str, str], float] = {}
-        drawn: dict[tuple[str, str], Float64Array] = {}
-        for what in dict.fromkeys(name[0] for name in sets):  # type: ignore[index]
+        draws: dict[tuple[str, str], Float64Array] = {}
+        for what in dict.fromkeys(what for what, _ in by_set):
             for scope, weights in self._scopes.items():
-                names = [((what, name), weight) for name, weight in weights.items()]
-                names = [((what, ""), 1.0)] if (what, "") in sets else names
-                values[what, scope] = sum(weight * self.statistics.values[name] for name, weight in names)
-                drawn[what, scope] = np.sum([weight * draws[name] for name, weight in names], axis=0)
-        for scope in self._scopes if self.steps > 1 else ():
-            values["loss", scope] = values["learned", scope] - values["kept", scope]
-            drawn["loss", scope] = drawn["learned", scope] - drawn["kept", scope]
-        return Evidence(tuple(self._scopes), values, drawn, dict(self.choice))
+                own = {"": 1.0} if (what, "") in by_set else weights
+                values[what, scope] = sum(weight * by_set[what, name] for name, weight in own.items())
+                draws[what, scope] = np.sum([w * by_set_draws[what, name] for name, w in own.items()], axis=0)
+        if self.steps > 1:
+            for scope in self._scopes:
+                values["loss", scope] = values["learned", scope] - values["kept", scope]
+                draws["loss", scope] = draws["learned", scope] - draws["kept", scope]
+        return Evidence(tuple(self._scopes), values, draws, dict(self.choice))
 
     def _enter(self, step: Step) -> None:
-        """Note where this step's samples belong, and take in what does not depend on a detector."""
+        """Index the samples of a step, and take in what does not depend on a detector.
+
+        The test samples of a task that have the same labels at two steps are the same images.
+        """
         self._step, self._tasks = step, step.test_tasks()
         labels = step.columns[np.asarray(step.test.labels)]
-        self._places = np.empty(len(labels), dtype=np.int64)
+        self._indices = np.empty(len(labels), dtype=np.int64)
         for task in range(len(step.partition)):
             rows = np.flatnonzero(self._tasks == task)
             block = ("id", task, hashlib.sha256(labels[rows].astype(np.int64).tobytes()).digest())
-            self._places[rows] = self.statistics.places(block, len(rows))
+            self._indices[rows] = self.statistics.indices(block, len(rows))
         sizes = {name: len(outputs.logits) for name, outputs in step.ood.items()}
-        self._ood_places = {name: self.statistics.places(("ood", name, size), size) for name, size in sizes.items()}
+        self._ood_indices = {name: self.statistics.indices(("ood", name, size), size) for name, size in sizes.items()}
         if self.steps > 1:
             self._within(step)
-            self._responses.take_logits(step, self._tasks, self._places)
+            self._responses.add_logits(step, self._tasks, self._indices)
         if step.has("features"):
             self._nearest(step)
 
@@ -133,139 +139,126 @@ class Collector:
         """Avg AUROC: even OOD samples to choose by, odd ones to report."""
         seen = int(self._tasks.max()) + 1
         weights = np.full(seen, 1 / (self.steps * seen))
-        counts = np.bincount(self._tasks)
-        for name, values in scored.ood.items():
-            below = shares_below(scored.test, values[::2])
-            average = float(np.mean(np.bincount(self._tasks, below) / counts)) / self.steps
+        for name, ood in scored.ood.items():
+            average = float(np.mean(auroc_by_task(scored.test, self._tasks, ood[::2]))) / self.steps
             self.choice[detector] = self.choice.get(detector, 0.0) + self._scopes["all"][name] * average
-            half = slice(1, None, 2) if len(values) > 1 else slice(None)
+            half = slice(1, None, 2) if len(ood) > 1 else slice(None)
+            ood_indices = self._ood_indices[name][half]
             self.statistics.add_auroc(
-                (f"score:{detector}", name),
-                *(weights, scored.test, self._tasks, self._places, values[half], self._ood_places[name][half]),
+                (f"score:{detector}", name), weights, scored.test, self._tasks, self._indices, ood[half], ood_indices
             )
 
-    def _old(
-        self,
-        known: FloatArray,
-        tasks: IntArray,
-        places: IntArray,
-        ood: Mapping[str, FloatArray],
-        ood_places: Mapping[str, IntArray],
-        names: tuple[str, str],
-    ) -> None:
-        """AUROC of the newest task at its own step, and of all old tasks at the last, by any score."""
-        index = int(tasks.max())
-        if self.steps == 1:
+    def _energy(self, step: Step, scored: Scored) -> None:
+        """AUROC by energy: of each task at its own step, and of all tasks at the last step."""
+        if step.index < self.steps - 1:
+            weights = np.zeros(step.index + 1)
+            weights[-1] = 1 / (self.steps - 1)
+            self._add_aurocs("learned", weights, scored, self._tasks == step.index)
             return
-        weights = np.full(index + 1, 1 / (self.steps - 1))
-        weights[: -1 if index < self.steps - 1 else 0] = 0
-        if index < self.steps - 1:
-            own = tasks == index
-            known, tasks, places = known[own], tasks[own], places[own]
-        else:
-            weights[-1] = 0
-        what = names[index == self.steps - 1]
-        for name, values in ood.items():
-            self.statistics.add_auroc((what, name), weights, known, tasks, places, values, ood_places[name])
+        self._add_aurocs("end", np.full(self.steps, 1 / self.steps), scored)
+        if self.steps > 1:
+            self._add_aurocs("kept", self._old_tasks(), scored)
+            self._add_aurocs("fresh", (np.arange(self.steps) == self.steps - 1).astype(np.float64), scored)
+            self._counterfactuals(step)
+
+    def _add_aurocs(self, what: str, weights: Float64Array, scored: Scored, rows: Any = slice(None)) -> None:
+        """Add the AUROC of some test samples against each OOD set."""
+        for name, ood in scored.ood.items():
+            id_samples = scored.test[rows], self._tasks[rows], self._indices[rows]
+            self.statistics.add_auroc((what, name), weights, *id_samples, ood, self._ood_indices[name])
+
+    def _old_tasks(self) -> Float64Array:
+        """Weights of the mean over all tasks but the newest, at the last step."""
+        weights = np.full(self.steps, 1 / (self.steps - 1))
+        weights[-1] = 0
+        return weights
 
     def _within(self, step: Step) -> None:
-        """Accuracy when the task is given: no gap between tasks enters."""
+        """Accuracy when the task is given, which no gap between tasks affects."""
         logits, labels = np.asarray(step.test.logits), np.asarray(step.test.labels)
-        last = step.index == self.steps - 1
-        for task in self._responses.old_tasks(step):
+        weight = (-1 if step.index == self.steps - 1 else 1) / (self.steps - 1)
+        for task in self._responses.tasks_at(step):
             columns = np.asarray(step.partition.tasks[task])
             rows = np.flatnonzero(self._tasks == task)
             right = columns[logits[np.ix_(rows, columns)].argmax(axis=1)] == labels[rows]
-            weight = (-1 if last else 1) / (self.steps - 1)
-            self.statistics.add_mean(("within", ""), weight, right.astype(np.float64), self._places[rows])
+            self.statistics.add_mean(("within", ""), weight, right.astype(np.float64), self._indices[rows])
 
     def _nearest(self, step: Step) -> None:
-        found = nearest(step, self.run.partition.first(self.steps)[0].columns, self.steps)
-        if found is None:
+        """Distances of OOD samples to ID samples, and the responses of features."""
+        near = nearest(step, self.run.partition.first(self.steps)[0].columns, self.steps)
+        if near is None:
             return
-        logs = {name: np.log(np.maximum(values, 1e-12)) for name, values in found.ood.items()}
-        known = np.log(np.maximum(found.known, 1e-12))
-        self.distances.append((float(np.mean([log.mean() for log in logs.values()])), float(known.mean())))
-        places = self._places[found.rows]
-        ood_places = {name: self._ood_places[name][rows] for name, rows in found.ood_rows.items()}
+        self.distances.append(near.mean_logs())
         if self.steps == 1:
             return
-        self._responses.take_features(step, self._tasks, self._places, found)
+        self._responses.add_features(step, self._tasks, self._indices, near)
         if step.index in (0, self.steps - 1):
             sign = 1 if step.index == 0 else -1
-            for name, log in logs.items():
-                self.statistics.add_mean(("nearer", name), sign, log, ood_places[name])
-                self.statistics.add_mean(("nearer", name), -sign, known, places)
+            for name, ood in near.ood.items():
+                ood_indices = self._ood_indices[name][near.ood_rows[name]]
+                self.statistics.add_mean(("nearer", name), sign, log_of(ood), ood_indices)
+                self.statistics.add_mean(("nearer", name), -sign, log_of(near.known), self._indices[near.rows])
 
-    def _last(self, step: Step, scored: Scored) -> None:
-        """Energy at the last step, with every channel re-centred, and with old tasks restored.
+    def _counterfactuals(self, step: Step) -> None:
+        """AUROC at the last step with every channel re-centred, and with old tasks restored.
 
-        Re-centring uses the test data's own means, so that no luck of a small calibration set is in it, and nothing but
-        the means: a scale estimated from few samples helps or hurts by chance. The errors of what is subtracted are
-        part of the interval.
+        Re-centring uses the means of the test data itself, so a small calibration set adds no noise. It uses only the
+        means, because a scale estimated from few samples helps or hurts by chance. The errors of what is subtracted
+        are part of the interval.
         """
-        every = np.full(self.steps, 1 / self.steps)
-        newest = (np.arange(self.steps) == self.steps - 1).astype(np.float64)
-        for name, values in scored.ood.items():
-            args = (scored.test, self._tasks, self._places, values, self._ood_places[name])
-            self.statistics.add_auroc(("end", name), every, *args)
-            if self.steps > 1:
-                self.statistics.add_auroc(("fresh", name), newest, *args)
-        if self.steps == 1:
-            return
-        known = task_energies(np.asarray(step.test.logits, dtype=np.float64), step.partition)
-        shift, shift_parts, error = levels(known, self._tasks)
-        falls = {"recentred": [], "restored": self._responses.fell(features=False)}
+        energies = task_energies(np.asarray(step.test.logits, dtype=np.float64), step.partition)
+        shifts, shift_influence, error = levels(energies, self._tasks)
+        falls = {"recentred": [], "restored": self._responses.falls(features=False)}
         if len(self.distances) == self.steps:
-            falls["channels"] = self._responses.fell(features=True)
-        old = (1 - newest) / (self.steps - 1)
+            falls["channels"] = self._responses.falls(features=True)
         for name, outputs in step.ood.items():
-            unknown = task_energies(np.asarray(outputs.logits, dtype=np.float64), step.partition)
-            for what, fell in falls.items():
-                self._counterfactual((what, name), known - shift, unknown - shift, fell, (old, shift_parts, error))
+            ood_energies = task_energies(np.asarray(outputs.logits, dtype=np.float64), step.partition)
+            for what, changes in falls.items():
+                centred = energies - shifts, ood_energies - shifts
+                self._counterfactual((what, name), *centred, changes, shift_influence, error)
 
     def _counterfactual(
         self,
-        what: tuple[str, str],
-        known: Float64Array,
-        unknown: Float64Array,
-        fell: Sequence[Change],
-        given: tuple[Float64Array, Float64Array, float],
+        name: tuple[str, str],
+        energies: Float64Array,
+        ood_energies: Float64Array,
+        falls: Sequence[Change],
+        shift_influence: Float64Array,
+        error: float,
     ) -> None:
-        """AUROC of the largest energy on old tasks, with channels lowered by what their tasks fell."""
-        old, shift_parts, error = given
+        """Add the AUROC of old tasks by the largest energy, each channel lowered by what its task fell."""
         lowered = np.zeros(self.steps)
-        lowered[: len(fell)] = [change.value for change in fell]
-        known, unknown = restored(known, lowered, self._tasks), restored(unknown, lowered)
-        places = self._ood_places[what[1]]
-        args = (known.max(axis=1), self._tasks, self._places, unknown.max(axis=1), places)
-        self.statistics.add_auroc(what, old, *args)
-        slope = slopes(known, self._tasks, unknown, old, error, own=True)
-        self.statistics.add_part(what, self._places, slope[self._tasks] * shift_parts)
-        if fell:
-            slope = slopes(known, self._tasks, unknown, old, error, own=False)
-        for task, change in enumerate(fell):
-            for samples, parts in change.parts:
-                self.statistics.add_part(what, samples, slope[task] * parts)
+        lowered[: len(falls)] = [change.value for change in falls]
+        energies, ood_energies = restored(energies, lowered, self._tasks), restored(ood_energies, lowered)
+        weights = self._old_tasks()
+        id_samples = energies.max(axis=1), self._tasks, self._indices
+        self.statistics.add_auroc(name, weights, *id_samples, ood_energies.max(axis=1), self._ood_indices[name[1]])
+        slope = slopes(energies, self._tasks, ood_energies, weights, error, own=True)
+        self.statistics.add_influence(name, self._indices, slope[self._tasks] * shift_influence)
+        if falls:
+            slope = slopes(energies, self._tasks, ood_energies, weights, error, own=False)
+        for task, change in enumerate(falls):
+            for indices, influence in change.influences:
+                self.statistics.add_influence(name, indices, slope[task] * influence)
 
 
-def combine(parts: Sequence[Evidence]) -> Evidence:
+def combine(seeds: Sequence[Evidence]) -> Evidence:
     """The evidence of several seeds: their mean, with intervals over seeds and samples.
 
-    Runs are drawn with replacement, and each resample's deviation is widened by √(S / (S - 1)) since few seeds show too
+    Seeds are drawn with replacement. Each resample's deviation is widened by √(S / (S - 1)), because S seeds show too
     little of their spread.
     """
-    if len(parts) == 1:
-        return parts[0]
-    count = len(parts)
-    names = [name for name in parts[0].values if all(name in part.values for part in parts)]
+    if len(seeds) == 1:
+        return seeds[0]
+    count = len(seeds)
     chosen = np.random.default_rng(count).integers(count, size=(RESAMPLES, count))
     values, draws = {}, {}
-    for name in names:
-        values[name] = float(np.mean([part.values[name] for part in parts]))
-        stacked = np.stack([part.draws[name] for part in parts], axis=1)
-        means = np.take_along_axis(stacked, chosen, axis=1).mean(axis=1)
-        draws[name] = values[name] + (means - values[name]) * np.sqrt(count / (count - 1))
-    shared = [name for name in parts[0].choice if all(name in part.choice for part in parts)]
-    choice = {name: float(np.mean([part.choice[name] for part in parts])) for name in shared}
-    return Evidence(parts[0].scopes, values, draws, choice, count)
+    for name in seeds[0].values:
+        if all(name in one.values for one in seeds):
+            values[name] = float(np.mean([one.values[name] for one in seeds]))
+            stacked = np.stack([one.draws[name] for one in seeds], axis=1)
+            means = np.take_along_axis(stacked, chosen, axis=1).mean(axis=1)
+            draws[name] = values[name] + (means - values[name]) * np.sqrt(count / (count - 1))
+    shared = [name for name in seeds[0].choice if all(name in one.choice for one in seeds)]
+    choice = {name: float(np.mean([one.choice[name] for one in seeds])) for name in shared}
+    return Evidence(seeds[0].scopes, values, draws, choice, count)

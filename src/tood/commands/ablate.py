@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from tood.console import FILE
+from tood.console import FILE, split_names
 
 __all__ = ["command"]
 
@@ -45,12 +45,11 @@ def command(
     from tood.report.render import print_tables
     from tood.runs.directory import find_runs
 
-    names = [name.strip() for name in only.split(",") if name.strip()]
     runs = [run for run in find_runs(paths) if run.steps()]
     if not runs:
         raise ToodError(f"{paths[0]}: expected runs with outputs, found none")
     rows, notes = gather_ablations(
-        runs, names, say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
+        runs, split_names(only), say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
     )
     folder = out or (paths[0] / "ablations" if len(paths) == 1 else Path("ablations"))
     summary = summarize(rows, notes)

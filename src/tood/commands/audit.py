@@ -6,11 +6,11 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tood.console import FILE, complete_names
+from tood.console import FILE, complete_names, split_names
 
 if TYPE_CHECKING:
     from tood.audit import Audit, Verdict
@@ -43,53 +43,67 @@ def command(
       tood audit my-run --calibration memory --out report
       tood audit runs/digits-icarl-cpu-s0 runs/digits-icarl-cpu-s1 --full
     """
-    from tood.audit import audit, audit_seeds
+    from tood.audit import audit
     from tood.report.tables import tables_of
     from tood.runs import find_runs
 
-    names = [name.strip() for name in detectors.split(",") if name.strip()] if detectors else None
+    names = split_names(detectors) if detectors else None
     with _status_line(quiet=as_json) as progress:
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
-    groups = [(group, group[0].verdict if len(group) == 1 else audit_seeds(group)) for group in _seeds(audits)]
-    overviews = [_overview(group[0], verdict) for group, verdict in groups]
+    groups = _groups(audits)
+    overviews = [_overview(group) for group in groups]
     tables: list[Table] = []
-    if full or as_json or out:
-        measured = [(one.run, one.table) for one in audits if one.evidence]
-        tables = tables_of(measured)[: None if len(groups) > 1 else -1] if measured else []
-    every = [*(table for table in overviews if table), *tables]
+    measured = [(one.run, one.table) for one in audits if one.evidence]
+    if measured and (full or as_json or out):
+        tables = tables_of(measured)
+        if len(groups) == 1:
+            tables.pop()  # ranks mean little on one learner
+    all_tables = [*filter(None, overviews), *tables]
     if out is not None:
-        _write(audits, groups, every, out)
+        _write(groups, all_tables, out)
     if as_json:
-        click.echo(json.dumps(_mapping(groups, every), indent=2))
+        click.echo(json.dumps(_for_json(groups, all_tables), indent=2))
     else:
         _print(groups, overviews, tables, full)
 
 
-def _seeds(audits: list[Audit]) -> list[list[Audit]]:
-    """Audits in groups of runs that differ only in their seed."""
+class Group(NamedTuple):
+    """Audits of runs that differ only in their seed, and the verdict on all of them."""
+
+    audits: list[Audit]
+    verdict: Verdict
+
+    @property
+    def paths(self) -> list[str]:
+        """The run directories."""
+        return [str(one.run.path) for one in self.audits]
+
+
+def _groups(audits: list[Audit]) -> list[Group]:
+    from tood.audit import audit_seeds
     from tood.report.summary import learner_label
 
-    groups: dict[tuple[str, str, str], list[Audit]] = {}
+    seeds: dict[tuple[str, str, str], list[Audit]] = {}
     for one in audits:
         run = one.run
-        rest = run.manifest.get("preset") if "seed" in run.manifest else run.path
-        groups.setdefault((run.stream, learner_label(run), str(rest)), []).append(one)
-    return list(groups.values())
+        preset = run.manifest.get("preset") if "seed" in run.manifest else run.path
+        seeds.setdefault((run.stream, learner_label(run), str(preset)), []).append(one)
+    return [Group(own, own[0].verdict if len(own) == 1 else audit_seeds(own)) for own in seeds.values()]
 
 
-def _overview(found: Audit, verdict: Verdict) -> Table | None:
+def _overview(group: Group) -> Table | None:
     """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets."""
     from tood.report.tables import overview_table
     from tood.runs.metrics_file import detectors_of
 
-    shown = [name for name in dict.fromkeys(("energy", verdict.advice.best)) if name in detectors_of(found.table)]
-    return overview_table(found.table, shown, found.run) if found.evidence and shown else None
+    first = group.audits[0]
+    measured = detectors_of(first.table)
+    shown = [name for name in dict.fromkeys(("energy", group.verdict.advice.best)) if name in measured]
+    return overview_table(first.table, shown, first.run) if first.evidence and shown else None
 
 
-def _print(
-    groups: list[tuple[list[Audit], Verdict]], overviews: list[Table | None], tables: list[Table], full: bool
-) -> None:
-    """A card and one table per group of runs, then all other tables."""
+def _print(groups: list[Group], overviews: list[Table | None], tables: list[Table], full: bool) -> None:
+    """Print a card and one table per group of runs, then all other tables."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as Grid
@@ -99,17 +113,17 @@ def _print(
     from tood.report.render import print_tables
 
     console = Console(highlight=False)
-    for (group, verdict), overview in zip(groups, overviews, strict=True):
+    for group, overview in zip(groups, overviews, strict=True):
         if len(groups) > 1:
-            console.print(Text(printable(", ".join(str(one.run.path) for one in group)), style="bold"))
+            console.print(Text(printable(", ".join(group.paths)), style="bold"))
         card = Grid.grid(padding=(0, 2))
-        for name, text in verdict.card().items():
+        for name, text in group.verdict.card().items():
             card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
-        for finding in verdict.findings:
+        for finding in group.verdict.findings:
             card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
         console.print(card)
         if full:
-            lines = [*verdict.sentences(), *(f"Note: {note}." for note in verdict.notes)]
+            lines = [*group.verdict.sentences(), *(f"Note: {note}." for note in group.verdict.notes)]
             console.print(Padding(Text("\n".join(map(printable, lines))), (1, 0, 0, 0)))
         console.print()
         print_tables([overview] if overview else [], console)
@@ -118,26 +132,29 @@ def _print(
         console.print(Text("--full prints the evidence and every table, --json everything.", style="dim"))
 
 
-def _mapping(groups: list[tuple[list[Audit], Verdict]], tables: list[Table]) -> dict[str, object]:
-    verdicts = [{"runs": [str(one.run.path) for one in group], "verdict": v.to_dict()} for group, v in groups]
-    first = {"run": verdicts[0]["runs"][0], "verdict": verdicts[0]["verdict"]} if len(verdicts) == 1 else {}  # type: ignore[index]
+def _for_json(groups: list[Group], tables: list[Table]) -> dict[str, object]:
+    verdicts = [{"runs": group.paths, "verdict": group.verdict.to_dict()} for group in groups]
+    only = {"run": groups[0].paths[0], "verdict": verdicts[0]["verdict"]} if len(groups) == 1 else {}
     figures = [record for table in tables for record in table.records()]
-    return {**first, "verdicts": verdicts, "notes": list(groups[0][1].notes), "figures": figures}
+    return {**only, "verdicts": verdicts, "notes": list(groups[0].verdict.notes), "figures": figures}
 
 
-def _write(audits: list[Audit], groups: list[tuple[list[Audit], Verdict]], tables: list[Table], out: Path) -> None:
+def _write(groups: list[Group], tables: list[Table], out: Path) -> None:
+    """Write tables, figures and verdicts to a folder."""
     from tood.files import write_text
     from tood.report.render import markdown_line, write_tables
     from tood.runs.metrics_file import save_metrics
 
     write_tables(tables, out)
+    audits = [one for group in groups for one in group.audits]
     if len(audits) == 1:
         save_metrics(audits[0].table, out / "metrics.parquet")
-    verdicts = [verdict.to_dict() for _, verdict in groups]
+    verdicts = [group.verdict.to_dict() for group in groups]
     write_text(out / "verdict.json", json.dumps(verdicts[0] if len(verdicts) == 1 else verdicts, indent=2) + "\n")
     lines = []
-    for group, verdict in groups:
-        lines += [f"## {', '.join(str(one.run.path) for one in group)}", ""] if len(groups) > 1 else []
+    for group in groups:
+        verdict = group.verdict
+        lines += [f"## {', '.join(group.paths)}", ""] if len(groups) > 1 else []
         lines += [f"- {name}: {text}" for name, text in verdict.card().items()]
         notes = [f"Note: {note}." for note in verdict.notes]
         lines += ["", *verdict.sentences(), "", *map(str, verdict.findings), *notes, ""]

@@ -30,11 +30,11 @@ __all__ = ["command"]
 @click.option("--margin", type=float, help="Weight of the lead over the second channel.")
 @click.option("--reference", type=click.Choice(get_args(Reference)), help="Task that sets the units of the score.")
 @click.option("--holdout", type=SHARE, help="Keep this share of the samples for decisions, such as 0.5.")
-@click.option("--conformal", type=FILE, help="Another file of logits and labels, used for decisions.")
+@click.option("--conformal", type=FILE, help="Another file of logits and labels, for decisions.")
 @click.option(
     "--folds",
     type=int,
-    help="Use every sample for both, by cross-fitting in so many folds (at most 2 alpha is rejected).",
+    help="Use every sample to fit and to decide, by cross-fitting in this many folds (at most 2 alpha is rejected).",
 )
 @click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
 @click.option(
@@ -116,15 +116,15 @@ def _fit(
     from tood.decision import Conformal
 
     choices = sum(choice is not None for choice in (holdout, conformal, folds))
-    given = [name.replace("_", "-") for name in ("per_task", "ties", "source") if settings[name] is not None]
     if choices > 1:
         raise click.UsageError("give one of --holdout, --conformal and --folds")
-    if given and not choices:
-        raise click.UsageError(f"--{given[0]} is about decisions: give --holdout, --conformal or --folds too")
     settings = {name: value for name, value in settings.items() if value is not None}
+    unused = [name.replace("_", "-") for name in ("per_task", "ties", "source") if name in settings]
+    if unused and not choices:
+        raise click.UsageError(f"--{unused[0]} is about decisions: give --holdout, --conformal or --folds too")
     partition = read_tasks(tasks)
-    own = {"variant": variant, "margin": margin, "reference": reference}
-    cal = TOOD(partition, **{name: value for name, value in own.items() if value is not None})
+    parameters = {"variant": variant, "margin": margin, "reference": reference}
+    cal = TOOD(partition, **{name: value for name, value in parameters.items() if value is not None})
     rows, columns, left_out = _read(logits, labels, partition, invalid)
     if folds is not None:
         return Conformal.cross(cal, rows, columns, folds=folds, **settings), left_out
@@ -132,7 +132,8 @@ def _fit(
         more, more_columns, more_left_out = _read(conformal, None, partition, invalid)
         return Conformal(cal.fit(rows, columns), **settings).fit(more, more_columns), left_out + more_left_out
     if holdout is not None:
-        order = np.random.default_rng(settings["seed"]).permutation(len(columns))  # of all labels: stays exchangeable
+        # Rows are drawn regardless of their labels, so that kept and other samples stay exchangeable.
+        order = np.random.default_rng(settings["seed"]).permutation(len(columns))
         kept, rest = np.split(order, [round(holdout * len(columns))])
         fitted = cal.fit(rows[rest], columns[rest])
         return Conformal(fitted, **settings).fit(rows[kept], columns[kept]), left_out
@@ -163,8 +164,8 @@ def read_tasks(text: str) -> Partition:
 
     inline = text.lstrip().startswith(("[", "{"))
     try:
-        found = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
-        return Partition.from_json(json.dumps(found.get("tasks") if isinstance(found, dict) else found))
+        document = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
+        return Partition.from_json(json.dumps(document.get("tasks") if isinstance(document, dict) else document))
     except FileNotFoundError as error:
         raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
     except (OSError, TypeError, ValueError, RecursionError) as error:

@@ -13,9 +13,9 @@ from tood.files import printable
 
 __all__ = ["command"]
 
-root_option = click.option("--root", type=FILE, help="Folder of the sets.  [default: $TOOD_DATA, or the user's cache]")
 CIFAR_PICKLES = ("test_batch", "data_batch_1", "meta")
 CIFAR_FILES = ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", *CIFAR_PICKLES)
+root_option = click.option("--root", type=FILE, help="Folder of the sets.  [default: $TOOD_DATA, or the user's cache]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -48,10 +48,10 @@ def list_sets(root: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(figures, indent=2))
         return
     click.echo(f"{folder}: {len(sets)} sets" if folder.is_dir() else f"{folder}: no such folder")
-    for found in sets:
-        click.echo("  " + _line(found))
-    for found in absent:
-        click.echo(f"  {found['file']:<24}missing: {found['source']}  ({found['licence']})")
+    for present in sets:
+        click.echo("  " + _line(present))
+    for needed in absent:
+        click.echo(f"  {needed['file']:<24}missing: {needed['source']}  ({needed['licence']})")
     for name, lacking in streams.items():
         click.echo(f"stream {name}: " + ("ready" if not lacking else f"missing {', '.join(lacking)}"))
     if absent:
@@ -67,18 +67,24 @@ def _describe(path: Path) -> dict[str, Any]:
         source = PackedSource(path)
     except ToodError as error:
         return {"file": path.name, "error": str(error)}
-    shape, classes = list(source.shape), len(source.classes)
-    held = {"images": len(source), "classes": classes, "shape": shape, "layout": source.layout}
-    return {"file": path.name, **held, "bytes": path.stat().st_size, **origin(path.name)._asdict()}
+    return {
+        "file": path.name,
+        "images": len(source),
+        "classes": len(source.classes),
+        "shape": list(source.shape),
+        "layout": source.layout,
+        "bytes": path.stat().st_size,
+        **origin(path.name)._asdict(),
+    }
 
 
-def _line(found: dict[str, Any]) -> str:
-    if "error" in found:
-        return printable(f"{found['file']:<24}{found['error']}")
-    height, width, _ = found["shape"]
+def _line(described: dict[str, Any]) -> str:
+    if "error" in described:
+        return printable(f"{described['file']:<24}{described['error']}")
+    height, width, _ = described["shape"]
     return printable(
-        f"{found['file']:<24}{found['images']:>9,} images{found['classes']:>6,} classes  "
-        f"{height}x{width}  {found['bytes'] / 2**20:>6.1f} MiB  {found['source']}  ({found['licence']})"
+        f"{described['file']:<24}{described['images']:>9,} images{described['classes']:>6,} classes  {height}x{width}"
+        f"  {described['bytes'] / 2**20:>6.1f} MiB  {described['source']}  ({described['licence']})"
     )
 
 
@@ -154,13 +160,13 @@ def prepare(
     target = folder / f"{name}-{split}.npz"
     if target.exists() and not force:
         raise ToodError(f"{target}: exists; --force replaces it")
-    source, classes = _origin(origin, kind, split, size, columns)
+    source, classes = _open(origin, kind, split, size, columns)
     path = write_packed(folder, target.stem, source, classes)
     click.echo(f"{path}: {len(source):,} images, {len(classes):,} classes, {path.stat().st_size / 2**20:.1f} MiB")
 
 
-def _origin(origin: str, kind: str, split: str, size: int | None, columns: dict[str, Any]) -> tuple[Any, Any]:
-    """The source and its class names."""
+def _open(origin: str, kind: str, split: str, size: int | None, columns: dict[str, Any]) -> tuple[Any, Any]:
+    """The images to pack and the names of their classes."""
     from tood.errors import ToodError
     from tood.streams import FolderSource, from_huggingface
     from tood.streams.cifar_batches import read_cifar_batches
@@ -168,20 +174,20 @@ def _origin(origin: str, kind: str, split: str, size: int | None, columns: dict[
 
     folder = Path(origin)
     if kind == "auto":
-        kind = _guess(folder)
+        kind = _guess_kind(folder)
     if kind == "cifar":
         pickled = any((folder / name).is_file() for name in CIFAR_PICKLES)
         return read_cifar_batches(folder, split) if pickled else read_cifar(folder, split)
     if kind == "huggingface":
-        found = from_huggingface(origin, split, size=size, **columns)
-        return found, found.classes
+        hub_source = from_huggingface(origin, split, size=size, **columns)
+        return hub_source, hub_source.classes
     if size is None:
         raise ToodError("--size: expected the pixels per side that images of a folder are resized to, found none")
-    files = FolderSource(folder, size=size)
-    return files, files.classes
+    source = FolderSource(folder, size=size)
+    return source, source.classes
 
 
-def _guess(folder: Path) -> str:
+def _guess_kind(folder: Path) -> str:
     if any((folder / name).is_file() for name in CIFAR_FILES):
         return "cifar"
     if any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):

@@ -40,9 +40,9 @@ def command(kind: str | None, as_json: bool) -> None:
     if as_json:
         shown: dict[str, Any] = {name: _declarations(name) or listed for name, listed in names.items()}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
-    elif kind in names and (declared := _declarations(kind or "")):
-        click.echo("\n\n".join(map(_described, declared)))
-    elif kind == "presets" and "presets" in names:
+    elif kind in ("detectors", "learners") and kind in names:
+        click.echo("\n\n".join(map(_described, _declarations(kind))))
+    elif kind == "presets" and kind in names:
         from tood.learners.preset_files import descriptions
 
         for name, description in descriptions().items():
@@ -67,15 +67,15 @@ def _declarations(kind: str) -> list[dict[str, Any]]:
     if kind == "detectors":
         from tood.detectors.registry import REGISTRY as DETECTORS
 
-        return [_declared(DETECTORS, name, _detector) for name in DETECTORS.names()]
+        return [_declaration(DETECTORS, name, _detector) for name in DETECTORS.names()]
     if kind == "learners":
         from tood.learners.registry import LEARNERS
 
-        return [_declared(LEARNERS, name, _learner) for name in sorted(LEARNERS.names())]
+        return [_declaration(LEARNERS, name, _learner) for name in sorted(LEARNERS.names())]
     return []
 
 
-def _declared(registry: Registry[Any], name: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _declaration(registry: Registry[Any], name: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     try:
         item = registry.get(name)
     except ToodError as error:
@@ -111,4 +111,6 @@ def _described(declared: dict[str, Any]) -> str:
         grid = parameter["grid"]
         tried = ", ".join(map(str, grid[:8])) + (f", … ({len(grid)})" if len(grid) > 8 else "")
         lines.append(f"    {name} = {parameter['default']}" + (f"   [{tried}]" if grid else ""))
-    return "\n".join([*lines, *([f"    {declared['citation']}"] if declared["citation"] else [])])
+    if declared["citation"]:
+        lines.append(f"    {declared['citation']}")
+    return "\n".join(lines)

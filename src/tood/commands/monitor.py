@@ -64,7 +64,7 @@ def command(
       service | tood monitor --state monitor.safetensors --in -
     """
     with warnings_as_lines(quiet):
-        watch = _Watch(state, calibrator, reference, settings, invalid, tell=not quiet and not as_json)
+        watch = _Watch(state, calibrator, reference, settings, invalid, print_alarms=not quiet and not as_json)
         if reset:
             watch.monitor.reset()
             watch.save()
@@ -93,7 +93,7 @@ class _Watch:
         reference: Path | None,
         settings: dict[str, Any],
         invalid: Any,
-        tell: bool,
+        print_alarms: bool,
     ) -> None:
         from tood.deploy.drift import KIND, DriftMonitor
         from tood.deploy.logit_files import LogitsFile, valid_rows
@@ -101,9 +101,9 @@ class _Watch:
         from tood.errors import ToodError
         from tood.files import read_tensors, sha256
 
-        self.path, self.invalid, self.tell, self.left_out = path, invalid, tell, 0
+        self.path, self.invalid, self.print_alarms, self.left_out = path, invalid, print_alarms, 0
         self.taken: dict[str, list[int]] = {}  # input file: size, time of change, rows taken
-        given = {name: value for name, value in settings.items() if value is not None}
+        settings = {name: value for name, value in settings.items() if value is not None}
         files = {"calibrator": calibrator, "reference": reference}
         if missing := [file for file in files.values() if file and not file.is_file()]:
             raise ToodError(f"{missing[0]}: no such file")
@@ -113,9 +113,9 @@ class _Watch:
             self.monitor = DriftMonitor.load(path)
             notes = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
             self.taken, made_from = notes.get("taken", {}), notes.get("made_from", {})
-            kept = {**made_from, **{name: getattr(self.monitor, name) for name in settings}}
-            for name, value in {**self.made_from, **given}.items():
-                if kept.get(name) != value:
+            saved = {**made_from, **{name: getattr(self.monitor, name) for name in settings}}
+            for name, value in {**self.made_from, **settings}.items():
+                if saved.get(name) != value:
                     raise click.UsageError(f"{path} was made with another --{name}; remove it to start again")
             self.made_from = made_from
         elif not (calibrator and reference):
@@ -124,7 +124,7 @@ class _Watch:
             logits = LogitsFile(reference).read()
             logits = logits[valid_rows(logits, self.invalid, reference)]
             with _named(reference):
-                self.monitor = DriftMonitor(load_scorer(calibrator), **given).fit(logits)
+                self.monitor = DriftMonitor(load_scorer(calibrator), **settings).fit(logits)
             self.save()
 
     def save(self) -> None:
@@ -142,7 +142,7 @@ class _Watch:
         before = self.monitor.drift_detected
         with _named(where):
             self.monitor.update(logits)
-        if self.tell and not before and self.monitor.drift_detected:
+        if self.print_alarms and not before and self.monitor.drift_detected:
             click.echo(f"ALARM at {where}: {self.monitor.report()}", err=True)
 
     def file(self, source: Path, progress: Any) -> None:
@@ -195,7 +195,7 @@ def _named(where: object) -> Iterator[None]:
 
 
 def _json_rows(stream: Any) -> Iterator[tuple[str, FloatArray]]:
-    """The place and the logits ``[C]`` of each line that is not empty."""
+    """The line number in words, and the logits ``[C]``, of each line that is not empty."""
     import numpy as np
 
     from tood.errors import ToodError
@@ -205,8 +205,8 @@ def _json_rows(stream: Any) -> Iterator[tuple[str, FloatArray]]:
             continue
         where = f"standard input, line {number}"
         try:
-            found = json.loads(line)
-            row = np.array(found["logits"] if isinstance(found, dict) else found, dtype=np.float64)
+            parsed = json.loads(line)
+            row = np.array(parsed["logits"] if isinstance(parsed, dict) else parsed, dtype=np.float64)
             if row.ndim != 1:
                 raise ValueError(f"{row.ndim} axes")
         except (KeyError, TypeError, ValueError, RecursionError) as error:

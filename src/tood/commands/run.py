@@ -14,6 +14,7 @@ from tood.console import FILE, complete_names
 
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
+    from tood.learners import Progress
     from tood.runs import RunConfig
 
 
@@ -110,15 +111,15 @@ def command(
         training_progress(quiet=quiet or as_json) as (progress, say),
         _tracking(track, config, folder) as tracked,
     ):
-        events = (progress, tracked.progress) if tracked else (progress,)
-        result = run(
-            config,
-            folder,
-            say=say,
-            progress=lambda event: [tell(event) for tell in events],
-            on_step=tracked.step if tracked else None,
-        )
-        if tracked:
+        if tracked is None:
+            result = run(config, folder, say=say, progress=progress)
+        else:
+
+            def show_and_track(event: Progress) -> None:
+                progress(event)
+                tracked.progress(event)
+
+            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step)
             tracked.artifact(report_page([result], folder / "report" / "report.html"))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
@@ -137,7 +138,7 @@ def command(
 def _tracking(
     names: tuple[str, ...], config: RunConfig, folder: Path
 ) -> contextlib.AbstractContextManager[Tracking | None]:
-    """The trackers by name; under torchrun only in the first process, which evaluates."""
+    """The named trackers, or None; under torchrun only the first process, which evaluates, tracks."""
     if not names or int(os.environ.get("RANK", 0)):
         return contextlib.nullcontext()
     from tood.integrations.trackers import tracking

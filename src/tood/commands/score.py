@@ -65,26 +65,27 @@ def command(
 
     if settings["alpha"] and settings["risk"]:
         raise click.UsageError("give one of --alpha and --risk")
-    found = find_files(sources)
-    several = found != [sources[0]]
-    begin = time.perf_counter()
+    files = find_files(sources)
+    several = files != [sources[0]]
+    started = time.perf_counter()
     with warnings_as_lines(quiet), progress_bar("files" if several else "rows", quiet or as_json) as update:
         if several:
             done: list[Path] = []
 
             def show(target: Path, scored: Scored) -> None:
                 done.append(target)
-                update(len(done), len(found))
+                update(len(done), len(files))
 
             results = score_files(calibrator, sources, out, engine, progress=show, **settings)
         else:
             results = {out: score_file(calibrator, sources[0], out, progress=update, **settings)}
-    seconds = time.perf_counter() - begin
+    seconds = time.perf_counter() - started
     summary = Scored.total(list(results.values())).to_dict()
     if as_json:
         figures = {"out": str(out), "seconds": round(seconds, 3), **summary}
-        files = {str(target): scored.to_dict() for target, scored in results.items()}
-        click.echo(json.dumps({**figures, "files": files} if several else figures))
+        if several:
+            figures["files"] = {str(target): scored.to_dict() for target, scored in results.items()}
+        click.echo(json.dumps(figures))
     elif not quiet:
         _show(out, summary, seconds)
 
@@ -104,5 +105,5 @@ def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
         click.echo(f"task {task}: {count:,} rows{share}")
     if summary["quantiles"]:
         quantiles = ", ".join(f"{float(q):.0%} {value:.3f}" for q, value in summary["quantiles"].items())
-        known = f" (ranks within {summary['rank_error']:.2%} of the rows)" if summary["rank_error"] else ""
-        click.echo(f"score quantiles: {quantiles}{known}")
+        error = f" (ranks within {summary['rank_error']:.2%} of the rows)" if summary["rank_error"] else ""
+        click.echo(f"score quantiles: {quantiles}{error}")

@@ -98,9 +98,9 @@ def findings(rows: Rows) -> Iterator[tuple[str, str, list[float]]]:
 def over_seeds(rows: Rows) -> Rows:
     """Average over seeds: rows that differ only in run and seed become one row with the mean of each value."""
     averaged: Rows = {}
-    for name, of in rows.items():
+    for name, table in rows.items():
         groups: dict[tuple[Any, ...], list[Row]] = {}
-        for row in of:
+        for row in table:
             case = {k: v for k, v in row.items() if k not in ("run", "seed", *FIGURES)}
             groups.setdefault(tuple(case.items()), []).append(row)
         averaged[name] = []
@@ -123,12 +123,12 @@ def differences(rows: Iterable[Row], after: Row, before: Row, within: str = "", 
         for values, wanted in zip(pair, (after, before), strict=True):
             if all(row[name] == value for name, value in wanted.items()):
                 values.append(row["avg_auroc"])
-    result = []
-    for of_run in groups.values():
-        changes = [float(np.mean(a) - np.mean(b)) for a, b in of_run.values() if a and b]
+    by_run = []
+    for pairs in groups.values():
+        changes = [float(np.mean(values) - np.mean(base)) for values, base in pairs.values() if values and base]
         if changes:
-            result.append(max(map(abs, changes)) if largest else float(np.mean(changes)))
-    return result
+            by_run.append(max(map(abs, changes)) if largest else float(np.mean(changes)))
+    return by_run
 
 
 def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
@@ -168,7 +168,7 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
         *_intervals(rows),
         *(f"{note}." for note in notes),
     )
-    return Table("ablations", f"Ablations of {_named(rows)}", tuple(columns), tuple(shown), remarks, "finding")
+    return Table("ablations", f"Ablations of {_run_counts(rows)}", tuple(columns), tuple(shown), remarks, "finding")
 
 
 def _cells(values: Sequence[float]) -> list[Cell | None]:
@@ -253,8 +253,8 @@ def _agreement(measured: Mapping[tuple[str, str], list[float]], known: Mapping[t
             yield f"{'Same sign as' if same else 'Opposite sign to'} the paper: {', '.join(names)}."
 
 
-def _named(rows: Rows) -> str:
-    """The number of runs per stream."""
+def _run_counts(rows: Rows) -> str:
+    """The number of runs per stream, in words."""
     streams = {row["run"]: row["stream"] for table in rows.values() for row in table}
     counts = Counter(streams.values())
     return ", ".join(f"{count} {stream} run{'s' * (count > 1)}" for stream, count in counts.items())

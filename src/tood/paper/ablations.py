@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
+from tood.audit.bootstrap import auroc_by_task
 from tood.calibration import TOOD, Reference, Variant
 from tood.energy import energy, task_energies
 from tood.errors import ToodError, UnknownNameError
@@ -198,14 +199,6 @@ def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, featur
     shuffled = rng.permutation(len(partition))
     order: IntArray = np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
     return order
-
-
-def auroc_by_task(test: FloatArray, tasks: IntArray, ood: FloatArray) -> npt.NDArray[np.float64]:
-    """AUROC of each task against one OOD set, ``[N]``; ties count half."""
-    ordered = np.sort(ood)
-    below = np.searchsorted(ordered, test, "left") + np.searchsorted(ordered, test, "right")
-    means: npt.NDArray[np.float64] = np.bincount(tasks, below) / np.bincount(tasks) / (2 * len(ood))
-    return means
 
 
 def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 200) -> Ablated:

@@ -101,18 +101,18 @@ def collect_runs(runs: Iterable[Run], folder: Path, commit: str) -> list[str]:
 
 def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
     """Copy the figures over learners, of ablations and of the run that the paper shows, and the ablation summary."""
-    copied = []
     # Several targets may draw the same figure; the target with most runs comes last and replaces the others.
-    drawn = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
-    places = {
-        source: Path(source.parent.name, source.name) for source in [*drawn, *sorted(out.glob("ablations/*/*.png"))]
-    }
-    shown = (file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}"))
-    for source in sorted(shown, key=lambda file: (_place(file.parents[3].name), file)):
+    over_learners = sorted(out.glob("report/*/figures/*/*.png"), key=lambda file: (_place(file.parents[2].name), file))
+    of_one_run = [file for name in OF_ONE_RUN for file in out.glob(f"report/*/figures/{name}")]
+    targets = {}
+    for source in [*over_learners, *sorted(out.glob("ablations/*/*.png"))]:
+        targets[source] = Path(source.parent.name, source.name)
+    for source in sorted(of_one_run, key=lambda file: (_place(file.parents[3].name), file)):
         stream, learner = source.parts[-3:-1]
-        places[source] = Path(stream, f"{learner}-{source.name}")
-    for source, place in places.items():
-        target = folder / "figures" / place
+        targets[source] = Path(stream, f"{learner}-{source.name}")
+    copied = []
+    for source, path in targets.items():
+        target = folder / "figures" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         copied.append(target)
@@ -127,6 +127,7 @@ def collect_figures(out: Path, folder: Path, commit: str) -> list[Path]:
 
 
 def _place(target: str) -> int:
+    """Place of a target in the order in which figures are copied."""
     order = ("table2", "table1", "drift", "figures")
     return order.index(target) if target in order else -1
 

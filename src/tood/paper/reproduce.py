@@ -90,8 +90,9 @@ def command_of(name: str, preset: str) -> str | None:
 @lru_cache
 def _commands(preset: str) -> dict[str, str]:
     """The command of each run with a preset; if several targets include a run, the first target's."""
-    found: dict[str, str] = {}
-    for target in (target for target in TARGETS if preset in presets_of(target)):
-        for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):
-            found.setdefault(cell.config.name, f"tood reproduce {target} --preset {preset}")
-    return found
+    commands: dict[str, str] = {}
+    for target in TARGETS:
+        if preset in presets_of(target):
+            for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):
+                commands.setdefault(cell.config.name, f"tood reproduce {target} --preset {preset}")
+    return commands

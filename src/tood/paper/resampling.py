@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.audit.bootstrap import draw_counts
 
 __all__ = ["Interval", "Resampling"]
 
@@ -71,8 +72,6 @@ class Resampling:
         """``[R, size]``: the number of times each sample was drawn."""
         key = (kind, place, size)
         if key not in self._counts:
-            chosen = np.random.default_rng(key).integers(size, size=(self.resamples, size))
-            chosen += size * np.arange(self.resamples)[:, None]
-            counts = np.bincount(chosen.ravel(), minlength=self.resamples * size)
-            self._counts[key] = counts.reshape(self.resamples, size).astype(np.float32)
+            counts = draw_counts(np.random.default_rng(key), size, self.resamples)
+            self._counts[key] = counts.astype(np.float32)
         return self._counts[key]

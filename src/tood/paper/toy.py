@@ -224,8 +224,8 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
         old = seen - s.classes_per_task
         inputs, labels = _flat(samples.train[old:seen], first=old)
         if REGIMES[regime].replay:
-            exemplars, of = _flat(samples.train[:old, : s.exemplars])
-            inputs, labels = np.concatenate([inputs, exemplars]), np.concatenate([labels, of])
+            exemplars, exemplar_labels = _flat(samples.train[:old, : s.exemplars])
+            inputs, labels = np.concatenate([inputs, exemplars]), np.concatenate([labels, exemplar_labels])
         train([*body, *head], inputs, labels, s, batches)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # channels without spread and logits out of range are expected
@@ -247,14 +247,15 @@ def runs(seeds: Sequence[int], settings: Settings | None = None, workers: int = 
         depend on it.
     """
     check_seeds(seeds)
-    regimes, of = zip(*((regime, seed) for regime in REGIMES for seed in seeds), strict=True)
+    regimes = [regime for regime in REGIMES for _ in seeds]
+    seeds = [*seeds] * len(REGIMES)
     if workers <= 1:
-        yield from map(run, regimes, of, repeat(settings))
+        yield from map(run, regimes, seeds, repeat(settings))
         return
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
         os.environ.setdefault(variable, "1")  # read by the workers when they import NumPy
-    with ProcessPoolExecutor(min(workers, len(of)), mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run, regimes, of, repeat(settings))
+    with ProcessPoolExecutor(min(workers, len(seeds)), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run, regimes, seeds, repeat(settings))
 
 
 def check_seeds(seeds: Sequence[int]) -> None:

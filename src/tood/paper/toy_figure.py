@@ -122,10 +122,10 @@ def _gap(axes: Axes, separated: Sequence[ToyRun]) -> None:
 
 
 def _margins(axes: Axes, regimes: dict[str, list[ToyRun]]) -> None:
-    for (name, of), marker in zip(regimes.items(), "ovX", strict=True):
-        curves = [[100 * Trajectory(v[:FIRST, :FIRST]).average() for v in r.margins] for r in of]
+    for (name, own), marker in zip(regimes.items(), "ovX", strict=True):
+        curves = [[100 * Trajectory(v[:FIRST, :FIRST]).average() for v in r.margins] for r in own]
         _line(axes, np.array(MARGINS), curves, None, {"color": TOOD, "marker": marker, "ls": "-"})
-        level = float(np.mean([100 * r.trajectory("energy", FIRST).average() for r in of]))
+        level = float(np.mean([100 * r.trajectory("energy", FIRST).average() for r in own]))
         axes.axhline(level, color=PLAIN, ls="--", lw=1.2)
         best = float(np.mean(curves, axis=0)[0])
         gain = f"{best - level:+.1f}".replace("-", "−")

@@ -57,10 +57,10 @@ def summarize(results: Sequence[ToyRun]) -> list[dict[str, Any]]:
     for row in rows(results):
         groups.setdefault((row["regime"], row["method"], row["steps"]), []).append(row)
     table = []
-    for (regime, method, steps), of in groups.items():
-        summary: dict[str, Any] = {"regime": regime, "method": method, "steps": steps, "seeds": len(of)}
+    for (regime, method, steps), seeds in groups.items():
+        summary: dict[str, Any] = {"regime": regime, "method": method, "steps": steps, "seeds": len(seeds)}
         for name in ("avg_auroc", "gain", "d_avg"):
-            summary[name], summary[f"{name}_std"] = (float(x) for x in mean_std([row[name] for row in of]))
+            summary[name], summary[f"{name}_std"] = (float(x) for x in mean_std([row[name] for row in seeds]))
         paths = [r.trajectory(method).by_step() for r in results if r.regime == regime]
         table.append({**summary, "by_step": np.mean(paths, axis=0).tolist()})
     return table

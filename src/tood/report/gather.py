@@ -141,21 +141,22 @@ class Measured:
         """
         if not self.has_outputs:
             return {}
-        found: dict[str, list[float]] = {"task0_energy": [], "ood_energy": []}
+        values: dict[str, list[float]] = {"task0_energy": [], "ood_energy": []}
         for step in self.steps_of():
-            own = energy(step.test.logits)[step.test_tasks() == 0]
-            found["task0_energy"].append(float(own.mean()))
-            found["ood_energy"].append(float(np.mean([energy(outputs.logits).mean() for outputs in step.ood.values()])))
+            task0 = energy(step.test.logits)[step.test_tasks() == 0]
+            values["task0_energy"].append(float(task0.mean()))
+            by_set = [energy(outputs.logits).mean() for outputs in step.ood.values()]
+            values["ood_energy"].append(float(np.mean(by_set)))
             if step.has("features"):
                 ood = np.asarray(step.ood[self.crowding_set].features)[:MOST_NEAREST]
                 distance = nearest_distance(ood, np.asarray(step.test.features))
-                found.setdefault("nearest", []).append(float(np.median(distance)))
+                values.setdefault("nearest", []).append(float(np.median(distance)))
         if self.steps > 1:
-            found["own_channel"] = self._own_channels(Step(self.run, self.steps - 1))
+            values["own_channel"] = self._own_channels(Step(self.run, self.steps - 1))
         relative = distances(self.run, self.steps)
         if relative is not None:
-            found["distance_ratio"] = list(relative.ratio)
-        return found
+            values["distance_ratio"] = list(relative.ratio)
+        return values
 
     @property
     def crowding_set(self) -> str:
@@ -165,15 +166,14 @@ class Measured:
 
     def _own_channels(self, step: Step) -> list[float]:
         """AUROC per task by the energy of its own channel alone, near and far weighted equally."""
-        known, tasks = task_energies(step.test.logits, step.partition), step.test_tasks()
-        cells = {}
+        energies, tasks = task_energies(step.test.logits, step.partition), step.test_tasks()
+        by_group: dict[str, list[list[float]]] = {}
         for name, outputs in step.ood.items():
-            unknown = task_energies(outputs.logits, step.partition)
-            cells[name] = [auroc(known[tasks == task, task], unknown[:, task]) for task in range(len(step.partition))]
-        groups = dict.fromkeys(self.run.ood.values())
-        of_group = ([cells[name] for name in cells if self.run.ood[name] == group] for group in groups)
-        found: list[float] = np.mean([np.mean(sets, axis=0) for sets in of_group], axis=0).tolist()
-        return found
+            ood = task_energies(outputs.logits, step.partition)
+            aurocs = [auroc(energies[tasks == task, task], ood[:, task]) for task in range(len(step.partition))]
+            by_group.setdefault(self.run.ood[name], []).append(aurocs)
+        means: list[float] = np.mean([np.mean(sets, axis=0) for sets in by_group.values()], axis=0).tolist()
+        return means
 
     def _has(self, detector: str) -> bool:
         try:
@@ -188,37 +188,37 @@ def kept_steps(run: Run, names: Sequence[str], steps: Sequence[int]) -> dict[str
 
     Detectors that are not registered are left out: a run that someone else made must not cause an import.
     """
-    found: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
+    kept: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
     for step in (Step(run, index) for index in steps):
-        for name in list(found):
+        for name in list(kept):
             scored = kept_scores(step, Scorer(name))
             if scored is None:
-                del found[name]
+                del kept[name]
             else:
-                found[name].append(StepScores(scored.test, step.test_tasks(), scored.ood))
-    return found
+                kept[name].append(StepScores(scored.test, step.test_tasks(), scored.ood))
+    return kept
 
 
 def score_steps(run: Run, detectors: Sequence[str], steps: int) -> dict[str, list[StepScores]]:
     """Scores of several detectors at the first ``steps`` steps: read if stored, else computed."""
-    found: dict[str, list[StepScores]] = {name: [] for name in detectors}
+    by_detector: dict[str, list[StepScores]] = {name: [] for name in detectors}
     for index in range(steps):
         step = Step(run, index)
         tasks = step.test_tasks()
         for name in detectors:
             scored = scores(step, Scorer(name), keep=False)
-            found[name].append(StepScores(scored.test, tasks, scored.ood))
-    return found
+            by_detector[name].append(StepScores(scored.test, tasks, scored.ood))
+    return by_detector
 
 
 def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = None) -> dict[str, Scores]:
     """Scores of ``"id"`` (one task, or all), ``"near"`` and ``"far"`` samples; the sets of a group are joined."""
-    found = {"id": scored.id if task is None else scored.id[scored.tasks == task]}
+    by_group = {"id": scored.id if task is None else scored.id[scored.tasks == task]}
     for group in ("near", "far"):
         sets = [values for name, values in scored.ood.items() if groups[name] == group]
         if sets:
-            found[group] = np.concatenate(sets)
-    return found
+            by_group[group] = np.concatenate(sets)
+    return by_group
 
 
 def fixed_threshold(

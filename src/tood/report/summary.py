@@ -113,30 +113,30 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
 def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
     """Summary values of one run, in percent, by detector and metric; ``source``: the calibration set in use."""
     _, pooled = accuracy(table)
-    found = {("-", ACCURACY): float(pooled.mean())}
+    figures = {("-", ACCURACY): float(pooled.mean())}
     variants = table.group_by(["detector", "calibration", "settings"]).aggregate([]).to_pylist()
     scored = (tuple(variant.values()) for variant in variants if variant["detector"])
     for detector, calibration, settings in sorted(scored):
         name = row_label(detector, settings, "" if calibration == source else calibration)
         pick = {"detector": detector, "calibration": calibration, "settings": settings}
         auroc = trajectory(table, **pick)
-        found[name, "avg_auroc"] = auroc.balanced().average()
-        found[name, "d_avg"] = auroc.balanced().average_forgetting()
+        figures[name, "avg_auroc"] = auroc.balanced().average()
+        figures[name, "d_avg"] = auroc.balanced().average_forgetting()
         if len(auroc) > 1:
-            found[name, "old_auroc"] = float(auroc.balanced().mean()[-1, :-1].mean())
+            figures[name, "old_auroc"] = float(auroc.balanced().mean()[-1, :-1].mean())
         for group in dict.fromkeys(auroc.groups or ()):
-            found[name, f"{group}_auroc"] = auroc.group(group).average()
-            found[name, f"{group}_d_avg"] = auroc.group(group).average_forgetting()
-        found[name, "avg_fpr95"] = trajectory(table, metric=FPR_METRICS[fpr], **pick).balanced().average()
-    return {key: 100 * value for key, value in found.items()}
+            figures[name, f"{group}_auroc"] = auroc.group(group).average()
+            figures[name, f"{group}_d_avg"] = auroc.group(group).average_forgetting()
+        figures[name, "avg_fpr95"] = trajectory(table, metric=FPR_METRICS[fpr], **pick).balanced().average()
+    return {key: 100 * value for key, value in figures.items()}
 
 
 def row_label(detector: str, settings: str, calibration: str) -> str:
     """Detector and settings that are not defaults: ``ash (variant=s)``, ``energy (raw logits)``, ``vim [memory]``."""
-    named = json.loads(settings) if settings else {}
-    raw = [RAW_LOGITS] if named.pop("logits", None) == "raw" else []
-    said = ", ".join([*raw, *(f"{name}={value}" for name, value in named.items())])
-    label = f"{detector} ({said})" if said else detector
+    values = json.loads(settings) if settings else {}
+    words = [RAW_LOGITS] if values.pop("logits", None) == "raw" else []
+    words += [f"{name}={value}" for name, value in values.items()]
+    label = f"{detector} ({', '.join(words)})" if words else detector
     return label + (f" [{calibration}]" if calibration else "")
 
 
@@ -166,9 +166,9 @@ def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[s
         if key.metric == metric and key.detector != "-":
             columns.setdefault((key.stream, key.learner), []).append(key)
     sign = 1 if HIGHER_IS_BETTER[metric] else -1
-    found: dict[str, list[int]] = {}
+    by_detector: dict[str, list[int]] = {}
     for keys in columns.values():
         values = {key: sign * summaries[key].mean for key in keys}
         for key, value in values.items():
-            found.setdefault(key.detector, []).append(1 + sum(other > value for other in values.values()))
-    return found
+            by_detector.setdefault(key.detector, []).append(1 + sum(other > value for other in values.values()))
+    return by_detector

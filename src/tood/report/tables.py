@@ -5,7 +5,7 @@ Table 1: detectors × learners. Table 2: with and without BER's fine-tuning. Ran
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ AVERAGE_NOTE = "Avg: (mean over near-OOD sets + mean over far-OOD sets) / 2 of t
 BEST_NOTE = "Bold: the best of its column."
 BOLD_NOTE = "Bold: within one standard deviation of the best of its column; ± is the deviation over seeds."
 ACCURACY_NOTE = "accuracy: average incremental accuracy, the mean over steps of the accuracy on all test data seen."
+FORGETTING_NOTE = "D_avg: AUROC of a task at its own step minus that at the last, mean over tasks; positive is a loss."
 PAPER_NOTE = "In brackets: the paper's figure, and ours minus it."
 MISMATCH_NOTE = (
     "Some rows of the paper cannot be matched by a correct implementation: by its public code MDS lost its minus "
@@ -102,14 +103,14 @@ class Table:
 
     def records(self) -> list[dict[str, Any]]:
         """One dictionary per value, for JSON and CSV."""
-        found = []
+        records = []
         for label, cells in self.rows:
             for column, cell in zip(self.columns, cells, strict=True):
                 if cell is not None:
                     place = {"table": self.name, "row": label, "group": column.group, "column": column.name}
-                    theirs = {"paper": cell.paper.mean, "difference": cell.difference} if cell.paper else {}
-                    found.append({**place, **cell.value._asdict(), "best": cell.best, **theirs})
-        return found
+                    paper = {"paper": cell.paper.mean, "difference": cell.difference} if cell.paper else {}
+                    records.append({**place, **cell.value._asdict(), "best": cell.best, **paper})
+        return records
 
 
 def tables_of(
@@ -136,11 +137,11 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     plain = {key: key._replace(learner=RunIdentity.from_label(key.learner).label) for key in summaries}
     cells = {key: Cell(value, key in best, reference.get(plain[key])) for key, value in summaries.items()}
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
-    found = []
+    tables = []
     for stream in sorted({key.stream for key in cells}):
-        found += _main(cells, stream, notes)
-        found += _fine_tuning(cells, stream, notes)
-    return [*found, _ranks(summaries)]
+        tables += _main(cells, stream, notes)
+        tables += _fine_tuning(cells, stream, notes)
+    return [*tables, _ranks(summaries)]
 
 
 def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 20) -> Table:
@@ -168,7 +169,6 @@ def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> lis
         "groups": ("Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc")),
         "forgetting": ("OOD forgetting D_avg", ("d_avg", "near_d_avg", "far_d_avg")),
     }
-    lost = "D_avg: AUROC of a task at its own step minus that at the last, mean over tasks; positive is a loss."
     measured = {key.metric for key in cells if key.stream == stream}
     tables = []
     for name, (title, metrics) in layouts.items():
@@ -184,34 +184,32 @@ def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> lis
             keys = (Key(stream, learner, detector, metric) for learner in learners for metric in shown)
             rows.append((detector, tuple(cells.get(key) for key in keys)))
         columns = tuple(Column(learner, HEADINGS[metric]) for learner in learners for metric in shown)
-        compared = any(cell and cell.paper for _, cells in rows for cell in cells)
-        said = {
-            "main": (ACCURACY_NOTE, *notes, *_seeds(cells, stream), *([MISMATCH_NOTE] if compared else [])),
-            "groups": (),
-            "forgetting": (lost,),
-        }[name]
-        tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), said))
+        below: tuple[str, ...] = ()
+        if name == "main":
+            compared = any(cell and cell.paper for _, row in rows for cell in row)
+            below = (ACCURACY_NOTE, *notes, _seeds_note(cells, stream), *([MISMATCH_NOTE] if compared else []))
+        elif name == "forgetting":
+            below = (FORGETTING_NOTE,)
+        tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), below))
     return tables
 
 
-def _seeds(cells: Mapping[Key, Cell], stream: str) -> Iterator[str]:
-    """A note: the meaning of bold, and the number of seeds per learner."""
+def _seeds_note(cells: Mapping[Key, Cell], stream: str) -> str:
+    """The meaning of bold, and the number of seeds per learner."""
     seeds = {key.learner: cells[key].value.seeds for key in sorted(cells) if key.stream == stream}
     if set(seeds.values()) == {1}:
-        yield f"{BEST_NOTE} One seed."
-    else:
-        yield f"{BOLD_NOTE} Seeds: {', '.join(f'{title_of(learner)} {count}' for learner, count in seeds.items())}."
+        return f"{BEST_NOTE} One seed."
+    return f"{BOLD_NOTE} Seeds: {', '.join(f'{title_of(learner)} {count}' for learner, count in seeds.items())}."
 
 
 def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
     """Table 2, if there are runs with and without BER."""
-    present = {name: RunIdentity.from_label(name) for name in _learners(cells, stream)}
-    tuned = {
-        name: other
-        for name, identity in present.items()
-        for other, its in present.items()
-        if identity.finetune == "none" and its == replace(identity, finetune="ber")
-    }
+    labels = {RunIdentity.from_label(name): name for name in _learners(cells, stream)}
+    tuned = {}  # labels of learners that have runs with and without BER, and their labels with it
+    for identity, name in labels.items():
+        with_ber = labels.get(replace(identity, finetune="ber"))
+        if identity.finetune == "none" and with_ber:
+            tuned[name] = with_ber
     if not tuned:
         return []
     metrics = ("avg_auroc", "avg_fpr95")
@@ -236,20 +234,23 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Table:
     """Ranks of each detector by Avg AUROC over streams and learners; runs with BER or options are left out."""
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner)}
     summaries = plain or summaries
-    found = ranks(summaries)
+    by_detector = ranks(summaries)
     pairs = {(key.stream, key.learner) for key in summaries}
+    means = {name: sum(own) / len(own) for name, own in by_detector.items()}
     rows = []
-    for name in sorted(found, key=lambda name: (sum(found[name]) / len(found[name]), name)):
-        places = found[name]
-        figures = (sum(places) / len(places), places.count(1), places.count(2), len(places))
+    for name in sorted(means, key=lambda name: (means[name], name)):
+        own = by_detector[name]
+        figures = (means[name], own.count(1), own.count(2), len(own))
         rows.append((name, tuple(Cell(Summary(float(figure), 0.0, 1)) for figure in figures)))
     columns = (Column("", "mean rank"), Column("", "first", 0), Column("", "second", 0), Column("", "of", 0))
     notes = [f"Ranked by Avg AUROC in each of {len(pairs)} (stream, learner) pairs; ties share the better rank."]
-    if any(name in found for name in TOOD_VARIANTS):
-        of_pairs = (ranks({key: s for key, s in summaries.items() if key[:2] == pair}) for pair in pairs)
-        top = sum(any(name in TOOD_VARIANTS and rank <= 2 for name, (rank,) in own.items()) for own in of_pairs)
+    if any(name in by_detector for name in TOOD_VARIANTS):
+        top = 0
+        for pair in pairs:
+            of_pair = ranks({key: value for key, value in summaries.items() if key[:2] == pair})
+            top += any(of_pair[name][0] <= 2 for name in TOOD_VARIANTS if name in of_pair)
         notes.append(
-            f"Mean shift or robust anchor is first or second in {top} of {len(pairs)}, of {len(found)} detectors."
+            f"Mean shift or robust anchor is first or second in {top} of {len(pairs)}, of {len(by_detector)} detectors."
         )
     return Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
 

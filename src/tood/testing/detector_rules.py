@@ -116,11 +116,12 @@ def _one_number(case: Case) -> str | None:
     "Copy before you change an array in place: features = rows.features.copy().",
 )
 def _unchanged(case: Case) -> str | None:
-    parts = ("logits", "features")
-    given = {f"{name}.{part}": getattr(getattr(case.usual, name), part) for name in ("fit", "test") for part in parts}
-    before = {name: array.copy() for name, array in given.items()}
-    case.fit().score(case.usual.test)
-    changed = [name for name, array in given.items() if not np.array_equal(array, before[name])]
+    fit, test = case.usual.fit, case.usual.test
+    arrays = {"fit.logits": fit.logits, "fit.features": fit.features}
+    arrays |= {"test.logits": test.logits, "test.features": test.features}
+    before = {name: array.copy() for name, array in arrays.items()}
+    case.fit().score(test)
+    changed = [name for name, array in arrays.items() if not np.array_equal(array, before[name])]
     return f"changed: {', '.join(changed)}" if changed else None
 
 
@@ -153,8 +154,8 @@ def _row_by_row(case: Case) -> str | None:
     detector, test = case.fit(), case.usual.test
     for size in (1, 7):
         parts = [detector.score(test[start : start + size]) for start in range(0, len(test), size)]
-        if found := _difference(np.concatenate(parts), case.scores):
-            return f"{found} when scored {size} at a time"
+        if difference := _difference(np.concatenate(parts), case.scores):
+            return f"{difference} when scored {size} at a time"
     order = np.random.default_rng(1).permutation(len(test))
     return _difference(detector.score(test[order]), case.scores[order])
 
@@ -170,8 +171,8 @@ def _order(case: Case) -> str | None:
     shuffled = case.usual.fit[np.random.default_rng(2).permutation(len(case.usual.fit))]
     chunks = [shuffled[:5], shuffled[5:5], shuffled[5:100], shuffled[100:]]
     for outputs in (chunks, iter(chunks)):
-        if found := _difference(case.fit(outputs).score(case.usual.test), case.scores):
-            return found
+        if difference := _difference(case.fit(outputs).score(case.usual.test), case.scores):
+            return difference
     return None
 
 
@@ -227,8 +228,8 @@ def _precision(case: Case) -> str | None:
         expected = np.float64 if dtype is np.float64 else np.float32
         if scores.dtype != expected:
             return f"{scores.dtype} scores from {np.dtype(dtype)} outputs, expected {np.dtype(expected)}"
-        if dtype is np.float64 and (found := _difference(scores, case.scores, 1e-3)):
-            return f"{found} in {np.dtype(dtype)}"
+        if dtype is np.float64 and (difference := _difference(scores, case.scores, 1e-3)):
+            return f"{difference} in {np.dtype(dtype)}"
     return None
 
 
@@ -258,8 +259,8 @@ def _changed_afterwards(case: Case) -> str | None:
             if name in case.detector.refit:
                 continue  # the base class refuses to score
             expected = case.fit(**{name: value}).score(case.usual.test)
-            if found := _difference(changed.score(case.usual.test), expected, 0):
-                return f"{found} from a new fit with {name} = {value!r}"
+            if difference := _difference(changed.score(case.usual.test), expected, 0):
+                return f"{difference} from a new fit with {name} = {value!r}"
     return None
 
 
@@ -284,8 +285,8 @@ def _asks(case: Case) -> str | None:
     return None
 
 
-def _difference(found: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> str | None:
+def _difference(scores: npt.NDArray[Any], expected: npt.NDArray[Any], tolerance: float = TOLERANCE) -> str | None:
     """The difference of two sets of scores in words; None if it is within rounding."""
     scale = float(np.abs(expected).max()) or 1.0
-    apart = float(np.abs(found - expected).max()) / scale
-    return None if apart <= tolerance else f"scores differ by {apart:.1g} of the largest"
+    share = float(np.abs(scores - expected).max()) / scale
+    return None if share <= tolerance else f"scores differ by {share:.1g} of the largest"

@@ -94,17 +94,17 @@ def _settings(case: Case) -> str | None:
     "Training on task t uses training samples of tasks 0 to t only, never the reserved ones.",
     "Take rows from self.stream.train_rows(task) and from your memory; memory_rows() returns what is replayed.",
 )
-def _honest(case: Case) -> str | None:
+def _own_data_only(case: Case) -> str | None:
     stream = blobs(reserve=2)
     learner = case.create(stream=stream)
     used: set[int] = set()
     loss = learner.loss
 
-    def noted(batch: Any, logits: torch.Tensor) -> torch.Tensor:
+    def recording_loss(batch: Any, logits: torch.Tensor) -> torch.Tensor:
         used.update(batch.rows.tolist())
         return loss(batch, logits)
 
-    learner.loss = noted  # type: ignore[method-assign]
+    learner.loss = recording_loss  # type: ignore[method-assign]
     allowed: set[int] = set()
     for task in range(TASKS):
         allowed.update(stream.train_rows(task).tolist())
@@ -141,7 +141,7 @@ def _scalar_loss(case: Case) -> str | None:
         raise Stop  # one batch is enough
 
     learner.loss = checked  # type: ignore[method-assign]
-    if not case.learner.closed_form:  # which has no loss
+    if not case.learner.closed_form:  # a closed-form learner has no loss
         with contextlib.suppress(Exception):  # other rules report what is wrong outside of loss
             learner.learn(0)
     return problems[0] if problems else None
@@ -223,7 +223,7 @@ def _resumes(case: Case) -> str | None:
         interrupted.learn(0, folder)
         with contextlib.suppress(Stop):
             interrupted.learn(1, folder, progress=stop)
-            if not case.learner.closed_form:  # which has no epochs to be interrupted in
+            if not case.learner.closed_form:  # a closed-form learner has no epochs to interrupt
                 return "training did not stop when the progress callback raised; do not override the loop's own learn"
         resumed = case.create()
         for task in range(TASKS):

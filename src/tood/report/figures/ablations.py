@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -119,11 +120,9 @@ def mechanism(table: Rows, note: str = "") -> Figure:
 def _lines(axes: Any, rows: list[dict[str, Any]], x: str, measure: str) -> None:
     """Draw one line per learner, with a band of one standard deviation over seeds."""
     for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in rows)).items():
-        found = average_by([row for row in rows if row["learner"] == learner], x, measure)
-        where = sorted(found)
-        means, deviations, _ = (list(column) for column in zip(*(found[value] for value in where), strict=True))
-        axes.plot(where, means, **look, label=label(learner))
-        if any(deviations):
-            low = [m - d for m, d in zip(means, deviations, strict=True)]
-            high = [m + d for m, d in zip(means, deviations, strict=True)]
-            axes.fill_between(where, low, high, color=look["color"], alpha=0.15, linewidth=0)
+        averages = average_by([row for row in rows if row["learner"] == learner], x, measure)
+        xs = sorted(averages)
+        means, deviations = (np.array([averages[value][column] for value in xs]) for column in (0, 1))
+        axes.plot(xs, means, **look, label=label(learner))
+        if deviations.any():
+            axes.fill_between(xs, means - deviations, means + deviations, color=look["color"], alpha=0.15, linewidth=0)

@@ -70,13 +70,13 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
     pairs: dict[str, tuple[Sequence[Groups], Sequence[Groups]]] = {}
     compared = [one for one in chosen if on_its_own(one.learner)] or chosen
     for one in chosen:
-        for name, figure in _of_figures(one):
+        for name, figure in _from_metrics(one):
             yield f"{file_name(one.learner)}/{name}", figure
         if not one.has_outputs:
             continue
         scored = score_steps(one.run, _compared(one), one.steps)
         groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
-        for name, figure in _of_outputs(one, scored, groups):
+        for name, figure in _from_outputs(one, scored, groups):
             yield f"{file_name(one.learner)}/{name}", figure
         if one.tood and len(pairs) < WHISKERS and one in compared:
             pairs[one.learner] = (groups["energy"], groups[one.tood])
@@ -108,7 +108,7 @@ def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]
         yield "balance", accuracy_balance(points, f"{note}Gain of {label(measured[0].tood or '')}.")
 
 
-def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:
+def _from_metrics(one: Measured) -> Iterator[tuple[str, Figure]]:
     """The figures of a single run that need only its metrics."""
     of = f"{one.name}, {one.steps} tasks"
     yield "heat-maps", _heat_maps(one, of)
@@ -118,7 +118,7 @@ def _of_figures(one: Measured) -> Iterator[tuple[str, Figure]]:
         yield "forgetting", forgetting_by_task(lost, accuracy_forgetting(one.accuracy), note)
 
 
-def _of_outputs(
+def _from_outputs(
     one: Measured, scored: Mapping[str, list[StepScores]], groups: Mapping[str, Sequence[Groups]]
 ) -> Iterator[tuple[str, Figure]]:
     """The figures of a single run that need scores, logits or features."""
@@ -169,10 +169,10 @@ def _crowding(one: Measured, of: str) -> Iterator[tuple[str, Figure]]:
     last = embeddings[one.steps - 1]
     chosen = f"at most {len(last.tasks)} ID and {len(last.points) - len(last.tasks)} OOD samples per panel"
     yield "tsne", tsne(embeddings, one.run.ood[name], f"{of}; OOD: {name}; t-SNE of features, {chosen}.")
-    found = [nearest(step, one.run.partition.first(one.steps)[0].columns, one.steps) for step in one.steps_of()]
-    near = [step for step in found if step is not None]
+    columns = one.run.partition.first(one.steps)[0].columns
+    near = [found for step in one.steps_of() if (found := nearest(step, columns, one.steps)) is not None]
     if len(near) == one.steps:  # raw distances grow with the features, so the unit is the distance between ID samples
-        relative = [step.ood[name] / np.exp(np.log(np.maximum(step.known, 1e-12)).mean()) for step in near]
+        relative = [found.ood[name] / np.exp(found.mean_logs()[1]) for found in near]
         note = f"{of}; Euclidean distance in feature space of {len(relative[0])} samples of {name} per step, "
         yield "nearest", nearest_distances(relative, note + "divided by the geometric mean over ID samples.")
 

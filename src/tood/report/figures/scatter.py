@@ -75,13 +75,13 @@ def accuracy_balance(points: Rows, note: str = "") -> Figure:
     bars = (("recent_accuracy", "newest task", 0.2, "#8C8C8C"), ("old_accuracy", "older tasks", -0.2, "#D4D4D4"))
     errors = {"lw": 1.0, "capsize": 2.5, "ecolor": "#000000"}  # visible on every bar, in greyscale too
     for column, name, shift, colour in bars:
-        found = average_by(rows, "learner", column)
-        means, deviations, _ = zip(*(found[learner] for learner in learners), strict=True)
+        averages = average_by(rows, "learner", column)
+        means, deviations, _ = zip(*(averages[learner] for learner in learners), strict=True)
         left.barh(places + shift, means, 0.36, xerr=_bars(deviations), color=colour, label=name, error_kw=errors)
         for place, mean in zip(places, means, strict=True):
             if not mean >= 0.5:  # distinguishes zero from missing
-                said = "not measured" if np.isnan(mean) else "0"
-                left.annotate(said, (0, place + shift), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
+                text = "not measured" if np.isnan(mean) else "0"
+                left.annotate(text, (0, place + shift), (4, 0), textcoords="offset points", va="center", fontsize=6.5)
     means, deviations, _ = zip(*(gains[learner] for learner in learners), strict=True)
     right.barh(places, means, 0.6, xerr=_bars(deviations), color=COLOURS["tood"], error_kw=errors)
     for place, mean in zip(places, means, strict=True):

@@ -133,16 +133,16 @@ def step_axis(axes: Any, steps: int) -> None:
 
 def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
     """Colour, marker and line of each learner, the same in every figure; learners with options or BER are dashed."""
-    found: dict[str, dict[str, Any]] = {}
-    looks, own = list(LEARNERS.values()), dict(LEARNERS)
+    styles: dict[str, dict[str, Any]] = {}
+    known, looks = list(LEARNERS.values()), dict(LEARNERS)
     for name in names:
         base = RunIdentity.from_label(name).learner
-        if base not in own:  # an unknown learner: the colour of one known learner, the marker of another
-            place = len(own) - len(LEARNERS)
-            own[base] = looks[place % len(looks)][0], looks[(place + 5) % len(looks)][1]
-        colour, marker = own[base]
-        found[name] = {"color": colour, "marker": marker, "linestyle": "-" if name == base else "--"}
-    return found
+        if base not in looks:  # an unknown learner: the colour of one known learner, the marker of another
+            place = len(looks) - len(LEARNERS)
+            looks[base] = known[place % len(known)][0], known[(place + 5) % len(known)][1]
+        colour, marker = looks[base]
+        styles[name] = {"color": colour, "marker": marker, "linestyle": "-" if name == base else "--"}
+    return styles
 
 
 def task_colours(tasks: int) -> list[tuple[float, ...]]:
@@ -173,7 +173,7 @@ def rows_of(table: Rows, columns: Iterable[str]) -> list[dict[str, Any]]:
 
 def average_by(rows: Sequence[Mapping[str, Any]], key: str, value: str) -> dict[Any, tuple[float, float, int]]:
     """Mean, sample standard deviation and number of ``value`` per value of ``key``, in order of appearance."""
-    found: dict[Any, list[float]] = {}
+    groups: dict[Any, list[float]] = {}
     for row in rows:
-        found.setdefault(row[key], []).append(float(row[value]))
-    return {name: (*mean_std(values), len(values)) for name, values in found.items()}
+        groups.setdefault(row[key], []).append(float(row[value]))
+    return {name: (*mean_std(values), len(values)) for name, values in groups.items()}

@@ -81,18 +81,18 @@ def content(
     }
 
 
-def _verdict(one: Measured, found: Json | None) -> Json:
-    if found is None:
+def _verdict(one: Measured, verdict: Json | None) -> Json:
+    shown = {"run": one.name, "baseline": one.run.learner in BASELINES}
+    if verdict is None:
         empty = {"card": None, "sentences": [NOT_AUDITED], "findings": [], "use": None, "telling": 0.0}
-        return {"run": one.name, "baseline": one.run.learner in BASELINES, "cause": "not known", **empty}
-    losses = [judgement["loss"]["value"] for judgement in found["judgements"]]
-    gain = found["advice"]["gain"]
+        return {**shown, "cause": "not known", **empty}
+    losses = [judgement["loss"]["value"] for judgement in verdict["judgements"]]
+    gain = verdict["advice"]["gain"]
     return {
-        "run": one.name,
-        "baseline": one.run.learner in BASELINES,
-        **{name: found[name] for name in ("cause", "card", "sentences")},
-        "findings": [finding["text"] for finding in found["findings"]],
-        "use": found["advice"]["best"],
+        **shown,
+        **{name: verdict[name] for name in ("cause", "card", "sentences")},
+        "findings": [finding["text"] for finding in verdict["findings"]],
+        "use": verdict["advice"]["best"],
         # Largest for the most instructive run: much was lost, and a score restores it.
         "telling": max([0.0, *losses]) + 2 * (gain["value"] if gain else 0.0),
     }
@@ -113,9 +113,12 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
             row = rows.setdefault(
                 key[:3], {"stream": key.stream, "learner": key.learner, "detector": key.detector, "values": {}}
             )
-            theirs = reference.get(key)
-            more = {"best": key in best, "paper": theirs.mean if theirs else None}
-            row["values"][key.metric] = value._asdict() | more
+            paper = reference.get(key)
+            row["values"][key.metric] = {
+                **value._asdict(),
+                "best": key in best,
+                "paper": paper.mean if paper else None,
+            }
     return list(rows.values())
 
 
@@ -148,16 +151,16 @@ def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
 
 def _metrics(one: Measured, metrics: Sequence[str], long: bool) -> Json:
     """Triangles by detector, metric and OOD set; on long streams by group of sets."""
-    found: Json = {}
+    triangles: Json = {}
     for detector in _kept(one):
         for metric in metrics:
-            cube = one.trajectory(detector, metric)
             if long:
-                parts = {group: cube.group(group).mean() for group in _groups(one)}
+                cube = one.trajectory(detector, metric)
+                matrices = {group: cube.group(group).mean() for group in _groups(one)}
             else:
-                parts = {name: one.trajectory(detector, metric, ood_set=name).mean() for name in one.run.ood}
-            found.setdefault(detector, {})[metric] = {name: _triangle(values) for name, values in parts.items()}
-    return found
+                matrices = {name: one.trajectory(detector, metric, ood_set=name).mean() for name in one.run.ood}
+            triangles.setdefault(detector, {})[metric] = {name: _triangle(values) for name, values in matrices.items()}
+    return triangles
 
 
 def _groups(one: Measured) -> list[str]:
@@ -169,12 +172,11 @@ def _kept(one: Measured) -> list[str]:
     return [*(_shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors), *one.raw]
 
 
-def _scores(one: Measured, limit: int) -> Json:
+def _scores(one: Measured, limit: int) -> Json | None:
     """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
     kept = kept_steps(one.run, _shown(one, 3 if one.steps > LONG else limit), steps)
-    found: Json = {detector: histograms(along, steps) for detector, along in kept.items()}
-    return found or None  # type: ignore[return-value]
+    return {detector: histograms(along, steps) for detector, along in kept.items()} or None
 
 
 def _shown(one: Measured, limit: int) -> list[str]:

@@ -1,0 +1,156 @@
+"""Results on frozen pretrained features: collected from runs into three small CSV files, and read from them."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from results_pages.facts import FACT_NAMES
+from tood.files import write_text
+from tood.report.gather import Measured
+from tood.report.summary import ACCURACY, learner_label, run_figures
+from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
+from tood.runs import Run, Step, find_runs
+from tood.runs.figures_only import energy_gap, step_facts
+from tood.runs.measure import is_measured
+
+__all__ = ["FACTS", "METRICS", "RUNS", "SCORES", "Setting", "Table", "add", "collect", "write_csv"]
+
+SCORES, RUNS, FACTS = "pretrained-scores.csv", "pretrained-runs.csv", "pretrained-facts.csv"
+METRICS = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "old_auroc", "avg_fpr95")
+STREAMS = ("cifar10", "cifar100", "cifar100-20", "cifar100-50", "tinyimagenet", "tinyimagenet-100")
+Row = dict[str, str]
+Setting = tuple[str, str]  # stream and learner
+
+
+def collect(paths: Iterable[str], folder: Path) -> None:
+    """Write one line per run and detector, one line per run, and one line per step with numbers of the learner.
+
+    Lines of runs collected earlier stay.
+    """
+    scores: list[dict[str, Any]] = []
+    runs: list[dict[str, Any]] = []
+    facts: list[dict[str, Any]] = []
+    unfinished = []
+    for run in find_runs([Path(path) for path in paths]):
+        if not is_measured(run.path, ()):
+            unfinished.append(run.path.name)
+            continue
+        measured = Measured(run)
+        who = {"stream": run.stream, "learner": learner(run), "seed": run.manifest.get("seed", 0)}
+        figures = run_figures(measured.table, run.calibration)
+        for detector in sorted({name for name, _ in figures if name != "-"}):
+            values = {metric: figures.get((detector, metric)) for metric in METRICS}
+            text = {metric: "" if value is None else f"{value:.2f}" for metric, value in values.items()}
+            scores.append({**who, "detector": detector, **text})
+        point, last = measured.point(), len(run.partition) - 1
+        gap = energy_gap(Step(run, last)) if measured.has_outputs else step_facts(run, last)["gap"]
+        runs.append(
+            {
+                **who,
+                "tasks": last + 1,
+                "accuracy": f"{figures['-', ACCURACY]:.2f}",
+                "accuracy_forgetting": f"{point['f_avg']:.2f}",
+                "drift": f"{point['drift']:.4f}",
+                "gap": f"{gap:.3f}",
+            }
+        )
+        for step in range(last + 1):
+            known = {name: value for name, value in step_facts(run, step).items() if name in FACT_NAMES}
+            facts += [{**who, "step": step, "fact": name, "value": f"{value:.4g}"} for name, value in known.items()]
+    if not runs:
+        raise SystemExit("no finished runs found")
+    add({SCORES: scores, RUNS: runs, FACTS: facts}, folder)
+    print(f"{len(runs)} runs collected; not finished: {', '.join(unfinished) or 'none'}")
+
+
+def add(lines: Mapping[str, list[dict[str, Any]]], folder: Path) -> None:
+    """Add lines to the CSV files; earlier lines of the same run, detector or step are replaced."""
+    for name, new in lines.items():
+        rows = {identity(row): row for row in (*read_csv(folder / name), *new)}
+        write_csv(folder / name, [rows[key] for key in sorted(rows)])
+
+
+def identity(row: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
+    """What a line is about."""
+    run = str(row["stream"]), str(row["learner"]), str(row["seed"])
+    return *run, row.get("detector", ""), int(row.get("step", 0)), row.get("fact", "")
+
+
+def learner(run: Run) -> str:
+    """The learner, without the options that all runs of this regime share."""
+    every = ("network", "frozen", "adapter")
+    options = {name: v for name, v in (run.manifest.get("options") or {}).items() if name not in every}
+    return learner_label(run).split(" (")[0] + (f" ({options})" if options else "")
+
+
+def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write rows that share their keys."""
+    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)] if rows else []
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def read_csv(path: Path) -> list[Row]:
+    """Rows as dictionaries of text; empty if there is no file."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines())) if path.exists() else []
+
+
+class Table:
+    """Collected values by stream, learner, detector and seed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.scores: dict[tuple[str, str, str], dict[str, Row]] = {}
+        for row in read_csv(folder / SCORES):
+            self.scores.setdefault((row["stream"], row["learner"], row["detector"]), {})[row["seed"]] = row
+        self.runs: dict[Setting, dict[str, Row]] = {}
+        for row in read_csv(folder / RUNS):
+            self.runs.setdefault((row["stream"], row["learner"]), {})[row["seed"]] = row
+        self.facts = read_csv(folder / FACTS)
+
+    def seeds(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> dict[str, float]:
+        """The value of each seed."""
+        rows = self.scores.get((stream, learner, detector), {})
+        return {seed: float(row[metric]) for seed, row in rows.items() if row[metric]}
+
+    def mean(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> float:
+        """Mean over seeds; NaN if there are none."""
+        values = self.seeds(stream, learner, detector, metric)
+        return float(np.mean(list(values.values()))) if values else float("nan")
+
+    def of_run(self, setting: Setting, name: str) -> list[float]:
+        """A value of each run of a setting."""
+        return [float(row[name]) for row in self.runs[setting].values()]
+
+    def changes(self, setting: Setting, detector: str, metric: str, suffix: str = "") -> list[float]:
+        """Per seed, the value of a detector minus the value of energy."""
+        own, energy = (self.seeds(*setting, name + suffix, metric) for name in (detector, "energy"))
+        return [own[seed] - energy[seed] for seed in own if seed in energy]
+
+    def value(self, setting: Setting, name: str) -> float:
+        """Mean over seeds of ``gain`` (of mean shift over energy), ``d_avg`` (of energy), or a column of the runs."""
+        if name == "gain":
+            return self.mean(*setting, TOOD_VARIANTS[0]) - self.mean(*setting, "energy")
+        if name == "d_avg":
+            return self.mean(*setting, "energy", "d_avg")
+        return float(np.mean(self.of_run(setting, name)))
+
+    def tasks(self, stream: str) -> str:
+        """The number of tasks of a stream."""
+        return next(row["tasks"] for (name, _), seeds in self.runs.items() if name == stream for row in seeds.values())
+
+    def streams(self) -> list[str]:
+        """Streams, short ones first."""
+        return sorted({stream for stream, _ in self.runs}, key=lambda name: (place(name, STREAMS), name))
+
+    def learners(self, stream: str) -> list[str]:
+        """Learners of a stream, the paper's five first."""
+        learners = {learner for name, learner in self.runs if name == stream}
+        return sorted(learners, key=lambda name: (place(name, LEARNERS), name))
+
+    def settings(self, learners: Sequence[str] | None = None) -> list[Setting]:
+        """Pairs of stream and learner."""
+        return [(s, l) for s in self.streams() for l in self.learners(s) if learners is None or l in learners]
