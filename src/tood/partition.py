@@ -28,6 +28,16 @@ class Layout(NamedTuple):
     in_order: bool
     groups: tuple[tuple[int, int, IntArray], ...]
 
+    @property
+    def segments(self) -> list[tuple[int, int, int]]:
+        """Of each group: where its columns start, the columns per task, and the number of tasks."""
+        return [(start, size, len(members)) for start, size, members in self.groups]
+
+    @property
+    def places(self) -> IntArray:
+        """``[N]``: the position of each task if tasks are taken group by group."""
+        return np.argsort(np.concatenate([members for _, _, members in self.groups]))
+
 
 class Partition:
     """The columns of each task: any order, any sizes, every column exactly once.

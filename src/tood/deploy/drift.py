@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration import TOOD
 from tood.decision import Conformal, score_and_assign
-from tood.decision.conformal import file_of, from_file
+from tood.decision.calibrators import file_of, from_file
 from tood.decision.ranks import Ranks, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
