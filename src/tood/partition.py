@@ -168,8 +168,18 @@ class Partition:
         """
         if not 1 <= count <= len(self):
             raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count}")
-        kept = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in self.tasks[:count]]))
-        return Partition(np.searchsorted(kept, task).tolist() for task in self.tasks[:count]), kept
+        return self.keep(range(count))
+
+    def keep(self, tasks: Iterable[int]) -> tuple[Partition, IntArray]:
+        """Some tasks as a partition of their own, and the columns it selects, ascending.
+
+        >>> part, columns = Partition([[3, 0], [1, 2]]).keep([1])
+        >>> part.tasks, columns.tolist()
+        (((0, 1),), [1, 2])
+        """
+        kept = [self.tasks[t] for t in tasks]
+        columns = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in kept]))
+        return Partition(np.searchsorted(columns, task).tolist() for task in kept), columns
 
     @cached_property
     def layout(self) -> Layout:
