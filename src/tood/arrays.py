@@ -53,8 +53,10 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
     """
     if is_tensor(x):
         tensor = x.detach().cpu()
-        if not (tensor.dtype.is_floating_point and tensor.element_size() >= 4):
-            tensor = tensor.float() if tensor.dtype.is_floating_point else tensor.double()
+        if not tensor.dtype.is_floating_point:
+            tensor = tensor.double()
+        elif tensor.element_size() < 4:  # half precision, bfloat16 included, which NumPy does not have
+            tensor = tensor.float()
         x = tensor.numpy()
     array = as_array(x, name)
     if array.dtype.kind in "iu":
@@ -100,7 +102,7 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
 
 
 def as_array(x: Any, name: str = "logits") -> Any:
-    """``x`` if it is an array or a tensor, else (lists, data frames of pandas, polars or Arrow) a NumPy array of it."""
+    """Arrays and tensors as they are; lists and data frames (pandas, polars, Arrow) as NumPy arrays."""
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x
     try:

@@ -8,7 +8,7 @@ runs along contiguous memory, however short the segments are. No temporary has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
 
 import numpy as np
@@ -179,23 +179,28 @@ def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
     """:func:`task_energies` in torch alone, differentiable, on any device."""
     import torch
 
-    order, in_order, groups = partition.layout
-    columns = torch.from_numpy(order).to(logits.device)
-    places = torch.from_numpy(np.argsort(np.concatenate([members for _, _, members in groups]))).to(logits.device)
-
-    def energies(block: torch.Tensor) -> torch.Tensor:
-        block = block if in_order else block.index_select(1, columns)
-        parts = [
-            block[:, start : start + size * len(members)].reshape(-1, len(members), size).logsumexp(2)
-            for start, size, members in groups
-        ]
-        return torch.cat(parts, dim=1).index_select(1, places)
-
+    layout = partition.layout
+    order = torch.from_numpy(layout.order).to(logits.device)
+    places = torch.from_numpy(layout.places).to(logits.device)
     logits = _finite_tensor(logits)
-    if in_order or logits.device.type != "cpu":
-        return energies(logits)
+    if layout.in_order:
+        return grouped_logsumexp(logits, layout.segments).index_select(1, places)
+    if logits.device.type != "cpu":
+        return grouped_logsumexp(logits.index_select(1, order), layout.segments).index_select(1, places)
     step = max(64, BLOCK // logits.shape[1])  # reordered columns of a few rows stay in the cache
-    return torch.cat([energies(block) for block in torch.split(logits, step)])
+    blocks = [grouped_logsumexp(rows.index_select(1, order), layout.segments) for rows in torch.split(logits, step)]
+    return torch.cat(blocks).index_select(1, places)
+
+
+def grouped_logsumexp(ordered: torch.Tensor, segments: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+    """Energies ``[n, N]`` of logits ``[n, C]``, both in the order of :attr:`Partition.layout`, in torch alone."""
+    import torch
+
+    energies = [
+        ordered[:, start : start + size * tasks].reshape(-1, tasks, size).logsumexp(2)
+        for start, size, tasks in segments
+    ]
+    return torch.cat(energies, dim=1)
 
 
 def with_lead(values: FloatArray, margin: float) -> FloatArray:

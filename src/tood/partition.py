@@ -28,6 +28,16 @@ class Layout(NamedTuple):
     in_order: bool
     groups: tuple[tuple[int, int, IntArray], ...]
 
+    @property
+    def segments(self) -> list[tuple[int, int, int]]:
+        """Of each group: where its columns start, the columns per task, and the number of tasks."""
+        return [(start, size, len(members)) for start, size, members in self.groups]
+
+    @property
+    def places(self) -> IntArray:
+        """``[N]``: the position of each task if tasks are taken group by group."""
+        return np.argsort(np.concatenate([members for _, _, members in self.groups]))
+
 
 class Partition:
     """The columns of each task: any order, any sizes, every column exactly once.
@@ -158,8 +168,18 @@ class Partition:
         """
         if not 1 <= count <= len(self):
             raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count}")
-        kept = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in self.tasks[:count]]))
-        return Partition(np.searchsorted(kept, task).tolist() for task in self.tasks[:count]), kept
+        return self.keep(range(count))
+
+    def keep(self, tasks: Iterable[int]) -> tuple[Partition, IntArray]:
+        """Some tasks as a partition of their own, and the columns it selects, ascending.
+
+        >>> part, columns = Partition([[3, 0], [1, 2]]).keep([1])
+        >>> part.tasks, columns.tolist()
+        (((0, 1),), [1, 2])
+        """
+        kept = [self.tasks[t] for t in tasks]
+        columns = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in kept]))
+        return Partition(np.searchsorted(columns, task).tolist() for task in kept), columns
 
     @cached_property
     def layout(self) -> Layout:

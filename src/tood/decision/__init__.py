@@ -1,6 +1,7 @@
 """From scores to decisions: thresholds, conformal p-values, prediction sets, bounded error among accepted inputs."""
 
-from tood.decision.conformal import KIND, Conformal, Decision, score_and_assign
+from tood.decision.calibrators import score_and_assign
+from tood.decision.conformal import KIND, Conformal, Decision
 from tood.decision.ranks import benjamini_hochberg, p_values, threshold
 from tood.decision.risk import selective_threshold
 from tood.decision.sets import PredictionSets

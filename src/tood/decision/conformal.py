@@ -10,25 +10,22 @@ from __future__ import annotations
 import copy
 import json
 import os
-import tempfile
 import warnings
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
-from tood.calibration import KIND as CALIBRATOR
-from tood.calibration import TOOD
+from tood.decision.calibrators import file_of, from_file, score_and_assign
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import kind_of, plain, read_tensors, write_atomically, write_tensors
+from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
 from tood.statistics import task_of_labels
 
-__all__ = ["Conformal", "Decision", "score_and_assign"]
+__all__ = ["Conformal", "Decision"]
 
 PerTask: TypeAlias = Literal["winning", "true"]
 Ties: TypeAlias = Literal["conservative", "randomized"]
@@ -331,16 +328,6 @@ class Conformal:
             )
 
 
-def score_and_assign(cal: Any, logits: Any) -> tuple[FloatArray, IntArray | None]:
-    """Scores and, if the calibrator assigns them, winning tasks, as NumPy arrays."""
-    if hasattr(cal, "score_and_assign"):
-        scores, tasks = cal.score_and_assign(logits)
-    else:
-        scores, tasks = cal.score(logits), cal.assign(logits) if hasattr(cal, "assign") else None
-    scores = floats(scores, "scores", ndim=1)
-    return scores, None if tasks is None else indices(tasks, "tasks", length=len(scores))
-
-
 def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
     if labels is None or not hasattr(cal, "tasks"):
         raise ToodError("per_task='true': expected labels, and a calibrator with tasks")
@@ -349,22 +336,3 @@ def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
 
 def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
     return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
-
-
-def file_of(cal: Any) -> npt.NDArray[np.uint8]:
-    """The bytes of the file that ``cal.save`` writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        cal.save(Path(folder, "cal"))
-        return np.frombuffer(Path(folder, "cal").read_bytes(), dtype=np.uint8)
-
-
-def from_file(file: npt.NDArray[np.uint8]) -> Any:
-    """The calibrator or detector whose bytes :func:`file_of` gave."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "cal")
-        write_atomically(path, lambda temporary: temporary.write_bytes(file.tobytes()))  # a full disk names the file
-        if kind_of(path) == CALIBRATOR:
-            return TOOD.load(path)
-        from tood.detectors import Detector  # a tenth of a second, which scoring files does not need
-
-        return Detector.load(path)

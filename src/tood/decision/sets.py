@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, as_array, back, floats, label_columns
-from tood.decision.conformal import file_of, from_file, score_and_assign
+from tood.decision.calibrators import file_of, from_file, score_and_assign
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.energy import check_columns
 from tood.errors import NotFittedError, ToodError, UnknownNameError

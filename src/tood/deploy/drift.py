@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration import TOOD
 from tood.decision import Conformal, score_and_assign
-from tood.decision.conformal import file_of, from_file
+from tood.decision.calibrators import file_of, from_file
 from tood.decision.ranks import Ranks, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
@@ -87,7 +87,7 @@ class DriftMonitor:
     ``alpha``: half of it for the unknowns, half for the N tasks together. It holds for any size of the reference.
 
     The interface follows river's drift detectors: :meth:`update`, :attr:`drift_detected`. An alarm stays until
-    :meth:`reset` or a new :meth:`fit`; each of these spends ``alpha`` anew.
+    :meth:`reset` or a new :meth:`fit`; each of these starts again with a new ``alpha``.
 
     Parameters
     ----------
@@ -300,8 +300,9 @@ def _median_and_mad(values: Float64Array) -> tuple[float, float]:
 
 
 def _e_value(logarithm: float) -> float:
-    return float(np.exp(min(logarithm, 700.0)))
+    return float(np.exp(min(logarithm, 700.0)))  # a larger one would overflow
 
 
 def _under(tensors: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
+    """The tensors whose names start with a prefix, without it."""
     return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}

@@ -128,14 +128,12 @@ class LiveTOOD:
         ``[C]``: the columns that remain, ascending; later logits must be ``logits[:, columns]``.
         """
         self._check_task(task)
-        rest = [columns for t, columns in enumerate(self.partition) if t != task]
-        if not rest:
+        if len(self.partition) == 1:
             raise ToodError("task: expected two tasks or more, found only this one")
-        kept = np.sort(np.concatenate([np.asarray(columns, dtype=np.int64) for columns in rest]))
-        self.partition = Partition(np.searchsorted(kept, columns) for columns in rest)
+        self.partition, columns = self.partition.keep(t for t in range(len(self.partition)) if t != task)
         del self.sketches[task]
         self.pairs = np.delete(np.delete(self.pairs, task, axis=1), task, axis=2)
-        return kept
+        return columns
 
     def forget(self, task: int) -> LiveTOOD:
         """Discard the energies of a task so that it can get new ones; its columns stay."""

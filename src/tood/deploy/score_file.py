@@ -184,12 +184,12 @@ class _Job:
         for name in file.keep:
             if name in ("score", "task", "p_value", "accept"):
                 raise ToodError(f"keep: {name!r} is a column of the output itself; rename the input's")
-        self.columns = Partition(self.conformal.cal.tasks).columns
-        # Checked here on all rows, so that `score` does not check a sample of them once more. None in files of 0.1.
+        # Taken from the calibrator: all rows are checked here, so `score` need not check some. None in files of 0.1.
         self.range: Any = vars(self.conformal.cal).pop("range_", None)
         self.rng = np.random.default_rng(self.conformal.seed)
-        tasks = len(Partition(self.conformal.cal.tasks))
-        self.won, self.lost = np.zeros(tasks, dtype=np.int64), np.zeros(tasks, dtype=np.int64)
+        partition = Partition(self.conformal.cal.tasks)
+        self.columns = partition.columns
+        self.won, self.lost = np.zeros((2, len(partition)), dtype=np.int64)
         self.rows = self.invalid_rows = 0
         self.scores = Sketch(SKETCH)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tood.energy import tensor_with_lead
+from tood.energy import grouped_logsumexp, tensor_with_lead
 from tood.errors import MissingDependencyError, ToodError
 from tood.export.portable import SHORTEST, Exportable, Tasks, portable
 
@@ -43,23 +43,23 @@ class ScorerModule(torch.nn.Module):
 
     def __init__(self, cal: Exportable, alpha: float | None = None, threshold: float | None = None) -> None:
         super().__init__()
-        parts = portable(cal, alpha, threshold)
-        self.answer, self.outputs = parts.answer, parts.outputs
-        self.reads_features = parts.nearest is not None
-        self.normalize = parts.nearest is not None and parts.nearest.normalize
-        arrays: dict[str, Any] = {"columns": np.asarray(parts.columns, dtype=np.int64)}
-        if parts.nearest:
-            arrays |= {name: getattr(parts.nearest, name) for name in ("origin", "whitening", "points", "squares")}
-        if parts.tasks:
-            tasks = parts.tasks
+        parameters = portable(cal, alpha, threshold)
+        nearest, tasks = parameters.nearest, parameters.tasks
+        self.answer, self.outputs = parameters.answer, parameters.outputs
+        self.reads_features = nearest is not None
+        self.normalize = nearest is not None and nearest.normalize
+        arrays: dict[str, Any] = {"columns": np.asarray(parameters.columns, dtype=np.int64)}
+        if nearest:
+            arrays |= {name: getattr(nearest, name) for name in ("origin", "whitening", "points", "squares")}
+        if tasks:
             arrays |= _task_arrays(tasks)
-            self.groups = [(start, size, len(members)) for start, size, members in tasks.partition.layout.groups]
+            self.segments = tasks.partition.layout.segments
             self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
             self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
             self.squared = tasks.squared
             self.capped = tasks.energies.cap is not None
-        if parts.limits is not None:
-            arrays["limits"] = parts.limits
+        if parameters.limits is not None:
+            arrays["limits"] = parameters.limits
         for name, values in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
 
@@ -88,12 +88,9 @@ class ScorerModule(torch.nn.Module):
     def _best_task(
         self, logits: torch.Tensor, squared: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n]`` each: the score of TOOD, plus a multiple of the squared distance if given, and the winning task."""
         ordered = logits.index_select(1, self._buffer("order"))
-        parts = [
-            ordered[:, start : start + size * count].reshape(-1, count, size).logsumexp(2)
-            for start, size, count in self.groups
-        ]
-        energies = torch.cat(parts, dim=1).index_select(1, self._buffer("places"))
+        energies = grouped_logsumexp(ordered, self.segments).index_select(1, self._buffer("places"))
         values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
         if self.capped:
             values = values.minimum(self._buffer("cap", values))
@@ -117,11 +114,11 @@ class ScorerModule(torch.nn.Module):
 
 
 def _task_arrays(tasks: Tasks) -> dict[str, Any]:
-    order, _, groups = tasks.partition.layout
+    layout = tasks.partition.layout
     cap = {} if tasks.energies.cap is None else {"cap": np.asarray(tasks.energies.cap, dtype=np.float64)}
     return cap | {
-        "order": order,
-        "places": np.argsort(np.concatenate([members for _, _, members in groups])),
+        "order": layout.order,
+        "places": layout.places,
         "location": np.asarray(tasks.energies.location, dtype=np.float64),
         "scale": np.asarray(tasks.energies.scale, dtype=np.float64),
     }

@@ -64,14 +64,14 @@ def export_scorer(
         raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
     if dtype not in ("float32", "float64"):
         raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
-    parts = portable(cal, alpha, threshold)
+    parameters = portable(cal, alpha, threshold)
     graph = _Graph(np.dtype(dtype))
-    graph.score(parts)
+    graph.score(parameters)
     kind = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
     make = onnx.helper.make_tensor_value_info
-    inputs = [make(name, kind, ["batch", columns]) for name, columns in parts.inputs.items()]
+    inputs = [make(name, kind, ["batch", columns]) for name, columns in parameters.inputs.items()]
     kinds = {"score": kind, "accept": onnx.TensorProto.BOOL}
-    outputs = [make(name, kinds.get(name, onnx.TensorProto.INT64), ["batch"]) for name in parts.outputs]
+    outputs = [make(name, kinds.get(name, onnx.TensorProto.INT64), ["batch"]) for name in parameters.outputs]
     built = onnx.helper.make_graph(graph.nodes, "tood", inputs, outputs, initializer=graph.constants)
     model = onnx.helper.make_model(
         built, producer_name="tood", opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8
@@ -109,20 +109,21 @@ class _Graph:
 
     def energies(self, partition: Partition) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
-        order, in_order, groups = partition.layout
-        logits = "logits" if in_order else self.add("Gather", "logits", self.constant(order, np.int64), axis=1)
-        parts = []
-        for start, size, members in groups:
-            end = start + size * len(members)
-            part = self.add("Slice", logits, self.indices(start), self.indices(end), self.indices(1))
-            part = self.add("Reshape", part, self.indices(-1, len(members), size))
-            top = self.add("ReduceMax", part, self.indices(2), keepdims=1)
-            total = self.add("ReduceSum", self.add("Exp", self.add("Sub", part, top)), self.indices(2), keepdims=0)
+        layout = partition.layout
+        logits = "logits"
+        if not layout.in_order:
+            logits = self.add("Gather", "logits", self.constant(layout.order, np.int64), axis=1)
+        energies = []
+        for start, size, tasks in layout.segments:
+            end = self.indices(start + size * tasks)
+            segment = self.add("Slice", logits, self.indices(start), end, self.indices(1))
+            segment = self.add("Reshape", segment, self.indices(-1, tasks, size))
+            top = self.add("ReduceMax", segment, self.indices(2), keepdims=1)
+            total = self.add("ReduceSum", self.add("Exp", self.add("Sub", segment, top)), self.indices(2), keepdims=0)
             top = self.add("Squeeze", top, self.indices(2))
-            parts.append(self.add("Add", self.add("Log", total), top))
-        joined = self.add("Concat", *parts, axis=1)
-        places = np.argsort(np.concatenate([members for _, _, members in groups]))
-        return str(self.add("Gather", joined, self.constant(places, np.int64), axis=1))
+            energies.append(self.add("Add", self.add("Log", total), top))
+        joined = self.add("Concat", *energies, axis=1)
+        return str(self.add("Gather", joined, self.constant(layout.places, np.int64), axis=1))
 
     def nearest(self, nearest: Nearest) -> tuple[str, str]:
         """``[batch]`` each: the squared distance to the nearest point, and which point that is."""
@@ -142,23 +143,23 @@ class _Graph:
         u = self.add("Div", self.add("Sub", values, self.constant(channels.location)), self.constant(channels.scale))
         return str(u if channels.cap is None else self.add("Min", u, self.constant(channels.cap)))
 
-    def score(self, parts: Portable) -> None:
+    def score(self, parameters: Portable) -> None:
         """All nodes from the inputs to the outputs."""
-        squared, point = self.nearest(parts.nearest) if parts.nearest else ("", "")
-        if parts.tasks:
-            self.best_task(parts.tasks, squared)
+        squared, point = self.nearest(parameters.nearest) if parameters.nearest else ("", "")
+        if parameters.tasks:
+            self.best_task(parameters.tasks, squared)
         else:
-            self.nearest_class(parts, squared, point)
-        if parts.limits is not None:
-            limit = self.constant(parts.limits)
-            if parts.limits.ndim:
-                limit = self.add("Gather", limit, parts.answer, axis=0)
+            self.nearest_class(parameters, squared, point)
+        if parameters.limits is not None:
+            limit = self.constant(parameters.limits)
+            if parameters.limits.ndim:
+                limit = self.add("Gather", limit, parameters.answer, axis=0)
             self.add("GreaterOrEqual", "score", limit, names=["accept"])
 
-    def nearest_class(self, parts: Portable, squared: str, point: str) -> None:
+    def nearest_class(self, parameters: Portable, squared: str, point: str) -> None:
         """Minus the distance to the nearest class mean, and its class."""
         self.add("Neg", self.add("Sqrt", squared), names=["score"])
-        self.add("Gather", self.constant(parts.columns, np.int64), point, axis=0, names=["class"])
+        self.add("Gather", self.constant(parameters.columns, np.int64), point, axis=0, names=["class"])
 
     def best_task(self, tasks: Tasks, squared: str) -> None:
         """The maximum over tasks, its lead, and its task; ``squared``: squared distances, or empty if not read."""

@@ -166,7 +166,7 @@ class Learner:
             self.network.eval()
             return
         if not place and self.ber is not None and base_dir is not None:
-            place, momentum = resume(self, checkpoint_path(base_dir, task), besides="ber")
+            place, momentum = resume(self, checkpoint_path(base_dir, task), ignored="ber")
         if not place.get("finished"):
             self._train(task, path, progress, place.get("epoch"), momentum)
         if self.ber is not None:

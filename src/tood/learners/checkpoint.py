@@ -68,10 +68,10 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
     learner.fabric.barrier()
 
 
-def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
+def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
     """Load a checkpoint if there is one; returns its position in training and the optimiser's momentum.
 
-    Raises if the file was made with another configuration; only the entry ``besides`` may differ.
+    Raises if the file was made with another configuration; the entry ``ignored`` may differ.
     """
     if path is None or not path.exists():
         return {}, {}
@@ -79,7 +79,9 @@ def resume(learner: Learner, path: Path | None, besides: str = "") -> tuple[dict
     try:
         made, place = json.loads(metadata["config"]), json.loads(metadata["place"])
         wanted = json.loads(json.dumps(learner.config()))
-        differences = _differences(made | {besides: None}, wanted | {besides: None})
+        made.pop(ignored, None)
+        wanted.pop(ignored, None)
+        differences = _differences(made, wanted)
         if differences:
             key, stored, expected = differences[0]
             raise ToodError(f"{path}: made with {key} = {stored}, not {expected}; use the same or another directory")

@@ -1,23 +1,22 @@
-"""Metrics of OOD detection: AUROC, two FPRs and two AUPRs from one sort.
+"""Metrics of OOD detection: AUROC, two FPRs and two AUPRs from one sort; a score is higher for ID.
 
-A score is higher for ID. Every metric is a ratio, or a mean of ratios, of whole numbers counted in the two sorted
-score arrays, so ties are exact and no threshold grid is involved. Scores of different precision are compared exactly.
+Scores of different precision are compared exactly.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
-from functools import cached_property
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
+from tood.metrics.comparison import Comparison, Method, least_count, precision
 
 __all__ = [
+    "Method",
     "aupr_in",
     "aupr_out",
     "auroc",
@@ -29,8 +28,6 @@ __all__ = [
 ]
 
 BLOCK = 1 << 15  # counts per block of tasks: they stay in the cache
-
-Method: TypeAlias = Literal["average_precision", "trapezoid"]
 
 
 def auroc(id_scores: Any, ood_scores: Any) -> float:
@@ -170,7 +167,7 @@ def evaluate_tasks(
     grouped = ids[np.argsort(small, kind="stable")]
     for places in _alike(sizes):
         grouped[places] = np.sort(grouped[places], axis=1)
-    pooled = _Comparison(np.sort(ids), np.sort(oods))
+    pooled = Comparison(np.sort(ids), np.sort(oods))
     return _by_task(grouped, sizes, pooled, recall), pooled.all(recall)
 
 
@@ -181,28 +178,26 @@ def _alike(sizes: IntArray) -> Iterator[IntArray]:
         yield starts[sizes == size, None] + np.arange(size)
 
 
-def _by_task(
-    ids: FloatArray, sizes: IntArray, pooled: _Comparison, recall: float
-) -> dict[str, npt.NDArray[np.float64]]:
-    """The metrics of each task, to the last bit as :class:`_Comparison` gives them; ``ids`` sorted within each task.
+def _by_task(ids: FloatArray, sizes: IntArray, pooled: Comparison, recall: float) -> dict[str, npt.NDArray[np.float64]]:
+    """The metrics of each task, to the last bit as :class:`Comparison` gives them; ``ids`` sorted within each task.
 
     All tasks are counted together: one comparison per task takes ten times as long with 100 tasks
     (``benchmarks/long_streams.py``).
     """
     oods, m = pooled.oods, pooled.m
-    every = _Comparison(ids, oods, pooled.ood_rank)
+    every = Comparison(ids, oods, pooled.ood_rank)
     ends = np.cumsum(sizes)
     starts = ends - sizes
     first_of_run = np.append(True, ids[1:] != ids[:-1])
     first_of_run[starts] = True
     runs = np.flatnonzero(first_of_run)
     lower = np.repeat(runs, np.diff(np.append(runs, len(ids)))) - np.repeat(starts, sizes)  # of the task, below each
-    precision = _precision(np.repeat(sizes, sizes) - lower, m - every.below)
-    precisions, thresholds = np.empty(len(sizes)), np.empty(len(sizes), dtype=np.int64)
+    at_threshold = precision(np.repeat(sizes, sizes) - lower, m - every.below)
+    aupr_in, thresholds = np.empty(len(sizes)), np.empty(len(sizes), dtype=np.int64)
     for places in _alike(sizes):
         size = places.shape[1]
-        precisions[sizes == size] = precision[places].mean(axis=1)
-        thresholds[sizes == size] = places[:, size - _least_count(recall, size)]
+        aupr_in[sizes == size] = at_threshold[places].mean(axis=1)
+        thresholds[sizes == size] = places[:, size - least_count(recall, size)]
     flagged, aupr_out = np.empty(len(sizes), dtype=np.int64), np.empty(len(sizes))
     tasks = np.repeat(np.arange(len(sizes)), sizes)
     step = max(1, BLOCK // m)
@@ -211,13 +206,13 @@ def _by_task(
         own, count = slice(starts[first], ends[block][-1]), len(sizes[block])
         cells = (tasks[own] - first) * (m + 1) + every.below[own]
         counts = np.bincount(cells, minlength=count * (m + 1)).reshape(count, m + 1)[:, :m].cumsum(axis=1)
-        flagged[block] = counts[:, _least_count(recall, m) - 1]
-        aupr_out[block] = _precision(pooled.ood_rank, counts).mean(axis=1)
+        flagged[block] = counts[:, least_count(recall, m) - 1]
+        aupr_out[block] = precision(pooled.ood_rank, counts).mean(axis=1)
     return {
         "auroc": np.add.reduceat(every.below + every.not_above, starts) / (2 * sizes * m),
         "fpr_at_id_recall": (m - every.below[thresholds]) / m,
         "fpr_at_ood_recall": flagged / sizes,
-        "aupr_in": precisions,
+        "aupr_in": aupr_in,
         "aupr_out": aupr_out,
     }
 
@@ -275,113 +270,9 @@ def bootstrap(
     return float(low), float(high)
 
 
-class _Comparison:
-    """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
-
-    With ID positive, the threshold at an ID sample selects everything not below it; with OOD positive, the threshold
-    at an OOD sample selects everything not above it. ``ood_rank`` may be given if it is known already.
-    """
-
-    def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
-        self.ids, self.oods = ids, oods
-        self.n, self.m = len(ids), len(oods)
-        if ood_rank is not None:
-            self.ood_rank = ood_rank
-
-    @cached_property
-    def ood_rank(self) -> IntArray:
-        """``[m]``: number of OOD samples not above each OOD sample."""
-        return _ranks(self.oods)[1]
-
-    @cached_property
-    def below(self) -> IntArray:
-        """``[n]``: number of OOD samples below each ID sample."""
-        return self.oods.searchsorted(self.ids)
-
-    @cached_property
-    def not_above(self) -> IntArray:
-        """``[n]``: number of OOD samples not above each ID sample."""
-        at = np.minimum(self.below, self.m - 1)  # without a tie, the same as below; with one, up to the end of its run
-        return np.where(self.oods[at] == self.ids, self.ood_rank[at], self.below)
-
-    @cached_property
-    def ids_not_above(self) -> IntArray:
-        """``[m]``: number of ID samples not above each OOD sample."""
-        # An ID sample does not lie above the j-th OOD sample exactly when at most j OOD samples lie below it.
-        return np.bincount(self.below, minlength=self.m + 1)[: self.m].cumsum()
-
-    def auroc(self) -> float:
-        # Doubled, so that a tie, which counts one half, is a whole number.
-        return float((self.below.sum() + self.not_above.sum()) / (2 * self.n * self.m))
-
-    def fpr_at_id_recall(self, recall: float) -> float:
-        threshold = self.n - _least_count(recall, self.n)
-        return float((self.m - self.below[threshold]) / self.m)
-
-    def fpr_at_ood_recall(self, recall: float) -> float:
-        threshold = _least_count(recall, self.m) - 1
-        return float(self.ids_not_above[threshold] / self.n)
-
-    def aupr_in(self, method: Method = "average_precision") -> float:
-        first, last = _ranks(self.ids)
-        area = _precision(self.n - first, self.m - self.below).mean()
-        if _checked_method(method) == "trapezoid":
-            area = (area + _precision(self.n - last, self.m - self.not_above).mean()) / 2
-        return float(area)
-
-    def aupr_out(self, method: Method = "average_precision") -> float:
-        area = _precision(self.ood_rank, self.ids_not_above).mean()
-        if _checked_method(method) == "trapezoid":
-            beyond, _ = _ranks(self.oods)
-            area = (area + _precision(beyond, self.ids.searchsorted(self.oods)).mean()) / 2
-        return float(area)
-
-    def all(self, recall: float) -> dict[str, float]:
-        return {
-            "auroc": self.auroc(),
-            "fpr_at_id_recall": self.fpr_at_id_recall(recall),
-            "fpr_at_ood_recall": self.fpr_at_ood_recall(recall),
-            "aupr_in": self.aupr_in(),
-            "aupr_out": self.aupr_out(),
-        }
-
-    def resampled_auroc(self, chosen_ids: IntArray, chosen_oods: IntArray) -> float:
-        """AUROC of the chosen positions (with repeats), without sorting again."""
-        before = np.zeros(self.m + 1, dtype=np.int64)  # how many of the chosen lie before each position
-        np.cumsum(np.bincount(chosen_oods, minlength=self.m), out=before[1:])
-        wins = before[self.below] + before[self.not_above]
-        return float((np.bincount(chosen_ids, minlength=self.n) * wins).sum() / (2 * self.n * self.m))
-
-
-def _ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
-    """For each entry of a sorted array, the number of entries below it, and of those not above it."""
-    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1]))
-    ends = np.append(starts[1:], len(ordered))
-    return np.repeat(starts, ends - starts), np.repeat(ends, ends - starts)
-
-
-def _precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float64]:
-    """The precision of each selection from its counts of positives and negatives; 1 if nothing is selected.
-
-    The step-wise area is the mean over positives of the precision at their threshold. The trapezoid's other end is the
-    threshold before it, which selects only samples strictly beyond: none at the start of the curve.
-    """
-    selected = positives + negatives
-    precision: npt.NDArray[np.float64] = np.maximum(positives, selected == 0) / np.maximum(selected, 1)
-    return precision
-
-
-def _least_count(recall: float, total: int) -> int:
-    """The least k with ``k / total >= recall``, whatever ``recall * total`` is rounded to."""
-    count = max(1, math.ceil(recall * total))
-    if (count - 1) / total >= recall:
-        return count - 1
-    return count if count / total >= recall else count + 1
-
-
-def _compare(id_scores: Any, ood_scores: Any) -> _Comparison:
+def _compare(id_scores: Any, ood_scores: Any) -> Comparison:
     ids, oods = _checked_scores(id_scores, ood_scores)
-    return _Comparison(np.sort(ids), np.sort(oods))
+    return Comparison(np.sort(ids), np.sort(oods))
 
 
 def _checked_scores(id_scores: Any, ood_scores: Any) -> tuple[FloatArray, FloatArray]:
@@ -390,20 +281,14 @@ def _checked_scores(id_scores: Any, ood_scores: Any) -> tuple[FloatArray, FloatA
     for name, scores in (("id_scores", ids), ("ood_scores", oods)):
         if len(finite(scores, name)) == 0:
             raise ToodError(f"{name}: expected at least one score, found none")
-    precision = np.result_type(ids, oods)
-    return ids.astype(precision, copy=False), oods.astype(precision, copy=False)
+    dtype = np.result_type(ids, oods)
+    return ids.astype(dtype, copy=False), oods.astype(dtype, copy=False)
 
 
 def _checked_share(name: str, share: float) -> float:
     if not 0 < share <= 1:
         raise ToodError(f"{name}: expected a share above 0 and at most 1, found {share}")
     return float(share)
-
-
-def _checked_method(method: Method) -> Method:
-    if method not in get_args(Method):
-        raise UnknownNameError("method", method, get_args(Method))
-    return method
 
 
 def _task_sizes(tasks: IntArray, num_tasks: int | None) -> IntArray:

@@ -212,14 +212,13 @@ class RunConfig:
 
     def _tag(self) -> str:
         """Short hash of the settings that the folder name does not show; empty if they are defaults."""
-        default = RunConfig(preset=self.preset)
-        same = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # no effect on the networks
-        values = self.to_mapping() | same
-        named = {"stream": stream_name(self.stream), "learner": self.learner.rpartition(":")[2]}
-        shown = default.to_mapping() | {"device": "", "threads": 0, "preset": self.preset, "seed": self.seed} | named
+        ignored = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # no effect on the networks
+        values = self.to_mapping() | ignored
+        named = {"stream": stream_name(self.stream), "learner": short_name(self.learner), "seed": self.seed}
+        shown = RunConfig(preset=self.preset).to_mapping() | ignored | named
         if values == shown:
             return ""
-        kept = {n: v for n, v in values.items() if n in ALWAYS_NAMED or v != shown[n]}
+        kept = {name: value for name, value in values.items() if name in ALWAYS_NAMED or value != shown[name]}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:6]
 
     def without_finetuning(self) -> RunConfig:

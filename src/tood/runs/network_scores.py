@@ -1,6 +1,6 @@
 """Scores of detectors that need the network (ODIN, AdaScale), computed during the run, when images are available.
 
-They are stored with the other scores, under a hash that includes the weights, so later stages read them alike.
+They are stored with the other scores, under a hash that includes the weights; later stages read them like the others.
 """
 
 from __future__ import annotations
