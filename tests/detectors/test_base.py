@@ -70,6 +70,13 @@ def test_a_seed_is_a_whole_number_from_zero_and_zero_by_default(name):
             detectors.create(name, seed=seed)
 
 
+def test_fit_checks_settings_that_were_assigned():
+    detector = detectors.create("knn", size=2)
+    detector.seed = -1
+    with pytest.raises(ToodError, match="seed: expected a whole number"):
+        detector.fit(Outputs(np.eye(4), np.eye(4)))
+
+
 def test_a_score_that_is_not_finite_is_an_error_that_names_the_row():
     class Root(Detector):
         """The square root of the first logit."""
