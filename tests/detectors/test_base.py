@@ -62,6 +62,36 @@ def test_parameters_that_make_no_sense(name, parameters, message):
         detectors.create(name).set_params(nonsense=1)
 
 
+@pytest.mark.parametrize("name", [name for name in detectors.names() if "seed" in detectors.create(name).parameters])
+def test_a_seed_is_a_whole_number_from_zero_and_zero_by_default(name):
+    assert detectors.create(name).get_params()["seed"] == 0
+    for seed in (-1, 0.5):
+        with pytest.raises(ToodError, match=f"seed: expected a whole number.*found {seed}"):
+            detectors.create(name, seed=seed)
+
+
+def test_fit_checks_settings_that_were_assigned():
+    detector = detectors.create("knn", size=2)
+    detector.seed = -1
+    with pytest.raises(ToodError, match="seed: expected a whole number"):
+        detector.fit(Outputs(np.eye(4), np.eye(4)))
+
+
+def test_a_score_that_is_not_finite_is_an_error_that_names_the_row():
+    class Root(Detector):
+        """The square root of the first logit."""
+
+        name, title, citation = "root", "Root", "Nobody, 2026"
+        needs, fits_on = frozenset({"logits"}), "none"
+
+        def _score(self, rows, prepared):
+            with np.errstate(invalid="ignore"):
+                return np.sqrt(rows.logits[:, 0])
+
+    with pytest.raises(ToodError, match="root: the score of row 2 is nan, expected a finite float64"):
+        Root().score(Outputs(np.array([[1.0], [4.0], [-1.0], [9.0]])))
+
+
 def test_what_fit_is_given_is_checked():
     fit = Outputs(np.zeros((4, 3)), np.ones((4, 2)), np.zeros(4, dtype=int))
     with pytest.raises(ToodError, match="outputs: mds is fitted on the fit set"):

@@ -58,6 +58,14 @@ def test_mds_and_rmds_are_mahalanobis_distances(mean):
     np.testing.assert_allclose(found, background - distances.min(axis=1), rtol=tolerance, atol=tolerance * 10)
 
 
+def test_no_squared_distance_is_negative():
+    features, labels = blobs(N, 0, mean=1e3)
+    means, _ = gaussian(features, labels)
+    found = scores(fitted("mds", features, labels), means)
+    assert (found <= 0).all()
+    np.testing.assert_allclose(found, 0, atol=1e-6)
+
+
 def test_classes_without_samples_take_no_part():
     features, labels = blobs(N, 0)
     keep = np.isin(labels, [1, 4])

@@ -94,8 +94,21 @@ def test_gmm_with_one_sample_per_class_and_more_dimensions_than_samples():
 
 def test_gmm_shares_a_covariance_if_one_per_class_is_too_much(monkeypatch):
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="class"))
-    monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", 400)
+    monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", C * D**2)  # as many as there are: not too much
+    np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="class"))
+    monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", C * D**2 - 1)
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="tied"))
+
+
+@pytest.mark.parametrize("covariance", ["class", "tied"])
+def test_gmm_of_one_dimension_is_scipys(covariance):
+    x = np.array([0.0, 1.0, 2.0, 10.0, 13.0])
+    fit = Outputs(np.eye(2)[[0, 0, 0, 1, 1]], x[:, None], np.array([0, 0, 0, 1, 1]))
+    variances = [2 / 3, 2.25] if covariance == "class" else [(2 + 4.5) / 5] * 2
+    parts = zip([0.6, 0.4], [1.0, 11.5], variances, strict=True)
+    expected = [np.log(share) + scipy.stats.norm(mean, variance**0.5).logpdf(x) for share, mean, variance in parts]
+    score = detectors.create("gmm", covariance=covariance).fit(fit).score(fit)
+    np.testing.assert_allclose(score, np.logaddexp(*expected), rtol=1e-8)
 
 
 def relation(fit, test, power):
@@ -190,6 +203,15 @@ def test_core_ignores_a_residual_that_is_rounding():
     score = detectors.create("core").fit(fit, head=Head(weight)).score(fit)
     energy = scipy.special.logsumexp(fit.logits, axis=1)
     np.testing.assert_allclose(score, (energy - energy.mean()) / energy.std(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("level", [1e-3, 0.3, 33.3, 1234.5])
+def test_core_does_not_magnify_the_rounding_of_equal_energies(level):
+    """All fit samples have one energy, so its spread is taken for 1: an energy higher by 1 scores higher by 1."""
+    logits, features = np.full((7, 3), level), RNG.random((7, 3))
+    detector = detectors.create("core").fit(Outputs(logits, features, np.arange(7) % 3), head=Head(np.eye(3)))
+    low, high = (detector.score(Outputs(logits + shift, features)) for shift in (0, 1))
+    np.testing.assert_allclose(high - low, 1, rtol=1e-9)
 
 
 def test_gram():

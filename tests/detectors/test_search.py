@@ -45,7 +45,24 @@ def test_search_uses_the_declared_grid_and_refuses_unknown_names():
         detectors.search(detectors.create("gen"), inside, outside, grid={"gamma": []})
 
 
+@pytest.mark.parametrize("gammas", [[0.1, 1.0, 0.5], [1.0, 0.5, 0.1]])
+def test_of_equal_results_the_first_wins(gammas):
+    sure, unsure = Outputs(np.eye(5) * 20), Outputs(np.zeros((5, 5)))
+    found = detectors.search(detectors.create("gen"), sure, unsure, grid={"gamma": gammas})
+    assert [value for _, value in found.trials] == [1.0, 1.0, 1.0]
+    assert found.detector.gamma == gammas[0]
+
+
 @pytest.mark.parametrize("name", detectors.names())
 def test_a_search_tries_the_defaults(name):
     for parameter in detectors.create(name).parameters.values():
         assert not parameter.grid or parameter.default in parameter.grid
+
+
+@pytest.mark.parametrize("name", detectors.names())
+def test_a_grid_holds_valid_values_once_and_in_order(name):
+    for setting, parameter in detectors.create(name).parameters.items():
+        for value in parameter.grid:
+            detectors.create(name).set_params(**{setting: value})
+        numbers = [value for value in parameter.grid if isinstance(value, (int, float))]
+        assert numbers == sorted(set(numbers))

@@ -24,6 +24,7 @@ NAMES = [
     "../../up",
     "/tmp/up",
 ]
+FIGURES = ["../../up", r"$\foo$", "\x1b[2J\x1b]0;x\x07"]  # matplotlib reads mathematics between dollars
 PAGE = [NAMES.index(name) for name in NAMES if "script" in name or "up" in name]  # runs on the page are audited in full
 
 
@@ -76,6 +77,22 @@ def test_nothing_is_written_outside_out(shown):
     assert shown[2] == set()
 
 
+@pytest.mark.parametrize("name", FIGURES)
+def test_names_in_figures_are_text_and_their_folders_stay_in_out(tmp_path, name):
+    parent = tmp_path / "a" / "b"
+    run = make_run(
+        parent / "run", gap=2.0, steps=2, per_class=6, ood_count=20, features=False, learner=name, stream=name
+    )
+    measure(Run(run), [Scorer("energy"), Scorer("tood_mean_shift")])
+    said = tood("report", run, "--figures", "--out", parent / "report")
+    said += tood("ablate", run, "--only", "margin", "--out", parent / "ablations")
+    assert all(c.isprintable() or c == "\n" for c in said)
+    drawn = {path.relative_to(parent).parts[0] for path in tmp_path.rglob("*.png") if parent in path.parents}
+    assert drawn == {"report", "ablations"}
+    assert {path.name for path in tmp_path.rglob("*")} >= {"margin.png", "heat-maps.png"}
+    assert [path.name for path in tmp_path.iterdir()] == ["a"] and [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
+
+
 def test_no_cell_of_a_csv_file_is_a_formula(shown):
     cells = [cell for text in of(shown, ".csv", "report csv") for row in csv.reader(io.StringIO(text)) for cell in row]
     assert any(cell == "'=1+1" for cell in cells)
@@ -110,6 +127,7 @@ def test_no_escape_sequence_reaches_the_terminal(shown):
 def test_no_script_in_the_page_comes_from_a_name(shown):
     (page,) = of(shown, ".html")
     assert "<script>alert" not in page and "alert(1)" in page
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page)
 
 
 def test_the_status_of_a_sweep_shows_what_a_log_says_as_text(tmp_path):

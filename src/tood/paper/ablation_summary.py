@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tood.files import csv_text, write_text
+from tood.files import csv_text, file_name, write_text
 from tood.paper.ablations import ablate
 from tood.paper.reference import table_rows
 from tood.report.appearance import label
@@ -199,7 +199,7 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
     have all learners.
     """
     from tood.report.figures import buffer_size, margin, mechanism
-    from tood.report.figures.style import save
+    from tood.report.figures.style import as_text, save
 
     drawn: dict[str, tuple[str, Callable[..., Any], Callable[[Row], bool]]] = {
         "buffer": ("buffer-size", buffer_size, lambda row: row["selection"] == "random"),
@@ -215,10 +215,10 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
             if name == "mechanism":
                 chosen = over_seeds({name: chosen})[name]
             learners = len({row["learner"] for row in chosen})
-            note = f"{stream}: {runs} run{'s' * (runs > 1)} of {learners} learner{'s' * (learners > 1)}"
+            note = f"{as_text(stream)}: {runs} run{'s' * (runs > 1)} of {learners} learner{'s' * (learners > 1)}"
             note += "; TOOD (robust anchor)." if name != "mechanism" else "; TOOD on prototypes against prototypes."
             options = {"default": max(row["B"] for row in chosen)} if name == "buffer" else {}
-            paths += save(draw(chosen, note=note, **options), folder / stream / file)
+            paths += save(draw(chosen, note=note, **options), folder / file_name(stream) / file)
     return paths
 
 

@@ -16,7 +16,7 @@ from tood.report.figures.crowding import embed, nearest_distances, tsne
 from tood.report.figures.distributions import ridges, whiskers
 from tood.report.figures.matrices import forgetting_by_task, heat_maps
 from tood.report.figures.scatter import accuracy_balance, drift_and_forgetting, forgetting_and_accuracy
-from tood.report.figures.style import Groups, label, save, spread
+from tood.report.figures.style import Groups, as_text, label, save, spread
 from tood.report.figures.trajectories import confidence_gap, fixed_threshold, task_trajectory
 from tood.report.gather import Measured, StepScores, by_group, score_steps
 from tood.report.gather import fixed_threshold as threshold_shares
@@ -82,7 +82,7 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
             pairs[one.learner] = (groups["energy"], groups[one.tood])
     if pairs:
         counts = _counts(next(iter(pairs.values()))[0][0])
-        note = f"{chosen[0].run.stream}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
+        note = f"{as_text(chosen[0].run.stream)}: {counts}. Boxes: quartiles; whiskers: 5th to 95th percentile."
         note += f" The first {len(pairs)} of {len(compared)} learners." * (len(pairs) < len(compared))
         note += " Some of the steps, evenly spaced." * (chosen[0].steps > 5)
         yield "whiskers", whiskers(pairs, note=note)
@@ -94,7 +94,8 @@ def _of_stream(measured: Sequence[Measured], chosen: Sequence[Measured]) -> Iter
 def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]:
     points = [one.point() for one in measured]
     learners = len({one.learner for one in measured})
-    runs = f"{len(measured)} runs of {learners} learners on {measured[0].run.stream}, {measured[0].steps} tasks. "
+    stream = as_text(measured[0].run.stream)
+    runs = f"{len(measured)} runs of {learners} learners on {stream}, {measured[0].steps} tasks. "
     several = learners < len(measured)
     note = runs + "Points: means over seeds; bars: one standard deviation. " * several
     note += r"$D_{\mathrm{avg}}$: of energy, near- and far-OOD sets weighted equally. "
@@ -110,7 +111,7 @@ def _over_learners(measured: Sequence[Measured]) -> Iterator[tuple[str, Figure]]
 
 def _from_metrics(one: Measured) -> Iterator[tuple[str, Figure]]:
     """The figures of a single run that need only its metrics."""
-    of = f"{one.name}, {one.steps} tasks"
+    of = f"{as_text(one.name)}, {one.steps} tasks"
     yield "heat-maps", _heat_maps(one, of)
     if one.steps > 1:
         lost = {name: one.trajectory(name).balanced().forgetting() for name in _compared(one)}
@@ -122,7 +123,7 @@ def _from_outputs(
     one: Measured, scored: Mapping[str, list[StepScores]], groups: Mapping[str, Sequence[Groups]]
 ) -> Iterator[tuple[str, Figure]]:
     """The figures of a single run that need scores, logits or features."""
-    of = f"{one.name}, {one.steps} tasks"
+    of = f"{as_text(one.name)}, {one.steps} tasks"
     note = f"{of}; {_counts(groups['energy'][0])}."
     if one.tood:
         auroc = {name: one.trajectory(name).balanced().mean()[:, 0] for name in scored}

@@ -15,12 +15,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tood.errors import ToodError
-from tood.files import write_file
+from tood.files import printable, write_file
 from tood.metrics import mean_std
-from tood.report.appearance import COLOURS, label, spread
+from tood.report import appearance
+from tood.report.appearance import COLOURS, spread
 from tood.runs.identity import RunIdentity
 
-__all__ = ["COLOURS", "label", "save", "spread"]
+__all__ = ["COLOURS", "as_text", "label", "save", "spread"]
 
 Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # scores of "id", "near" and "far" samples at one step
 Rows: TypeAlias = "Sequence[Mapping[str, Any]] | Any"  # a list of rows, or a table with to_pylist (pyarrow)
@@ -74,6 +75,16 @@ STYLE: dict[Any, Any] = {
     "savefig.dpi": 200,
     "pdf.fonttype": 42,  # text stays text in the PDF
 }
+
+
+def as_text(name: str) -> str:
+    """A name from a run as matplotlib must draw it: without control characters, ``$`` as a character, not as math."""
+    return printable(name).replace("$", r"\$")
+
+
+def label(name: str) -> str:
+    """The title of a learner, detector or group, as :func:`tood.report.appearance.label`, to be drawn."""
+    return as_text(appearance.label(name))
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError
-from tood.files import write_text
+from tood.files import printable, write_text
 from tood.report.appearance import COLOURS, label
 from tood.report.gather import Measured
 from tood.report.page.content import content
@@ -66,7 +66,7 @@ def render(shown: dict[str, Any], title: str) -> str:
     labels = {name: label(name) for name in [*detectors, *learners, *(row["detector"] for row in shown["table"])]}
     scripts = [_asset(name) for name in SCRIPTS]
     parts = {
-        "TITLE": html.escape(title),
+        "TITLE": html.escape(printable(title)),
         "HASHES": " ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         "STYLE": _asset("page.css"),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
