@@ -16,6 +16,8 @@ from tood.learners.progress import Progress
 from tood.runs.metrics_file import Row, load_metrics
 
 RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detectors", "energy,msp", "--quiet"]
+MLFLOW = "MLflow is not installed; `make integrations` installs and tests it"
+WANDB = "W&B is not installed; `make integrations` installs and tests it"
 
 
 def tood(*arguments, folder, **environment):
@@ -114,22 +116,30 @@ def test_tensorboard(tmp_path):
     assert (tmp_path / "r" / "tensorboard" / "report.html").stat().st_size > 10_000
 
 
-def test_mlflow(tmp_path):
-    pytest.importorskip("mlflow", reason="MLflow is not installed; `make integrations` installs and tests it")
-    store = (tmp_path / "mlruns").as_uri()
-    environment = {"MLFLOW_TRACKING_URI": store, "MLFLOW_ALLOW_FILE_STORE": "true"}
-    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path, **environment)
+def test_mlflow(tmp_path, monkeypatch):
+    """In MLflow's default store: nothing is set, as after ``pip install "tood[mlflow]"``."""
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    os.environ.update(environment)
+    monkeypatch.chdir(tmp_path)
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(store)
+    client = MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("tood").experiment_id])
     accuracy, auroc = expected(tmp_path / "r")
     for name, values in (("accuracy/all", accuracy), ("auroc/energy", auroc)):
         assert {m.step: m.value for m in client.get_metric_history(run.info.run_id, name)} == pytest.approx(values)
     assert run.info.status == "FINISHED" and run.data.params["stream"] == "digits"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.html"]
+
+
+def test_a_store_that_mlflow_cannot_open_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
+    with pytest.raises(ToodError, match="--track mlflow: MLflow cannot start a run: ") as caught:
+        TRACKERS["mlflow"]("run", tmp_path, {})
+    assert "\n" not in str(caught.value)
 
 
 def log_records(content, block=32768, header=7):
@@ -148,7 +158,7 @@ def log_records(content, block=32768, header=7):
 
 
 def test_wandb(tmp_path):
-    pytest.importorskip("wandb", reason="W&B is not installed; `make integrations` installs and tests it")
+    pytest.importorskip("wandb", reason=WANDB)
     done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/run-*.wandb")
@@ -162,6 +172,14 @@ def test_wandb(tmp_path):
         if "auroc/energy" in items:
             figures[items["step"]] = items["auroc/energy"]
     assert figures == pytest.approx(expected(tmp_path / "r")[1])
+
+
+def test_wandb_without_a_login_is_one_line(tmp_path):
+    pytest.importorskip("wandb", reason=WANDB)
+    home = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "WANDB_MODE": "online", "WANDB_API_KEY": ""}
+    done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, **home)
+    assert done.returncode == 1 and "a bug" not in done.stderr
+    assert "tood: --track wandb: " in done.stderr and "set WANDB_MODE=offline" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])

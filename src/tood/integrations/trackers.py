@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from tood.errors import UnknownNameError
+from tood.errors import ToodError, UnknownNameError
 from tood.integrations.adapter import peer
 from tood.learners.progress import Progress
 from tood.metrics.trajectory import near_far_mean
@@ -67,12 +67,16 @@ class MLflow:
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
         with peer("mlflow", '"tood[mlflow]"', "--track mlflow"):
+            from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
-        self.client = MlflowClient()
         experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tood")
-        known = self.client.get_experiment_by_name(experiment)
-        identity = known.experiment_id if known else self.client.create_experiment(experiment)
-        self.run = self.client.create_run(identity, run_name=name).info.run_id
+        try:
+            self.client = MlflowClient()
+            known = self.client.get_experiment_by_name(experiment)
+            identity = known.experiment_id if known else self.client.create_experiment(experiment)
+            self.run = self.client.create_run(identity, run_name=name).info.run_id
+        except MlflowException as error:  # such as a store that it cannot open, or a server that does not answer
+            raise ToodError(f"--track mlflow: MLflow cannot start a run: {str(error).splitlines()[0]}") from error
         for key, value in settings.items():
             self.client.log_param(self.run, key, value)
 
@@ -98,7 +102,11 @@ class WandB:
         with peer("wandb", '"tood[wandb]"', "--track wandb"):
             import wandb
         project = os.environ.get("WANDB_PROJECT", "tood")
-        self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
+        try:
+            self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
+        except wandb.Error as error:  # such as no API key, or no connection
+            reason = str(error).splitlines()[0]
+            raise ToodError(f"--track wandb: {reason} (or set WANDB_MODE=offline to write local files)") from error
         self.run.define_metric("train/*", step_metric="iteration")
         for pattern in ("accuracy/*", "auroc/*"):
             self.run.define_metric(pattern, step_metric="step")
