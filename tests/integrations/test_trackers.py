@@ -11,7 +11,7 @@ import pytest
 from tests import processes
 
 from tood.errors import ToodError
-from tood.integrations.trackers import TRACKERS, Tracking, tracking
+from tood.integrations.trackers import TRACKERS, Tracking, prepare, tracking
 from tood.learners.progress import Progress
 from tood.runs.metrics_file import Row, load_metrics
 
@@ -134,10 +134,25 @@ def test_mlflow(tmp_path, monkeypatch):
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.html"]
 
 
+def test_runs_of_a_sweep_start_in_a_new_mlflow_store_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    grid = "base: {stream: digits, preset: smoke, detectors: energy}\ngrid: {seed: [0, 1]}"
+    (tmp_path / "sweep.yaml").write_text(grid)
+    done = tood("sweep", "sweep.yaml", "--workers", "2", "--track", "mlflow", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    runs = client.search_runs([client.get_experiment_by_name("tood").experiment_id])
+    assert sorted((run.data.params["seed"], run.info.status) for run in runs) == [("0", "FINISHED"), ("1", "FINISHED")]
+
+
 def test_a_store_that_mlflow_cannot_open_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason=MLFLOW)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
-    with pytest.raises(ToodError, match="--track mlflow: MLflow cannot start a run: ") as caught:
+    with pytest.raises(ToodError, match="--track mlflow: MLflow cannot start: ") as caught:
         TRACKERS["mlflow"]("run", tmp_path, {})
     assert "\n" not in str(caught.value)
 
@@ -187,8 +202,8 @@ def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, 
     for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    with (
-        pytest.raises(ToodError, match=rf'--track {name} needs {name}: pip install "tood\[{name}\]"'),
-        tracking([name], "run", tmp_path, {}),
-    ):
+    message = rf'--track {name} needs {name}: pip install "tood\[{name}\]"'
+    with pytest.raises(ToodError, match=message), tracking([name], "run", tmp_path, {}):
         pass
+    with pytest.raises(ToodError, match=message):  # once, before a sweep starts its runs
+        prepare([name])
