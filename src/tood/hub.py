@@ -17,7 +17,7 @@ Self = TypeVar("Self", bound="HubMixin")
 class HubMixin:
     """``save_pretrained``, ``push_to_hub`` and ``from_pretrained``, named as in ``huggingface_hub.ModelHubMixin``."""
 
-    def save_pretrained(self, save_directory: str | os.PathLike[str], **card: str) -> Path:
+    def save_pretrained(self, save_directory: str | os.PathLike[str], **card: str | list[str]) -> Path:
         """Write weights and model card to a folder: see :func:`tood.integrations.huggingface.save_pretrained`."""
         folder: Path = _functions().save_pretrained(self, save_directory, **card)
         return folder

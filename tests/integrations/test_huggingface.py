@@ -32,7 +32,17 @@ def test_a_calibrator_comes_back_with_its_card(calibrator, tmp_path):
     assert yaml.safe_load(header)["license"] == "mit" and yaml.safe_load(header)["library_name"] == "tood"
     assert "Calibration set: 300 samples" in body and f"variant `{calibrator.variant}`" in body
     assert f"| 1 | 2 to 4 | {(np.isin(LABELS, [2, 3, 4])).sum()} |" in body
-    assert "does not separate from the rest: 0.\n" in body
+    assert "do not separate their own samples from the rest (not alive): 0.\n" in body
+
+
+def test_the_cards_header_is_yaml_whatever_the_entries(calibrator):
+    entries = {"language": "no", "title": 'a: "b" # c', "datasets": ["x", "y: z"], "note": "two\nlines"}
+    _, header, _ = huggingface.model_card(calibrator, **entries, tags=["vision"]).split("---\n", 2)
+    found = yaml.safe_load(header)
+    assert {name: found[name] for name in entries} == entries  # YAML 1.1 reads a bare no as false
+    assert "vision" in found["tags"] and "tood" in found["tags"] and header.count("tags:") == 1
+    with pytest.raises(ToodError, match="card: expected texts and lists of texts, found license = 3"):
+        huggingface.model_card(calibrator, license=3)
 
 
 def test_a_network_comes_back(tmp_path):
@@ -40,7 +50,8 @@ def test_a_network_comes_back(tmp_path):
     folder = huggingface.save_pretrained(network, tmp_path / "net")
     x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
     assert torch.equal(huggingface.from_pretrained(folder)(x), network(x))
-    assert "4 logit columns" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "4 logit columns" in card and "\nfrom tood.models import Network\n" in card
 
 
 def test_push_then_load_through_the_hubs_interface(calibrator, tmp_path, monkeypatch):

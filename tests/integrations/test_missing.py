@@ -20,6 +20,7 @@ def import_error(monkeypatch, library):
     with pytest.raises(ImportError) as caught:
         importlib.import_module(f"tood.integrations.{library}")
     assert isinstance(caught.value, ToodError)
+    assert caught.value.__suppress_context__  # so the peer's own traceback is not shown before the message
     return str(caught.value)
 
 
@@ -31,18 +32,27 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("source", "reason"),
+    ("source", "reason", "advice"),
     [
-        ('raise RuntimeError("operator torchvision::nms does not exist\\nmore")', "RuntimeError: operator torchvision"),
-        ("import a_module_that_is_not_there", "ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
+        (
+            'raise RuntimeError("operator torchvision::nms does not exist\\nmore")',
+            "RuntimeError: operator torchvision::nms does not exist",
+            "torchvision was built for another torch",
+        ),
+        (
+            "import a_module_that_is_not_there",
+            "ModuleNotFoundError: No module named 'a_module_that_is_not_there'",
+            'see `python -c "import {}"`',
+        ),
     ],
 )
 @pytest.mark.parametrize("library", [library for library, _ in LIBRARIES])
-def test_a_library_that_does_not_import_says_why_in_one_line(monkeypatch, tmp_path, library, source, reason):
+def test_a_library_that_does_not_import_says_why_in_one_line(monkeypatch, tmp_path, library, source, reason, advice):
     (tmp_path / library).mkdir()
     (tmp_path / library / "__init__.py").write_text(source)
     for name in [name for name in sys.modules if name.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
     message = import_error(monkeypatch, library)
-    assert f"{library}, which is installed but does not import ({reason}" in message and "\n" not in message
+    assert f"{library}, which is installed but does not import ({reason}); {advice.format(library)}" in message
+    assert "\n" not in message

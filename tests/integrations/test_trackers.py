@@ -11,11 +11,13 @@ import pytest
 from tests import processes
 
 from tood.errors import ToodError
-from tood.integrations.trackers import TRACKERS, Tracking, tracking
+from tood.integrations.trackers import TRACKERS, Tracking, prepare, tracking
 from tood.learners.progress import Progress
 from tood.runs.metrics_file import Row, load_metrics
 
 RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detectors", "energy,msp", "--quiet"]
+MLFLOW = "MLflow is not installed; `make integrations` installs and tests it"
+WANDB = "W&B is not installed; `make integrations` installs and tests it"
 
 
 def tood(*arguments, folder, **environment):
@@ -114,22 +116,45 @@ def test_tensorboard(tmp_path):
     assert (tmp_path / "r" / "tensorboard" / "report.html").stat().st_size > 10_000
 
 
-def test_mlflow(tmp_path):
-    pytest.importorskip("mlflow", reason="MLflow is not installed; `make integrations` installs and tests it")
-    store = (tmp_path / "mlruns").as_uri()
-    environment = {"MLFLOW_TRACKING_URI": store, "MLFLOW_ALLOW_FILE_STORE": "true"}
-    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path, **environment)
+def test_mlflow(tmp_path, monkeypatch):
+    """In MLflow's default store: nothing is set, as after ``pip install "tood[mlflow]"``."""
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    os.environ.update(environment)
+    monkeypatch.chdir(tmp_path)
     from mlflow.tracking import MlflowClient
 
-    client = MlflowClient(store)
+    client = MlflowClient()
     (run,) = client.search_runs([client.get_experiment_by_name("tood").experiment_id])
     accuracy, auroc = expected(tmp_path / "r")
     for name, values in (("accuracy/all", accuracy), ("auroc/energy", auroc)):
         assert {m.step: m.value for m in client.get_metric_history(run.info.run_id, name)} == pytest.approx(values)
     assert run.info.status == "FINISHED" and run.data.params["stream"] == "digits"
     assert [file.path for file in client.list_artifacts(run.info.run_id)] == ["report.html"]
+
+
+def test_runs_of_a_sweep_start_in_a_new_mlflow_store_at_once(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    grid = "base: {stream: digits, preset: smoke, detectors: energy}\ngrid: {seed: [0, 1]}"
+    (tmp_path / "sweep.yaml").write_text(grid)
+    done = tood("sweep", "sweep.yaml", "--workers", "2", "--track", "mlflow", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient()
+    runs = client.search_runs([client.get_experiment_by_name("tood").experiment_id])
+    assert sorted((run.data.params["seed"], run.info.status) for run in runs) == [("0", "FINISHED"), ("1", "FINISHED")]
+
+
+def test_a_store_that_mlflow_cannot_open_is_one_line(tmp_path, monkeypatch):
+    pytest.importorskip("mlflow", reason=MLFLOW)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
+    with pytest.raises(ToodError, match="--track mlflow: MLflow cannot start: ") as caught:
+        TRACKERS["mlflow"]("run", tmp_path, {})
+    assert "\n" not in str(caught.value)
 
 
 def log_records(content, block=32768, header=7):
@@ -148,7 +173,7 @@ def log_records(content, block=32768, header=7):
 
 
 def test_wandb(tmp_path):
-    pytest.importorskip("wandb", reason="W&B is not installed; `make integrations` installs and tests it")
+    pytest.importorskip("wandb", reason=WANDB)
     done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/run-*.wandb")
@@ -164,13 +189,21 @@ def test_wandb(tmp_path):
     assert figures == pytest.approx(expected(tmp_path / "r")[1])
 
 
+def test_wandb_without_a_login_is_one_line(tmp_path):
+    pytest.importorskip("wandb", reason=WANDB)
+    home = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "WANDB_MODE": "online", "WANDB_API_KEY": ""}
+    done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, **home)
+    assert done.returncode == 1 and "a bug" not in done.stderr
+    assert "tood: --track wandb: " in done.stderr and "set WANDB_MODE=offline" in done.stderr
+
+
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
 def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, monkeypatch):
     for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    with (
-        pytest.raises(ToodError, match=rf'--track {name} needs {name}: pip install "tood\[{name}\]"'),
-        tracking([name], "run", tmp_path, {}),
-    ):
+    message = rf'--track {name} needs {name}: pip install "tood\[{name}\]"'
+    with pytest.raises(ToodError, match=message), tracking([name], "run", tmp_path, {}):
         pass
+    with pytest.raises(ToodError, match=message):  # once, before a sweep starts its runs
+        prepare([name])

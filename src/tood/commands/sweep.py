@@ -53,12 +53,9 @@ def command(
     if track:
         if engine != "local":
             raise click.UsageError("--track: works with --engine local only, found --engine ray")
-        from tood.errors import UnknownNameError
-        from tood.integrations.trackers import TRACKERS
+        from tood.integrations.trackers import prepare
 
-        for name in track:
-            if name not in TRACKERS:
-                raise UnknownNameError("tracker", name, TRACKERS)
+        prepare(track)
         os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, the process of each cell
     failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
     exit_if_failed(failed, len(cells))

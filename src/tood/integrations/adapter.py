@@ -20,9 +20,12 @@ class BrokenPeerError(ToodError, ImportError):
 
     def __init__(self, library: str, purpose: str, error: BaseException) -> None:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        advice = f'see `python -c "import {library}"`'
+        if "torchvision::" in reason:  # its compiled operators did not load
+            advice = "torchvision was built for another torch: install versions of both that belong together"
         super().__init__(
             f"{purpose} needs {library}, which is installed but does not import ({type(error).__name__}: {reason}); "
-            f'see `python -c "import {library}"`'
+            f"{advice}"
         )
 
 
@@ -50,10 +53,10 @@ def peer(library: str, install: str, purpose: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == library:
-            raise MissingPeerError(library, install, purpose) from error
-        raise BrokenPeerError(library, purpose, error) from error
+            raise MissingPeerError(library, install, purpose) from None
+        raise BrokenPeerError(library, purpose, error) from None
     except Exception as error:  # such as torchvision's RuntimeError "operator torchvision::nms does not exist"
-        raise BrokenPeerError(library, purpose, error) from error
+        raise BrokenPeerError(library, purpose, error) from None  # the message repeats what matters of its traceback
 
 
 class Adapted:

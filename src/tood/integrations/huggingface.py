@@ -6,6 +6,7 @@ pickled, and loading runs no code from the repository.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -25,10 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
 
 Item: TypeAlias = "TOOD | Network"
+Entry: TypeAlias = "str | list[str]"
 FILES = {"calibrator": "calibrator.safetensors", "network": "network.safetensors"}
+TAGS = ["out-of-distribution-detection", "continual-learning", "tood"]
 
 
-def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: str) -> Path:
+def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: Entry) -> Path:
     """Write a fitted calibrator or a network, with its model card, to a folder.
 
     Parameters
@@ -38,7 +41,8 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: str) -> 
     folder:
         The folder; created if it is missing.
     card:
-        Further entries of the card's header, such as ``license="mit"`` or ``base_model="..."``.
+        Further entries of the card's header, each a text or a list of texts, such as ``license="mit"``,
+        ``base_model="..."`` or ``tags=[...]``.
 
     Examples
     --------
@@ -66,7 +70,7 @@ def push_to_hub(
     private: bool = True,
     branch: str | None = None,
     token: Any = None,
-    **card: str,
+    **card: Entry,
 ) -> str:
     """Upload a calibrator or a network with its card; return the address of the commit.
 
@@ -132,7 +136,7 @@ def from_pretrained(source: str | os.PathLike[str], *, backbone: Any = None, **d
     raise ToodError(f"{source}: expected {' or '.join(FILES.values())}, found neither")
 
 
-def model_card(item: Item, **card: str) -> str:
+def model_card(item: Item, **card: Entry) -> str:
     """The text of the model card, Markdown with a YAML header.
 
     Parameters
@@ -140,24 +144,24 @@ def model_card(item: Item, **card: str) -> str:
     item:
         As for :func:`save_pretrained`.
     card:
-        Further entries of the header, one line of text each.
+        As for :func:`save_pretrained`.
     """
     for name, value in card.items():
-        if not name.isidentifier() or not isinstance(value, str) or "\n" in value:
-            raise ToodError(f"card: expected entries of one line of text, found {name} = {value!r}")
+        texts = value if isinstance(value, list) else [value]
+        if not name.isidentifier() or not all(isinstance(text, str) for text in texts):
+            raise ToodError(f"card: expected texts and lists of texts, found {name} = {value!r}")
     kind = _kind(item)
-    header = {"library_name": "tood", **card}
-    tags = ["out-of-distribution-detection", "continual-learning", "tood"]
-    entries = [f"{name}: {value}" for name, value in header.items()]
-    lines = ["---", *entries, "tags:", *(f"- {tag}" for tag in tags), "---"]
+    own = card.pop("tags", [])
+    header: dict[str, Entry] = {"library_name": "tood", **card, "tags": TAGS + ([own] if isinstance(own, str) else own)}
+    entries = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items()]  # JSON is YAML
     body = _calibrator_card(item) if kind == "calibrator" else _network_card(item)
-    return "\n".join([*lines, "", *body, "", f"Made with tood {tood.__version__}.", ""])
+    return "\n".join(["---", *entries, "---", "", *body, "", f"Made with tood {tood.__version__}.", ""])
 
 
 def _calibrator_card(cal: Any) -> list[str]:
     diagnostics = cal.diagnostics_
     total = sum(d.samples for d in diagnostics)
-    dead = [str(d.task) for d in diagnostics if not d.alive]
+    dead = ", ".join(str(d.task) for d in diagnostics if not d.alive) or "none"
     settings = ", ".join(f"{name} `{value}`" for name, value in cal.get_params().items() if name != "tasks")
     lines = [
         "# TOOD calibrator",
@@ -181,19 +185,18 @@ def _calibrator_card(cal: Any) -> list[str]:
         "- It belongs to one network: after further training, calibrate again.",
         "- Logits must have the columns of the table, in that order.",
         "- The score ranks samples; it is not a probability. A threshold must come from ID samples of your own.",
-        f"- Tasks whose own samples its channel does not separate from the rest: {', '.join(dead) or 'none'}.",
+        f"- Tasks whose logits do not separate their own samples from the rest (not alive): {dead}.",
         "",
-        "```python",
-        "from tood.integrations.huggingface import from_pretrained",
-        "",
-        'scores = from_pretrained("OWNER/NAME").score(logits)',
-        "```",
+        *_usage("from tood import TOOD", 'scores = TOOD.from_pretrained("OWNER/NAME").score(logits)'),
     ]
 
 
 def _network_card(network: Any) -> list[str]:
     weight, _ = network.effective_head()
-    design = "of the owner's design: pass `backbone=`" if network.spec is None else f"`{network.spec['name']}`"
+    design = (
+        "not one of tood's: pass the module as `backbone=`" if network.spec is None else f"`{network.spec['name']}`"
+    )
+    backbone = ", backbone=module" if network.spec is None else ""
     return [
         "# Network of a continual learner",
         "",
@@ -205,7 +208,17 @@ def _network_card(network: Any) -> list[str]:
         "",
         "- It answers with one of its classes for any input; score its logits with a detector before you trust it.",
         "- Inputs must be normalised as in training.",
+        "",
+        *_usage(
+            "from tood.models import Network",
+            f'logits = Network.from_pretrained("OWNER/NAME"{backbone}).eval()(inputs)',
+        ),
     ]
+
+
+def _usage(*lines: str) -> list[str]:
+    """The section of the card with code to copy; the first line imports."""
+    return ["## Use", "", "```python", lines[0], "", *lines[1:], "```"]
 
 
 def _short(columns: Any) -> str:

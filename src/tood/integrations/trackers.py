@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from tood.errors import UnknownNameError
+from tood.errors import ToodError, UnknownNameError
 from tood.integrations.adapter import peer
 from tood.learners.progress import Progress
 from tood.metrics.trajectory import near_far_mean
 from tood.runs.metrics_file import Row
 
-__all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "Tracking", "WandB", "tracking"]
+__all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "Tracking", "WandB", "prepare", "tracking"]
 
 Axis = Literal["iteration", "step"]
 
@@ -42,10 +42,15 @@ class TensorBoard:
     """Event files in ``RUN/tensorboard``; look at them with ``tensorboard --logdir runs``."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.folder = folder / "tensorboard"
+        self.writer = self.prepare()(str(self.folder))
+
+    @staticmethod
+    def prepare() -> Any:
+        """TensorBoard's writer."""
         with peer("tensorboard", '"tood[tensorboard]"', "--track tensorboard"):
             from tensorboard.summary import Writer
-        self.folder = folder / "tensorboard"
-        self.writer = Writer(str(self.folder))
+        return Writer
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
         """Add scalars."""
@@ -66,15 +71,24 @@ class MLflow:
     """A run of MLflow, in the experiment ``tood`` unless ``MLFLOW_EXPERIMENT_NAME`` says otherwise."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
-        with peer("mlflow", '"tood[mlflow]"', "--track mlflow"):
-            from mlflow.tracking import MlflowClient
-        self.client = MlflowClient()
-        experiment = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tood")
-        known = self.client.get_experiment_by_name(experiment)
-        identity = known.experiment_id if known else self.client.create_experiment(experiment)
-        self.run = self.client.create_run(identity, run_name=name).info.run_id
+        self.client, experiment = self.prepare()
+        self.run = self.client.create_run(experiment, run_name=name).info.run_id
         for key, value in settings.items():
             self.client.log_param(self.run, key, value)
+
+    @staticmethod
+    def prepare() -> tuple[Any, str]:
+        """A client and the experiment's number; creates store and experiment, which two processes cannot do at once."""
+        with peer("mlflow", '"tood[mlflow]"', "--track mlflow"):
+            from mlflow.exceptions import MlflowException
+            from mlflow.tracking import MlflowClient
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tood")
+        try:
+            client = MlflowClient()
+            known = client.get_experiment_by_name(name)
+            return client, known.experiment_id if known else client.create_experiment(name)
+        except MlflowException as error:  # such as a store that it cannot open, or a server that does not answer
+            raise ToodError(f"--track mlflow: MLflow cannot start: {str(error).splitlines()[0]}") from error
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
         """Log metrics; MLflow allows fewer characters in names than detectors may have."""
@@ -95,13 +109,23 @@ class WandB:
     """A run of Weights & Biases, in the project ``tood`` unless ``WANDB_PROJECT`` says otherwise."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
-        with peer("wandb", '"tood[wandb]"', "--track wandb"):
-            import wandb
+        wandb = self.prepare()
         project = os.environ.get("WANDB_PROJECT", "tood")
-        self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
+        try:
+            self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
+        except wandb.Error as error:  # such as no API key, or no connection
+            reason = str(error).splitlines()[0]
+            raise ToodError(f"--track wandb: {reason} (or set WANDB_MODE=offline to write local files)") from error
         self.run.define_metric("train/*", step_metric="iteration")
         for pattern in ("accuracy/*", "auroc/*"):
             self.run.define_metric(pattern, step_metric="step")
+
+    @staticmethod
+    def prepare() -> Any:
+        """The library of W&B."""
+        with peer("wandb", '"tood[wandb]"', "--track wandb"):
+            import wandb
+        return wandb
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
         """Log figures with their own x axis: the iteration, or the step of the stream."""
@@ -109,9 +133,7 @@ class WandB:
 
     def artifact(self, path: Path) -> None:
         """Log the file as an artifact."""
-        import wandb
-
-        artifact = wandb.Artifact(f"{self.run.id}-{path.stem}", type="report")
+        artifact = self.prepare().Artifact(f"{self.run.id}-{path.stem}", type="report")
         artifact.add_file(str(path))
         self.run.log_artifact(artifact)
 
@@ -165,6 +187,14 @@ class Tracking:
     def _log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
         for tracker in self.trackers:
             tracker.log(figures, axis, place)
+
+
+def prepare(names: Sequence[str]) -> None:
+    """Check trackers by name, and that their libraries import, before several runs use them at once."""
+    for name in names:
+        if name not in TRACKERS:
+            raise UnknownNameError("tracker", name, TRACKERS)
+        TRACKERS[name].prepare()
 
 
 @contextlib.contextmanager
