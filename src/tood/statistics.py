@@ -60,7 +60,7 @@ def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = Tru
     if energies.shape[1] == 1:
         rest = {"rest_mean": result["mean"].copy(), "rest_std": result["std"].copy()}
         return result | rest | {"rest_slope": np.zeros(1), "rest_auroc": np.array([0.5])}
-    strength = (own - result["mean"][tasks]) / _nonzero(result["std"])[tasks]  # mean 0 and deviation 1 in each task
+    strength = (own - result["mean"][tasks]) / nonzero(result["std"])[tasks]  # mean 0 and deviation 1 in each task
     result |= {name: np.empty(energies.shape[1]) for name in REST if auroc or name != "rest_auroc"}
     for t, values in enumerate(energies.T):
         other = tasks != t
@@ -87,7 +87,7 @@ def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistic
     }
 
 
-def _nonzero(spread: FloatArray) -> FloatArray:
+def nonzero(spread: FloatArray) -> FloatArray:
     """``spread`` with 1 in place of 0, to divide by."""
     result: FloatArray = np.where(spread > 0, spread, 1.0)
     return result

@@ -17,7 +17,7 @@ from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
 from tood.partition import Partition
-from tood.statistics import all_energies
+from tood.statistics import all_energies, nonzero
 
 __all__ = ["LiveTOOD"]
 
@@ -194,7 +194,7 @@ class LiveTOOD:
         seen, divisor = total > 0, np.maximum(total, 1)
         centre = (count * mean).sum(axis=0) / divisor
         spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / divisor)
-        deviation = np.array([own if own > 0 else 1.0 for own in statistics["std"]])
+        deviation = nonzero(np.array(statistics["std"]))
         return {
             "rest_mean": np.where(seen, centre, statistics["mean"]),
             "rest_std": np.where(seen, spread, statistics["std"]),

@@ -19,7 +19,7 @@ from tood.detectors.registry import register
 from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
 from tood.energy import task_energies, with_lead
 from tood.partition import Partition
-from tood.statistics import Statistics, energy_statistics, task_statistics
+from tood.statistics import Statistics, energy_statistics, nonzero, task_statistics
 
 Weight: TypeAlias = "float | Literal['auto']"
 
@@ -96,7 +96,7 @@ def _leaving_out(energies: Float64Array, tasks: IntArray) -> Callable[[int], Sta
     own = energies[np.arange(len(tasks)), tasks]
     statistics = task_statistics(own, tasks, count)
     centred = energies - energies.mean(axis=0)
-    strength = (own - statistics["mean"][tasks]) / np.where(statistics["std"] > 0, statistics["std"], 1)[tasks]
+    strength = (own - statistics["mean"][tasks]) / nonzero(statistics["std"])[tasks]
     order = np.argsort(tasks, kind="stable")
     starts = np.searchsorted(tasks[order], np.arange(count))
     terms = (np.ones_like(centred), centred, centred**2, centred * strength[:, None])
