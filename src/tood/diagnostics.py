@@ -52,7 +52,7 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
         auroc = low = high = shares = unknown
         alive = np.full(len(mean), len(mean) == 1)
     else:
-        auroc = statistics.get("rest_auroc", _normal_cdf(separation(statistics) / np.sqrt(2)))
+        auroc = statistics.get("rest_auroc", _normal_cdf(separation(statistics, statistics["rest_mean"]) / np.sqrt(2)))
         rest = count.sum() - count
         low, high = auroc_interval(auroc, count, rest)
         alive = auroc - 0.5 > Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))  # Mann and Whitney
@@ -68,12 +68,8 @@ def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> 
     return ", ".join([*named, *[f"{len(dead) - shown} more"] * (len(dead) > shown)])
 
 
-def separation(statistics: Mapping[str, npt.NDArray[Any]], level: str = "rest") -> Float64Array:
-    """``[N]``: d′ of each channel, own mean minus that of the rest in units of their root mean square deviation.
-
-    With ``level="background"``, minus the :func:`background`.
-    """
-    other = statistics["rest_mean"] if level == "rest" else background(statistics)
+def separation(statistics: Mapping[str, npt.NDArray[Any]], other: Float64Array) -> Float64Array:
+    """``[N]``: d′ of each channel, own mean minus ``other`` in units of the root mean square of own and rest's std."""
     variance = (statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2  # never 0: std has a floor
     result: Float64Array = (statistics["mean"] - other) / np.sqrt(variance)
     return result
@@ -95,7 +91,7 @@ def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     d is the separation from the background and n the number of own samples, so ``1 / √n`` is about the standard error
     of d. A channel is half trusted if d is :data:`ERRORS` times that.
     """
-    squared = np.maximum(separation(statistics, "background"), 0) ** 2
+    squared = np.maximum(separation(statistics, background(statistics)), 0) ** 2
     result: Float64Array = squared / (squared + ERRORS**2 / statistics["count"])
     return result
 

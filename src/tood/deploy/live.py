@@ -28,8 +28,8 @@ class LiveTOOD:
     """Incremental calibrator: keeps one energy per sample, 8 bytes, in the channel of the sample's own task.
 
     A task's energies depend on its own columns alone, so tasks can come and go without changing the others. Statistics
-    do not depend on the order of samples, on batches or on merges, to the last bit. Of energies in other tasks'
-    channels, which ``"shrinkage"`` needs, the mean and variance of each pair of tasks are kept; these depend on the
+    do not depend on the order of samples, on batches or on merges, to the last bit. ``"shrinkage"`` also needs energies
+    in other tasks' channels: of these, mean, variance and covariance of each pair of tasks are kept, which depend on the
     order by rounding. Energies belong to the network that gave them: after further training, :meth:`forget` the tasks
     whose logits moved (:class:`~tood.deploy.drift.DriftMonitor` says which).
 
