@@ -29,7 +29,7 @@ class LiveTOOD:
 
     A task's energies depend on its own columns alone, so tasks can come and go without changing the others. Statistics
     do not depend on the order of samples, on batches or on merges, to the last bit. ``"shrinkage"`` also needs energies
-    in other tasks' channels: of these, mean, variance and covariance of each pair of tasks are kept, which depend on the
+    in other tasks' channels: of these, mean, variance and covariance per pair of tasks are kept, which depend on the
     order by rounding. Energies belong to the network that gave them: after further training, :meth:`forget` the tasks
     whose logits moved (:class:`~tood.deploy.drift.DriftMonitor` says which).
 
