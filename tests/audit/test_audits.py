@@ -2,14 +2,16 @@ import json
 import os
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.processes import python, tood
 
 from tood import ToodError
-from tood.audit import audit, read_verdict
+from tood.audit import Audit, audit, audit_seeds, read_verdict
 from tood.audit.advice import default_score
+from tood.audit.evidence import Evidence
 from tood.metrics import auroc
 from tood.runs import Run, load_metrics, measure, trajectory, write_manifest, write_step
 from tood.runs.metrics_file import detectors_of
@@ -267,3 +269,10 @@ def test_read_only_directory_is_judged_and_left_as_it_is(gap_run):
     assert "cannot be written: the figures are shown but not kept" in " ".join(shown.stdout.split())
     assert "scores/msp.npz: cannot be written (Permission denied)" in refused.stderr.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in gap_run.rglob("*[!k]") if path.name != ".lock-owner"} == before
+
+
+def test_seeds_with_other_groups_of_ood_sets_are_refused():
+    both, near = (Evidence(scopes, {}, {}) for scopes in (("near", "far", "all"), ("near", "all")))
+    audits = [Audit(None, SimpleNamespace(tasks=2), None, evidence) for evidence in (both, near)]
+    with pytest.raises(ToodError, match="the same groups of OOD sets"):
+        audit_seeds(audits)

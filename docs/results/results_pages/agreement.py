@@ -111,48 +111,58 @@ def reference() -> dict[Key, Summary]:
 
 def signs(ours: Summaries, theirs: Summaries) -> list[Sign]:
     """One sign per stream, learner and variant that both have."""
-    found = []
+    compared = []
     for stream, learner in _pairs(ours, theirs):
         for detector in TOOD_VARIANTS:
             after, before = (Key(stream, learner, name, "avg_auroc") for name in (detector, "energy"))
             if all(key in figures for key in (after, before) for figures in (theirs, ours)):
-                gain, own = (figures[after].mean - figures[before].mean for figures in (theirs, ours))
-                spread, own_spread = (max(figures[after].std, figures[before].std) for figures in (theirs, ours))
                 several = min(theirs[after].seeds, theirs[before].seeds) > 1
-                seeds = ours[after].seeds
-                found.append(Sign(stream, learner, detector, gain, own, spread if several else None, own_spread, seeds))
-    return found
+                sign = Sign(
+                    stream,
+                    learner,
+                    detector,
+                    paper=theirs[after].mean - theirs[before].mean,
+                    ours=ours[after].mean - ours[before].mean,
+                    spread=max(theirs[after].std, theirs[before].std) if several else None,
+                    own_spread=max(ours[after].std, ours[before].std),
+                    seeds=ours[after].seeds,
+                )
+                compared.append(sign)
+    return compared
 
 
 def learner_orders(ours: Summaries, theirs: Summaries) -> list[Order]:
     """Orders by accuracy and by Avg AUROC of energy and both variants, on streams where both have two learners."""
     measures = {"accuracy": ("-", ACCURACY), "energy AUROC": ("energy", "avg_auroc")}
     measures |= {f"{name} AUROC": (name, "avg_auroc") for name in TOOD_VARIANTS}
-    found = []
+    orders = []
     for stream in dict.fromkeys(stream for stream, _ in _pairs(ours, theirs)):
         for by, (detector, metric) in measures.items():
             keys = [Key(stream, learner, detector, metric) for of, learner in _pairs(ours, theirs) if of == stream]
             keys = [key for key in keys if key in ours and key in theirs and key.learner in LEARNERS]
             if len(keys) < 2:
                 continue
-            orders = [[k.learner for k in sorted(keys, key=lambda k: -f[k].mean)] for f in (theirs, ours)]
-            apart = {(a, b): theirs[a].mean - theirs[b].mean for a, b in combinations(keys, 2)}
-            pairs = [(a, b) for (a, b), by in apart.items() if abs(by) > max(theirs[a].std, theirs[b].std) + 1e-9]
-            same = sum(apart[a, b] * (ours[a].mean - ours[b].mean) > 0 for a, b in pairs)
-            found.append(Order(stream, by, orders[0], orders[1], same, len(pairs)))
-    return found
+            paper, here = ([k.learner for k in sorted(keys, key=lambda k: -f[k].mean)] for f in (theirs, ours))
+            pairs = same = 0
+            for a, b in combinations(keys, 2):
+                apart = theirs[a].mean - theirs[b].mean
+                if abs(apart) > max(theirs[a].std, theirs[b].std) + 1e-9:
+                    pairs += 1
+                    same += apart * (ours[a].mean - ours[b].mean) > 0
+            orders.append(Order(stream, by, paper, here, same, pairs))
+    return orders
 
 
 def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
     """Rank of each variant by Avg AUROC among the detectors that both have."""
-    found = []
+    compared = []
     for stream, learner in _pairs(ours, theirs):
         keys = {k for k in ours if k[:2] == (stream, learner) and k.metric == "avg_auroc" and k in theirs}
-        places = [ranks({key: figures[key] for key in keys}) for figures in (theirs, ours)]
+        paper, here = (ranks({key: figures[key] for key in keys}) for figures in (theirs, ours))
         for detector in TOOD_VARIANTS:
-            if detector in places[0] and len(keys) > 3:
-                found.append(Rank(stream, learner, detector, places[0][detector][0], places[1][detector][0], len(keys)))
-    return found
+            if detector in paper and len(keys) > 3:
+                compared.append(Rank(stream, learner, detector, paper[detector][0], here[detector][0], len(keys)))
+    return compared
 
 
 def claims(ours: Summaries, theirs: Summaries, gains: Gains) -> Iterator[Claim]:

@@ -81,5 +81,6 @@ def both_protocols(gains: Gains, paper: Mapping[tuple[str, str, str], float]) ->
                     continue
                 cells = (f"{np.mean(known[of]):+.1f} ({len(known[of])})" if of in known else "" for of in LEARNERS)
                 theirs = [paper[stream, learner, variant] for learner in known if (stream, learner, variant) in paper]
-                there = f"{np.mean(theirs):+.1f}" if theirs else ""
-                yield (stream, label(variant), logits, *cells, str(mean_over_learners(list(known.values()))), there)
+                paper_mean = f"{np.mean(theirs):+.1f}" if theirs else ""
+                our_mean = str(mean_over_learners(list(known.values())))
+                yield (stream, label(variant), logits, *cells, our_mean, paper_mean)

@@ -63,7 +63,7 @@ def mechanism_claims(own: Sequence[Collected]) -> Iterator[Claim]:
     own = [one for one in own if one.run.stream == STREAM and on_its_own(learner_label(one.run))]
     known = {row["finding"]: row["value"] for row in table_rows("findings.csv")}
     yield from _relations(own, known)
-    learners = {name: found for name in LEARNERS if (found := [o for o in own if learner_label(o.run) == name])}
+    learners = {name: seeds for name in LEARNERS if (seeds := [o for o in own if learner_label(o.run) == name])}
     yield from _first_task(learners, known)
     yield from _energies(learners, known)
     yield from _crowding(learners, known)
@@ -116,10 +116,10 @@ def _relations(own: Sequence[Collected], known: Mapping[str, str]) -> Iterator[C
         ("closed", "gain", True, "TOOD gains most if task 0's energy came closest to OOD's", "stated"),
     )
     for one, other, expected, text, theirs in stated:
-        found = relation(points, one, other)
-        sign = None if found is None else found.sign
+        ours = relation(points, one, other)
+        sign = None if ours is None else ours.sign
         holds = None if sign is None else (sign == 1 if expected else sign == 0)
-        yield Claim(f"{STREAM}: {text}", theirs, str(found or "too few learners"), holds)
+        yield Claim(f"{STREAM}: {text}", theirs, str(ours or "too few learners"), holds)
 
 
 def _severity(one: Collected) -> dict[str, float]:

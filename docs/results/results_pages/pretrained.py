@@ -136,9 +136,9 @@ def claims(table: Table) -> Iterator[str]:
     for name in TOOD_VARIANTS:
         for what, metric, better in (("raises Avg AUROC", "avg_auroc", 1), ("lowers D_avg", "d_avg", -1)):
             for suffix in ("", RAW):
-                found = [count(table, group, name, metric, better, suffix) for group in groups]
                 note = ", BiC raw" if suffix else ", BiC corrected"
-                rows.append((f"{label(name)} {what} against energy{note}", *found))
+                counts = (count(table, group, name, metric, better, suffix) for group in groups)
+                rows.append((f"{label(name)} {what} against energy{note}", *counts))
     relations = {
         "mean shift's gain grows with the confidence gap": ("gain", "gap"),
         "feature drift goes with accuracy forgetting": ("drift", "accuracy_forgetting"),

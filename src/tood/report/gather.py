@@ -221,24 +221,20 @@ def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = N
     return by_group
 
 
-def fixed_threshold(
-    along: Sequence[StepScores], recall: float = 0.95
-) -> tuple[float, Float64Array, dict[str, Float64Array]]:
-    """Effect of a threshold that is set at step 0 and kept.
+def fixed_threshold(along: Sequence[StepScores]) -> tuple[float, Float64Array, dict[str, Float64Array]]:
+    """Effect of a threshold that accepts 95 % of the ID samples of step 0 and is then kept.
 
     Parameters
     ----------
     along:
         Scores of one detector, one entry per step.
-    recall:
-        Share of the ID samples of step 0 that the threshold accepts.
 
     Returns
     -------
     The threshold; the accepted share of task i at step t ``[T, T]``; and per OOD set the rejected share at each step
     ``[T]``.
     """
-    limit = threshold(along[0].id, recall)
+    limit = threshold(along[0].id, 0.95)
     accepted = np.full((len(along), len(along)), np.nan)
     for step, scored in enumerate(along):
         counts = np.bincount(scored.tasks, minlength=step + 1)

@@ -159,16 +159,14 @@ def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:
     return chosen
 
 
-def ranks(summaries: Mapping[Key, Summary], metric: str = "avg_auroc") -> dict[str, list[int]]:
-    """Ranks of each detector, one per (stream, learner), 1 for the best; ties share the better rank."""
-    columns: dict[tuple[str, str], list[Key]] = {}
-    for key in summaries:
-        if key.metric == metric and key.detector != "-":
-            columns.setdefault((key.stream, key.learner), []).append(key)
-    sign = 1 if HIGHER_IS_BETTER[metric] else -1
+def ranks(summaries: Mapping[Key, Summary]) -> dict[str, list[int]]:
+    """Ranks of each detector by Avg AUROC, one per (stream, learner), 1 for the best; ties share the better rank."""
+    columns: dict[tuple[str, str], dict[str, float]] = {}
+    for key, summary in summaries.items():
+        if key.metric == "avg_auroc":
+            columns.setdefault((key.stream, key.learner), {})[key.detector] = summary.mean
     by_detector: dict[str, list[int]] = {}
-    for keys in columns.values():
-        values = {key: sign * summaries[key].mean for key in keys}
-        for key, value in values.items():
-            by_detector.setdefault(key.detector, []).append(1 + sum(other > value for other in values.values()))
+    for means in columns.values():
+        for detector, mean in means.items():
+            by_detector.setdefault(detector, []).append(1 + sum(other > mean for other in means.values()))
     return by_detector

@@ -144,12 +144,15 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     return [*tables, _ranks(summaries)]
 
 
-def overview_table(table: pa.Table, names: Sequence[str], run: Run, most: int = 20) -> Table:
-    """AUROC of a few detectors at each step, over the tasks seen and for the oldest task, and the accuracy."""
+def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
+    """AUROC of a few detectors at each step, over the tasks seen and for the oldest task, and the accuracy.
+
+    On long streams, evenly spaced steps are shown.
+    """
     _, pooled = accuracy(table)
     means = {name: trajectory(table, name, calibration=None).balanced().mean() for name in names}
     rows = []
-    for step in spread(len(pooled), most):
+    for step in spread(len(pooled), 20):
         seen = [float(np.nanmean(values[step])) for values in means.values()]
         oldest = [float(values[step, 0]) for values in means.values()]
         figures = [*seen, *oldest, float(pooled[step])]

@@ -12,7 +12,7 @@ from tood.detectors import Head, Outputs
 
 __all__ = ["Problem", "make_problem"]
 
-DIMENSIONS, CLASSES, NOISE = 16, 6, 0.25
+DIMENSIONS, CLASSES, TASKS, NOISE = 16, 6, 3, 0.25
 Array = npt.NDArray[Any]
 
 NEAR_IDENTITY = np.eye(DIMENSIONS) + 0.1 * np.random.default_rng(0).normal(size=(DIMENSIONS, DIMENSIONS))
@@ -37,31 +37,22 @@ class Problem:
 
 
 def make_problem(
-    seed: int = 0,
-    rows: int = 600,
-    dtype: Any = np.float32,
-    seen: list[int] | None = None,
-    tasks: int = 3,
-    with_network: bool = False,
+    rows: int = 600, dtype: Any = np.float32, seen: list[int] | None = None, with_network: bool = False
 ) -> Problem:
     """Gaussian classes mapped to rectified features; OOD samples lie between two classes, close to the origin.
 
     Parameters
     ----------
-    seed:
-        Seed of the samples.
     rows:
         Number of fit samples.
     dtype:
         Precision of logits and features.
     seen:
         Classes that have samples; all if None.
-    tasks:
-        Number of tasks that share the classes.
     with_network:
         Also make the network, a torch module with ``features``, and the inputs.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     each = np.arange(CLASSES)
     centres = np.zeros((CLASSES, DIMENSIONS))
     centres[each, each] = 3.0
@@ -89,7 +80,7 @@ def make_problem(
     first = rng.integers(CLASSES, size=120)
     between = (centres[first] + centres[(first + CLASSES // 2) % CLASSES]) / 12
     ood = outputs(between + NOISE * rng.normal(size=(120, DIMENSIONS)))
-    partition = [part.tolist() for part in np.array_split(each, tasks)]
+    partition = [part.tolist() for part in np.array_split(each, TASKS)]
     network = make_network(weight, bias) if with_network else None
     return Problem(fit, test, ood, Head(weight, bias), partition, network)
 

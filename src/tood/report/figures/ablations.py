@@ -12,11 +12,12 @@ from tood.report.figures.style import COLOURS, Rows, average_by, caption, grid, 
 
 __all__ = ["buffer_size", "margin", "mechanism"]
 
+MARGIN = 0.5  # the paper's, marked by a dotted line
 MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": r"$D_{\mathrm{avg}}$ (points)"}
 
 
 @styled
-def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figure:
+def buffer_size(table: Rows, default: int = 200, note: str = "") -> Figure:
     """Average AUROC and OOD forgetting by size B of the calibration set (paper, Fig. buffer_ablation).
 
     Parameters
@@ -34,29 +35,25 @@ def buffer_size(table: Rows, default: int | None = 200, note: str = "") -> Figur
     for axes, measure in zip(panels[:, 0], MEASURES, strict=True):
         _lines(axes, rows, "B", measure)
         axes.set(xscale="log", ylabel=MEASURES[measure])
-        if default is not None:
-            axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
+        axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
     sizes = sorted({row["B"] for row in rows})
     panels[1, 0].set_xlabel("calibration samples B, all tasks together")
     panels[1, 0].set_xticks(sizes, [str(size) for size in sizes])
     panels[1, 0].minorticks_off()
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
     bands = "Bands: one standard deviation over draws of the calibration samples and over seeds."
-    dashed = f" Dashed: the size in use, {default}." if default is not None else ""
-    caption(figure, f"{note} {bands}{dashed}".strip())
+    caption(figure, f"{note} {bands} Dashed: the size in use, {default}.".strip())
     return figure
 
 
 @styled
-def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
+def margin(table: Rows, note: str = "") -> Figure:
     """Average AUROC and OOD forgetting by margin λ (paper, Fig. ablation_lambda).
 
     Parameters
     ----------
     table:
         One row per measurement: ``learner``, ``margin``, ``seed``, and ``avg_auroc`` and ``d_avg`` in percent.
-    default:
-        The margin in use, marked by a dotted line.
     note:
         Caption below the panels.
     """
@@ -65,10 +62,9 @@ def margin(table: Rows, default: float | None = 0.5, note: str = "") -> Figure:
     for axes, measure in zip(panels[0], MEASURES, strict=True):
         _lines(axes, rows, "margin", measure)
         axes.set(xlabel="margin λ", ylabel=MEASURES[measure])
-        if default is not None:
-            axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle=":")
+        axes.axvline(MARGIN, color=COLOURS["muted"], linewidth=0.9, linestyle=":")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
-    caption(figure, note if default is None else f"{note} Dotted: the margin in use, {default:g}.".strip())
+    caption(figure, f"{note} Dotted: the margin in use, {MARGIN:g}.".strip())
     return figure
 
 

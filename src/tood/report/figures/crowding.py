@@ -17,6 +17,9 @@ from tood.report.figures.style import COLOURS, caption, grid, label, spread, ste
 __all__ = ["Embedding", "embed", "nearest_distances", "tsne"]
 
 
+MOST_ID, MOST_OOD = 300, 150  # samples in a t-SNE
+
+
 class Embedding(NamedTuple):
     """The samples of one step as points in the plane."""
 
@@ -24,8 +27,8 @@ class Embedding(NamedTuple):
     tasks: npt.NDArray[np.int64]  # [m]: the task of each ID sample
 
 
-def embed(id_features: Any, tasks: Any, ood_features: Any, seed: int = 0, most: int = 300) -> Embedding:
-    """t-SNE of the ID and OOD features of one step.
+def embed(id_features: Any, tasks: Any, ood_features: Any) -> Embedding:
+    """t-SNE of the ID and OOD features of one step, of samples chosen at random; always the same for the same features.
 
     Parameters
     ----------
@@ -33,21 +36,17 @@ def embed(id_features: Any, tasks: Any, ood_features: Any, seed: int = 0, most: 
         ``[n, D]`` and ``[m, D]``.
     tasks:
         ``[n]``, the task of each ID sample.
-    seed:
-        Seed of the choice of samples and of t-SNE.
-    most:
-        The largest number of ID samples, chosen at random; at most half as many OOD samples.
     """
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:
         raise MissingDependencyError("scikit-learn", "report", "t-SNE") from error
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     known, unknown = (np.asarray(f, dtype=np.float64) for f in (id_features, ood_features))
-    chosen = rng.permutation(len(known))[:most]
-    features = np.concatenate([known[chosen], unknown[rng.permutation(len(unknown))[: most // 2]]])
+    chosen = rng.permutation(len(known))[:MOST_ID]
+    features = np.concatenate([known[chosen], unknown[rng.permutation(len(unknown))[:MOST_OOD]]])
     perplexity = min(30.0, (len(features) - 1) / 3)
-    points = TSNE(perplexity=perplexity, init="pca", random_state=seed, max_iter=500).fit_transform(features)
+    points = TSNE(perplexity=perplexity, init="pca", random_state=0, max_iter=500).fit_transform(features)
     return Embedding(np.asarray(points, dtype=np.float64), np.asarray(tasks)[chosen])
 
 

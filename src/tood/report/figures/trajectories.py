@@ -22,37 +22,34 @@ def task_trajectory(
     auroc: Mapping[str, npt.ArrayLike],
     energy: Sequence[Groups],
     tood: Sequence[Groups],
-    task: int = 0,
     note: str = "",
 ) -> Figure:
-    """One task's accuracy and AUROC at each step, and mean scores (paper, Fig. main_panel).
+    """Accuracy and AUROC of task 0 at each step, and mean scores (paper, Fig. main_panel).
 
     Parameters
     ----------
     accuracy:
-        ``[S]``: the task's accuracy at its own step and the S - 1 after it, in [0, 1].
+        ``[T]``: the accuracy of task 0 at each step, in [0, 1].
     auroc:
-        ``[S]`` per detector, in [0, 1].
+        ``[T]`` per detector, in [0, 1].
     energy, tood:
-        The scores at each of the S steps: ``"id"`` (of the task), ``"near"`` and ``"far"``.
-    task:
-        The task.
+        The scores at each step: ``"id"`` (of task 0), ``"near"`` and ``"far"``.
     note:
         Caption below the panels.
     """
     figure, ((left, right),) = grid(1, 2, 2.5)
-    steps = task + np.arange(len(energy))
+    steps = range(len(energy))
     marker = {"marker": "o"} if len(steps) <= 20 else {}
     left.plot(steps, 100 * np.asarray(accuracy), color=COLOURS["accuracy"], label="accuracy", **marker)
-    for k, (detector, values) in enumerate(auroc.items()):
-        family = "tood" if detector.startswith("tood") else "energy"
-        name = "TOOD" if family == "tood" else label(detector)
-        style = {"color": COLOURS[family], "linestyle": LINES[1 - k % 2 if family == "energy" else 0]}
+    for detector, values in auroc.items():
+        calibrated = detector.startswith("tood")
+        name = "TOOD" if calibrated else label(detector)
+        style = {"color": COLOURS["tood" if calibrated else "energy"], "linestyle": "-" if calibrated else "--"}
         left.plot(steps, 100 * np.asarray(values), label=f"{name} AUROC", **style, **marker)
     left.axhline(50, color=COLOURS["muted"], linewidth=0.8, linestyle=":")
     left.annotate("chance", (1, 50), (2, 0), xycoords=("axes fraction", "data"), textcoords="offset points",
                   va="center", fontsize=6, color=COLOURS["muted"])  # fmt: skip
-    left.set(ylabel=f"task {task} (%)")
+    left.set(ylabel="task 0 (%)")
     for source, dashes, suffix in ((energy, "--", ""), (tood, "-", ", TOOD")):
         for group in ("id", "near", "far"):
             if group in source[0]:
@@ -61,7 +58,7 @@ def task_trajectory(
                 right.plot(steps, middle, color=colour, linestyle=dashes, label=label(group) + suffix, **marker)
     right.set(ylabel="mean energy or TOOD score")
     for axes, columns in ((left, 3), (right, 2)):
-        step_axis(axes, int(steps[-1]) + 1)
+        step_axis(axes, len(steps))
         axes.legend(
             loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, borderaxespad=0.2, handlelength=3, columnspacing=1
         )

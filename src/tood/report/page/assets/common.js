@@ -40,12 +40,10 @@ function look(name) {
   return { stroke: PALETTE[place % PALETTE.length], dash: DASHES[Math.floor(place / PALETTE.length) % DASHES.length] };
 }
 
-// Terms with an explanation on hover and on focus.
-for (const node of document.querySelectorAll("[data-term]")) {
-  const word = node.dataset.term;
-  node.replaceWith(make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[word], role: "note",
-    "aria-label": `${word}: ${data.terms[word]}` }, word));
-}
+// A term with an explanation on hover and on focus.
+const term = (word) => make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[word], role: "note",
+  "aria-label": `${word}: ${data.terms[word]}` }, word);
+for (const node of document.querySelectorAll("[data-term]")) node.replaceWith(term(node.dataset.term));
 function explained(text) {
   return text.replaceAll(" %", "\u00a0%").split("`").flatMap((part, place) => (place % 2 ? [make("code", {}, part)] : withTerms(part)));
 }
@@ -56,8 +54,7 @@ function withTerms(text) {
   return parts.map((part, place) => {
     if (place % 2 === 0 || seen.has(part)) return part;
     seen.add(part);
-    return make("span", { className: "term", tabIndex: 0, "data-tip": data.terms[part], "aria-label": `${part}: ${data.terms[part]}`,
-      role: "note" }, part);
+    return term(part);
   });
 }
 

@@ -7,12 +7,13 @@ const MANY = 12; // with more runs, the list of settings is folded
 function card(verdict) {
   const lines = Object.entries(verdict.card ?? {}).flatMap(([name, text]) =>
     [make("dt", {}, name), make("dd", {}, ...explained(text))]);
-  const more = [...verdict.findings.map((text) => make("p", { className: "finding" }, text)),
-    ...verdict.sentences.map((text) => make("p", {}, text))];
+  const [finding, ...others] = verdict.findings;
   return make("article", { className: "verdict" }, make("h3", {}, verdict.run),
     lines.length ? make("dl", { className: "card" }, ...lines) : null,
-    ...verdict.findings.length ? [make("p", { className: "finding" }, `Check: ${verdict.findings[0]}`)] : [],
-    make("details", { open: !verdict.card }, make("summary", {}, "The evidence"), ...more.slice(verdict.findings.length ? 1 : 0)));
+    finding ? make("p", { className: "finding" }, `Check: ${finding}`) : null,
+    make("details", { open: !verdict.card }, make("summary", {}, "The evidence"),
+      ...others.map((text) => make("p", { className: "finding" }, text)),
+      ...verdict.sentences.map((text) => make("p", {}, text))));
 }
 
 function verdicts() {
@@ -30,29 +31,29 @@ const everyone = () => at("table-learner").value === "*";
 
 // For one learner, one column per metric; for all learners, one column per learner and the chosen metric.
 function columns(rows) {
-  const found = [{ key: "detector", name: "Score", text: true, of: (row) => label(row.detector) }];
+  const list = [{ key: "detector", name: "Score", text: true, of: (row) => label(row.detector) }];
   if (everyone()) {
     const metric = at("table-metric").value;
     const learners = [...new Set(rows.map((row) => row.learner))];
     const overall = (row) => (learners.every((name) => row.by[name]?.[metric]) // only means over the same learners can be compared
       ? { mean: mean(learners.map((name) => row.by[name][metric].mean)), seeds: 1 } : undefined);
-    found.push({ key: "*", name: "Mean", metric, value: overall, of: (row) => overall(row)?.mean });
+    list.push({ key: "*", name: "Mean", metric, value: overall, of: (row) => overall(row)?.mean });
     for (const learner of learners) {
       const value = (row) => row.by[learner]?.[metric];
-      found.push({ key: learner, name: label(learner), metric, value, of: (row) => value(row)?.mean });
+      list.push({ key: learner, name: label(learner), metric, value, of: (row) => value(row)?.mean });
     }
-    return found;
+    return list;
   }
   for (const metric of Object.keys(NAMES).filter((name) => rows.some((row) => row.values[name]))) {
     const value = (row) => row.values[metric];
-    found.push({ key: metric, name: NAMES[metric], metric, value, of: (row) => value(row)?.mean });
+    list.push({ key: metric, name: NAMES[metric], metric, value, of: (row) => value(row)?.mean });
     if (inPaper(metric)) {
-      found.push({ key: `${metric} paper`, name: "Paper", of: (row) => value(row)?.paper });
-      found.push({ key: `${metric} difference`, name: "Δ", signed: true,
+      list.push({ key: `${metric} paper`, name: "Paper", of: (row) => value(row)?.paper });
+      list.push({ key: `${metric} difference`, name: "Δ", signed: true,
         of: (row) => (value(row)?.paper == null ? undefined : value(row).mean - value(row).paper) });
     }
   }
-  return found;
+  return list;
 }
 
 function cell(column, row) {
