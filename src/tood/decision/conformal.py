@@ -78,6 +78,7 @@ class Conformal:
 
     Examples
     --------
+    >>> from tood import TOOD
     >>> rng = np.random.default_rng(0)
     >>> def draw(labels): return rng.normal(size=(len(labels), 4)) + 6 * np.eye(4)[labels]
     >>> labels = np.repeat(np.arange(4), 100)

@@ -99,14 +99,14 @@ class DER(ReservoirLearner):
         slots = self._draw_slots()
         answer = self.model(self.fetch(self.memory.rows[slots]).inputs)
         loss = loss + s.alpha * self.distance(answer, torch.from_numpy(slots))
-        again = self.replay() if s.beta else None
-        if again is not None:
+        if s.beta:
+            again = self.draw(self.memory.rows, self.replay_count)
             loss = loss + s.beta * cross_entropy(self.model(again.inputs), again.columns)
         return loss
 
     def _draw_slots(self) -> IntArray:
-        size = max(1, (self.settings.replay_size or self.settings.batch_size) // self.fabric.world_size)
-        return self.random.choice(len(self.memory), min(size, len(self.memory)), replace=False)
+        """Positions in the memory of a random batch."""
+        return self.random.choice(len(self.memory), min(self.replay_count, len(self.memory)), replace=False)
 
     def distance(self, logits: Tensor, slots: Tensor) -> Tensor:
         """The mean squared difference between logits ``[n, C]`` and the targets stored in these slots."""

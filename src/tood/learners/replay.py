@@ -79,10 +79,15 @@ class ReservoirLearner(Learner):
             )
         self.memory = Reservoir(self.settings.memory, self.seed)
 
+    @property
+    def replay_count(self) -> int:
+        """The number of replayed samples per batch of new data, in this process."""
+        size = self.settings.replay_size or self.settings.batch_size
+        return max(1, size // self.fabric.world_size)
+
     def replay(self) -> Batch | None:
         """A batch from the memory, or None while it is empty."""
-        size = self.settings.replay_size or self.settings.batch_size
-        return self.draw(self.memory.rows, max(1, size // self.fabric.world_size)) if len(self.memory) else None
+        return self.draw(self.memory.rows, self.replay_count) if len(self.memory) else None
 
     def shown(self, batch: Batch) -> IntArray:
         """The rows of this batch in all processes, so that their memories stay the same."""

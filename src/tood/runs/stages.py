@@ -95,12 +95,12 @@ def torch_threads(count: int) -> Iterator[None]:
 def _run(
     config: RunConfig,
     folder: Path,
-    given: Stream | None,
+    own_stream: Stream | None,
     say: Say,
     progress: Report | None,
     on_step: OnStep | None,
 ) -> Run:
-    stream, learner = build(config, given, say)
+    stream, learner = build(config, own_stream, say)
     folder.mkdir(parents=True, exist_ok=True)
     logits = config.logits if learner.corrects_head else "corrected"
     asked = scorers_for(config.detectors, stream, logits, config.frozen)
@@ -235,17 +235,15 @@ def _evaluate(
         score_with_network(Step(made, step), scorer, network, stream, rows)
 
 
-def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> Iterator[str]:
+def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> list[str]:
     """Accuracy, AUROC of energy and TOOD, (near + far) / 2, and the learner's own numbers."""
-    yield f"accuracy {100 * next(row.value for row in rows if row.metric == 'accuracy' and row.task is None):.1f}"
+    accuracy = next(row.value for row in rows if row.metric == "accuracy" and row.task is None)
+    shown = [f"accuracy {100 * accuracy:.1f}"]
+    aurocs = [row for row in rows if row.metric == "auroc" and row.task is not None]
     for detector, label in (("energy", "energy AUROC"), (DEFAULT_TOOD, "TOOD AUROC")):
         for settings, suffix in (("", ""), (RAW, " (raw logits)")):
-            cells = [
-                row
-                for row in rows
-                if (row.detector, row.settings, row.metric) == (detector, settings, "auroc") and row.task is not None
-            ]
-            if cells:
-                mean = near_far_mean([row.value for row in cells], [str(row.group) for row in cells])
-                yield f"{label}{suffix} {100 * float(mean):.1f}"
-    yield from (f"{name} {float(value):.3g}" for name, value in sorted(facts.items()))
+            own = [row for row in aurocs if row.detector == detector and row.settings == settings]
+            if own:
+                mean = near_far_mean([row.value for row in own], [str(row.group) for row in own])
+                shown.append(f"{label}{suffix} {100 * float(mean):.1f}")
+    return [*shown, *(f"{name} {float(value):.3g}" for name, value in sorted(facts.items()))]
