@@ -63,8 +63,10 @@ check() { # DISTRIBUTION REQUIREMENTS PYTEST ARGUMENTS
 for name in ${*:-pytorch-ood avalanche openood ray mlflow wandb}; do
   extra="-e .[$name]"
   case $name in
-    pytorch-ood) check pytorch-ood "$extra torchvision" tests/integrations/test_pytorch_ood.py ;;
-    avalanche) check avalanche-lib "$extra torchvision" tests/integrations/test_avalanche.py ;;
+    pytorch-ood)
+      check pytorch-ood "$extra torchvision" tests/integrations/test_pytorch_ood.py tests/integrations/test_examples.py::test_pytorch_ood ;;
+    avalanche)
+      check avalanche-lib "$extra torchvision" tests/integrations/test_avalanche.py tests/integrations/test_examples.py::test_avalanche ;;
     openood) # not on PyPI, where somebody else could take its name
       check openood "torchvision git+https://github.com/Jingkang50/OpenOOD" tests/integrations/test_openood.py ;;
     ray) check ray "$extra" tests/deploy/test_score_files.py tests/runs/test_sweep.py -m slow -k ray ;;

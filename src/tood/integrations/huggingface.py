@@ -114,7 +114,8 @@ def from_pretrained(source: str | os.PathLike[str], *, backbone: Any = None, **d
     source:
         A folder that :func:`save_pretrained` wrote, or ``"owner/name"`` on the Hub, which is downloaded.
     backbone:
-        For a network of your own design: the module that its weights go into.
+        For a network of your own design: the module that its weights go into, of the same design; for one that
+        ``Network.wrap(model)`` made, ``Network.wrap(model).backbone``.
     download:
         For the Hub, passed to ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
         ``local_files_only`` and the like.
@@ -193,9 +194,10 @@ def _calibrator_card(cal: Any) -> list[str]:
 
 def _network_card(network: Any) -> list[str]:
     weight, _ = network.effective_head()
-    design = (
-        "not one of tood's: pass the module as `backbone=`" if network.spec is None else f"`{network.spec['name']}`"
-    )
+    if network.spec is None:
+        design = "not one of tood's: pass it as `backbone=` (of a wrapped model: `Network.wrap(model).backbone`)"
+    else:
+        design = f"`{network.spec['name']}`"
     backbone = ", backbone=module" if network.spec is None else ""
     return [
         "# Network of a continual learner",
