@@ -328,7 +328,7 @@ def test_a_file_of_another_kind_is_named(tmp_path):
         TOOD.load(tmp_path / "other.safetensors")
 
 
-def test_a_channel_without_spread_is_floored_and_named():
+def test_a_channel_without_spread_is_floored_and_named(tmp_path, recwarn):
     partition, cal_logits, labels, logits, _ = problem(tasks=2)
     rows = (partition.column_tasks[labels] == 0).nonzero()[0]
     cal_logits[rows] = cal_logits[rows[0]]
@@ -338,6 +338,10 @@ def test_a_channel_without_spread_is_floored_and_named():
     assert np.isfinite(cal.score(logits)).all()
     with pytest.warns(UserWarning, match=r"\(std 0\)"):
         TOOD(partition, "temperature").fit(cal_logits, labels)
+    cal.save(tmp_path / "cal")
+    assert not recwarn
+    np.testing.assert_array_equal(TOOD.load(tmp_path / "cal").score(logits), cal.score(logits))
+    assert not recwarn  # the warning was for whoever fitted it
 
 
 def test_settings_follow_scikit_learn(recwarn):

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 from scipy.stats import beta, binom
@@ -76,6 +78,16 @@ def test_what_cannot_be_promised_is_refused():
         selective_threshold([1.0], [True], risk=1.0)
     with pytest.raises(ToodError, match="delta: expected a share"):
         selective_threshold(np.arange(500.0), np.zeros(500, dtype=bool), risk=0.1, delta=0.0)
+
+
+@pytest.mark.parametrize(("risk", "delta"), [(0.05, 0.1), (0.3, 0.5), (0.01, 0.001)])
+def test_the_error_says_how_many_samples_are_enough(risk, delta):
+    """With n samples and no error, the exact test passes if (1 - risk)^n is at most delta over the 32 thresholds."""
+    with pytest.raises(ToodError, match="at least") as error:
+        selective_threshold([1.0], [False], risk, delta)
+    fewest = int(re.search(r"at least (\d+) must be accepted", str(error.value))[1])
+    assert (1 - risk) ** fewest <= delta / CANDIDATES < (1 - risk) ** (fewest - 1)
+    assert selective_threshold(np.arange(fewest), np.zeros(fewest, dtype=bool), risk, delta) == -np.inf
 
 
 def test_the_binomial_never_exceeds_one():

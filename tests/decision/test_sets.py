@@ -93,6 +93,9 @@ def test_a_file_keeps_them_and_tensors_come_back(tmp_path):
         PredictionSets(sets.cal, "lca")
     with pytest.raises(ToodError, match="unknown classes 'al'; did you mean 'all'"):
         PredictionSets(sets.cal, classes="al")
+    for share in (-0.1, 1.0, 1.5):
+        with pytest.raises(ToodError, match=f"unknown: expected a share from 0 to below 1, found {share}"):
+            PredictionSets(sets.cal, unknown=share)
 
 
 def test_sets_do_not_depend_on_a_common_shift_of_the_logits():

@@ -148,6 +148,15 @@ def test_rows_whose_lists_are_too_short_are_searched_in_the_whole_bank(monkeypat
     np.testing.assert_allclose(*scores, rtol=1e-6)
 
 
+def test_lists_may_be_too_short_for_some_rows_only(monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr("tood.detectors.bank.LEAST", 1000)
+    fit, test = clustered(4000, 1), clustered(200, 2)  # 63 lists of 63 rows on average, of which one is searched
+    found, exact = (detectors.create("knn", k=60, probe=p).fit(fit).score(test) for p in (0.01, 1.0))
+    assert (found >= -4).all() and (found <= exact + 1e-5).all()  # minus a squared distance between unit vectors
+    assert 0 < np.isclose(found, exact, atol=1e-6).mean() < 1
+
+
 def test_probe_without_faiss(monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
     small = clustered(500, 1)

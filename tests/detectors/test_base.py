@@ -47,6 +47,8 @@ def test_a_detector_without_state_is_saved_as_its_settings(tmp_path):
         ("gen", {"gamma": 0}, "gamma: expected a number from 1e-06 to 1000, found 0"),
         ("gen", {"m": 2.5}, "m: expected a whole number"),
         ("knn", {"k": True}, "k: expected a whole number"),
+        ("knn", {"probe": 0}, "probe: expected a number from 1e-06 to 1, found 0"),
+        ("nnguide", {"probe": 1.5}, "probe: expected a number from 1e-06 to 1, found 1.5"),
         ("vra", {"low": 95}, "low: expected a number from 0 to 90, found 95"),
         ("ash", {"variant": "x"}, "unknown variant 'x'; known: b, p, s"),
         ("odin", {"std": ()}, "std: expected a positive number, or one per channel"),

@@ -176,6 +176,14 @@ def test_openmax_takes_a_class_without_samples_for_unknown():
     np.testing.assert_allclose(score, scipy.special.logsumexp([1, 1, 1, 0, 1, 1]) - 8)
 
 
+def test_openmax_of_a_class_with_one_sample_is_a_step_there():
+    """At the sample nothing is revised; anywhere else the largest logit becomes that of "unknown"."""
+    fit = Outputs(np.array([[4.0, 0.0], [5.0, 1.0], [0.0, 5.0]]), labels=np.array([0, 0, 1]))
+    test = np.array([[0.0, 5.0], [0.5, 5.0]])
+    score = detectors.create("openmax", alpha=1).fit(fit).score(Outputs(test))
+    np.testing.assert_allclose(score, [np.logaddexp(0, 5), np.logaddexp(0.5, 0) - 5])
+
+
 def test_core():
     def residual(z, c):
         w = unit(WEIGHT[c])

@@ -165,3 +165,11 @@ def test_correlation_errors(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     with pytest.raises(MissingDependencyError, match=r'needs scipy: pip install "tood\[report\]"'):
         correlation([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
+
+
+@pytest.mark.parametrize("row", [[0.1, 0.3, 1e3 / 3], [0.0, 0.1, 0.7]])
+def test_equal_rows_have_no_cka_whatever_the_rounding_of_their_mean(rng, row):
+    equal, other = np.tile(row, (7, 1)), rng.normal(size=(7, 3))
+    assert (equal - equal.mean(axis=0)).any()  # it is rounded
+    with pytest.raises(ToodError, match="expected features that differ between samples, found 7 equal rows"):
+        linear_cka(equal, other)

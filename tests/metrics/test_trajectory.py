@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tood import ToodError, Trajectory
-from tood.metrics import accuracy_forgetting, average_incremental_accuracy, mean_std
+from tood.metrics import accuracy_forgetting, average_incremental_accuracy, mean_std, near_far_mean
 
 NAN = float("nan")
 
@@ -94,6 +94,13 @@ def test_near_and_far():
     weighted = (2 * Trajectory(near).average() + 4 * Trajectory(far).average()) / 6
     assert tr.average() == pytest.approx(weighted, abs=1e-15)
     assert tr.balanced().forgetting("peak") == pytest.approx(Trajectory((near + far) / 2).forgetting("peak"))
+
+
+def test_near_and_far_are_weighted_equally():
+    assert near_far_mean([0.5, 0.6, 0.8], ["near", "far", "far"]) == pytest.approx((0.5 + 0.7) / 2)
+    for groups in (["near"], [], ["near", "far", "far", "far"]):
+        with pytest.raises(ToodError, match=f"groups: expected one for each of the sets.*found {len(groups)}"):
+            near_far_mean([0.5, 0.6, 0.8], groups)
 
 
 def test_groups_errors():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,9 @@ from tood.detectors.base import Grid
 from tood.detectors.outputs import Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import softmax, unit
+
+GROUP = 16  # rows whose bank samples are chosen together
+SLACK = 1e-3  # share of the threshold, far above rounding
 
 
 @register
@@ -58,22 +62,41 @@ class Relation(Bank):
         return np.concatenate([unit(rows.features), softmax(rows.logits)], axis=1)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
-        """``[D, N]`` and ``[C, N]``: directions and probabilities of the bank."""
-        dimensions = self.shape_[1]
-        entries = self.bank_.T.astype(dtype)
-        return entries[:dimensions], entries[dimensions:]
+        """``[N, D]`` and ``[N, C]``: directions and probabilities of the bank."""
+        parts = np.split(self.bank_, [self.shape_[1]], axis=1)
+        directions, posteriors = (part.astype(dtype, order="C") for part in parts)
+        return directions, posteriors
 
     def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
         directions, posteriors = prepared
         z, p = unit(rows.features), softmax(rows.logits)
         out = np.empty(len(z), dtype=z.dtype)
-        step = rows_at_once(directions.shape[1])
-        for start in range(0, len(z), step):
-            relations = z[start : start + step] @ directions
+        for some, near in related(p, posteriors, float(self.threshold)):
+            relations = z[some] @ directions[near].T
             np.maximum(relations, 0, out=relations)
-            relations *= p[start : start + step] @ posteriors
+            relations *= p[some] @ posteriors[near].T
             relations[relations <= self.threshold] = 0
             if self.power != 1:
                 relations **= float(self.power)
-            out[start : start + step] = relations.mean(axis=1, dtype=np.float64)
+            out[some] = relations.sum(axis=1, dtype=np.float64) / len(posteriors)
         return out
+
+
+def related(p: FloatArray, posteriors: FloatArray, threshold: float) -> Iterator[tuple[slice, Any]]:
+    """Yield some rows of ``p``, and which bank samples may relate to one of them above the threshold.
+
+    No relation exceeds ``p·p_i``, so none of a group of rows exceeds ``q·p_i`` with q the largest probability of each
+    class in the group. With many classes few bank samples are left, and the other products are never computed.
+    """
+    step = rows_at_once(len(posteriors))
+    for start in range(0, len(p), step):
+        end = min(start + step, len(p))
+        groups = np.arange(start, end, GROUP)
+        bounds = np.maximum.reduceat(p[:end], groups, axis=0) @ posteriors.T
+        near = bounds > (1 - SLACK) * threshold
+        if 2 * np.count_nonzero(near) > near.size:  # rows of the bank are copied, which must be worth it
+            yield slice(start, end), slice(None)
+        else:
+            yield from (
+                (slice(g, min(g + GROUP, end)), np.flatnonzero(own)) for g, own in zip(groups, near, strict=True)
+            )
