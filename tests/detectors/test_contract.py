@@ -104,10 +104,10 @@ def test_fit_does_not_depend_on_order_or_chunks(name, dtype, build, monkeypatch)
 
 @pytest.mark.parametrize("name", NAMES)
 def test_classes_and_tasks_not_seen_yet(name, build):
-    problem = build(seen=[0, 2, 4], tasks=3)  # one class of each task
+    problem = build(seen=[0, 2, 4])  # one class of each task
     assert np.isfinite(fitted(name, problem).score(problem.test)).all()
     if name not in CALIBRATED:  # for which a task without a sample is an error
-        problem = build(seen=[0, 1], tasks=3)
+        problem = build(seen=[0, 1])
         detector = fitted(name, problem)
         assert np.isfinite(joined([detector.score(problem.test), detector.score(problem.ood)])).all()
 
