@@ -214,15 +214,18 @@ def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) 
     Also returns the channel of the largest, the first of equal ones, if ``winners`` is true. With one channel the lead
     is 0.
     """
-    top = values[0].copy()
-    second = np.full_like(top, -np.inf)
+    top: FloatArray = values.max(axis=0)
     channel = np.zeros(len(top), dtype=np.int64)
-    for number, energies in enumerate(values[1:], start=1):
-        if winners:
-            np.putmask(channel, energies > top, number)
-        np.maximum(second, np.minimum(top, energies), out=second)
-        np.maximum(top, energies, out=top)
-    if margin and len(values) > 1:
+    if len(values) == 1:
+        return top, channel
+    at_top = values == top
+    if winners:
+        for number in range(len(values) - 1, -1, -1):
+            np.putmask(channel, at_top[number], number)
+    if margin:
+        second = np.where(at_top, -np.inf, values).max(axis=0)
+        if np.count_nonzero(at_top) > len(top):  # ties: seldom, and counting them per column is slow
+            second = np.where(at_top.sum(axis=0) > 1, top, second)
         top = top + margin * (top - second)
     return top, channel
 
