@@ -61,7 +61,8 @@ def opening(table: Table) -> Iterator[str]:
         "epochs per task (preset `frozen`: the original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read "
         "the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in percent, mean ± "
         "standard deviation over seeds. BiC's logits are the corrected ones; rows that say so score its raw logits, as "
-        "the authors of the paper did.\n"
+        "the authors of the paper did. A value without ± has one seed. The default and TOOD with features were "
+        "measured again on seed 0 when their rule changed; they are missing if that run has not been repeated.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
@@ -103,16 +104,16 @@ def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
             cells_ = [spread_of(table.seeds(stream, learner, name + suffix).values()) for name in shown]
             best = int(np.nanargmax([table.mean(stream, learner, name + suffix) for name in shown]))
             cells_[best] = f"**{cells_[best]}**"
-            forgotten = [table.mean(stream, learner, name + suffix, "d_avg") for name in ("energy", default)]
+            forgotten = table.compared(stream, learner, ["energy" + suffix, default + suffix], "d_avg")
             accuracy = table.of_run((stream, learner), "accuracy")
             name = label(learner) + suffix
             rows.append((name, str(len(accuracy)), spread_of(accuracy), *cells_, arrow(forgotten)))
     yield from grid(("learner", "seeds", "accuracy", *map(label, shown), "D_avg: energy → default"), rows)
 
 
-def arrow(values: Sequence[float]) -> str:
-    """``12.3 → 4.5``; a dash for a value that was not measured."""
-    return " → ".join(f"{value:.1f}" if np.isfinite(value) else "–" for value in values)
+def arrow(pair: Sequence[Sequence[float]]) -> str:
+    """``12.3 → 4.5``: the mean over seeds of either; a dash if there are none."""
+    return " → ".join(f"{np.mean(seeds):.1f}" if seeds else "–" for seeds in pair)
 
 
 def spread_of(values: Iterable[float]) -> str:
@@ -227,8 +228,9 @@ def short_table(table: Table) -> Iterator[str]:
     for learner in (*LEARNERS, "er", "finetune"):
         row = [label(learner)]
         for stream in ("cifar10", "cifar100"):
-            row += [spread_of(table.seeds(stream, learner, name).values()) for name in ("energy", default)]
-            row.append(arrow([table.mean(stream, learner, name, "d_avg") for name in ("energy", default)]))
+            pair = ["energy", default]
+            row += [spread_of(seeds) for seeds in table.compared(stream, learner, pair)]
+            row.append(arrow(table.compared(stream, learner, pair, "d_avg")))
         rows.append(row)
     of_streams = [(f"{name}: energy", f"{name}: TOOD", "OOD forgetting") for name in ("CIFAR-10", "CIFAR-100")]
     yield from grid(("learner", *of_streams[0], *of_streams[1]), rows)

@@ -116,6 +116,13 @@ class Table:
         rows = self.scores.get((stream, learner, detector), {})
         return {seed: float(row[metric]) for seed, row in rows.items() if row[metric]}
 
+    def compared(self, stream: str, learner: str, names: Sequence[str], metric: str = "avg_auroc") -> list[list[float]]:
+        """The values of several detectors over the seeds that all of them have; empty for one that has none."""
+        values = [self.seeds(stream, learner, name, metric) for name in names]
+        measured = [set(of) for of in values if of]
+        common = sorted(set.intersection(*measured)) if measured else []
+        return [[of[seed] for seed in common] if of else [] for of in values]
+
     def mean(self, stream: str, learner: str, detector: str, metric: str = "avg_auroc") -> float:
         """Mean over seeds; NaN if there are none."""
         values = self.seeds(stream, learner, detector, metric)
