@@ -203,7 +203,7 @@ def ranks(table: Table) -> Iterator[str]:
     places = 1.0 + (values[:, None, :] > values[:, :, None]).sum(axis=2)  # a missing value is above and below none
     places[np.isnan(values)] = np.nan
     yield "\n## Every detector\n"
-    yield f"Mean over {len(settings)} settings (stream × learner) or those of them that were measured; rank 1 is best.\n"
+    yield f"Mean over {len(settings)} settings (stream × learner), or those that were measured; rank 1 is best.\n"
     rows = []
     for j in np.argsort(np.nanmean(places, axis=0)):
         metrics = ("near_auroc", "far_auroc", "d_avg")
