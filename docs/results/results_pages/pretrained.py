@@ -172,17 +172,21 @@ def by_length(table: Table) -> Iterator[str]:
             changes = [[c for c in (table.changes(s, name, "avg_auroc") for s in own) if c] for name in names]
             if any(changes):
                 energy = np.mean([table.mean(*setting, "energy") for setting in own])
-                partly = [f", {len(of)} of {len(own)}" if len(of) < len(own) else "" for of in changes]
-                cells_ = (
-                    mean_over_learners(of) + note if of else "–" for of, note in zip(changes, partly, strict=True)
-                )
+                cells_ = (gain_of(of, len(own)) for of in changes)
                 rows.append((stream, table.tasks(stream), who, str(len(own)), f"{energy:.1f}", *cells_))
     yield "\n## Gain by length of the stream\n"
     yield (
-        "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds. `1 of 3`: of the "
-        "learners, only so many have this score.\n"
+        "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds. `1 of 3`: only so "
+        "many of the learners have this score.\n"
     )
     yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(label, names)), rows)
+
+
+def gain_of(changes: Sequence[Sequence[float]], learners: int) -> str:
+    """Mean gain over learners, and over how many if not over all."""
+    if not changes:
+        return "–"
+    return f"{mean_over_learners(changes)}" + (f", {len(changes)} of {learners}" if len(changes) < learners else "")
 
 
 def relation(table: Table, group: Sequence[Setting], one: str, other: str) -> str:
