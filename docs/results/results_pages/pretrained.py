@@ -176,8 +176,8 @@ def by_length(table: Table) -> Iterator[str]:
                 rows.append((stream, table.tasks(stream), who, str(len(own)), f"{energy:.1f}", *cells_))
     yield "\n## Gain by length of the stream\n"
     yield (
-        "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds. `1 of 3`: only so "
-        "many of the learners have this score.\n"
+        "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds. `1 of 3`: "
+        "only so many of the learners have this score.\n"
     )
     yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(label, names)), rows)
 
