@@ -171,10 +171,9 @@ def regime(run: Any) -> str:
     """The stream and the kind of network."""
     if run.stream == "toy":
         return f"toy, {run.learner}"
-    options = run.manifest.get("options") or {}
-    kind = (
-        "frozen" if run.manifest.get("preset") == "frozen" else "fine-tuned" if "network" in options else "from scratch"
-    )
+    network = str((run.manifest.get("options") or {}).get("network", ""))
+    pretrained = network.startswith("efficientnet_lite") or network.endswith("+pretrained")
+    kind = "frozen" if run.manifest.get("preset") == "frozen" else "fine-tuned" if pretrained else "from scratch"
     return run.stream if run.stream == "digits" else f"{run.stream}, {kind}"
 
 

@@ -84,7 +84,7 @@ def test_the_small_vit_is_said_to_be_from_scratch():
     assert {cell.config.network for cell in cells("vit", "runs", "paper")} == {
         "timm:vit_base_patch16_224+pretrained"
     } and not notes("vit", "paper")
-    assert command_of("digits-icarl-cpu-s0", "cpu") is None
+    assert command_of("digits-er-cpu-s0", "cpu") is None
 
 
 def test_wrong_names_are_named():

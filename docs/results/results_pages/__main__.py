@@ -14,6 +14,7 @@ from pathlib import Path
 
 from results_pages.agreement import reference
 from results_pages.drawings import drawings, link
+from results_pages.length import length_section
 from results_pages.markdown import claim_table, quoted
 from results_pages.preset_section import preset_section
 from results_pages.toy_claims import toy_claims
@@ -82,7 +83,7 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
         heading = f"## Preset `{preset}`" + (f": {WORLDS[preset]}" if preset in WORLDS else "")
         index += [heading, "", *preset_section(own, preset)]
         tables += [heading, "", *_tables(own)]
-    index += [*_ablations(metrics), *_toy(metrics, out), *_figures(metrics, out)]
+    index += [*length_section(metrics), *_ablations(metrics), *_toy(metrics, out), *_figures(metrics, out)]
     index += ["## Why results differ", "", *_written(metrics / "why.md"), *(f"- {caveat}" for caveat in CAVEATS), ""]
     out.mkdir(parents=True, exist_ok=True)
     contents = {out / "index.md": "\n".join(index), out / "tables.md": "\n".join(tables)}

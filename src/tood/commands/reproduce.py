@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations", "pretrained")
+TRAINED = ("table1", "table2", "imagenet", "vit", "drift", "tinyimagenet", "variations", "pretrained", "length")
 STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the toy (seconds)
 
 
@@ -25,8 +25,8 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
 @click.option(
     "--preset",
     type=click.Choice(["paper", "released", "cpu", "frozen"]),
-    help="Settings: in the paper's text, as its authors ran it, short runs for a CPU, or (pretrained only) a frozen "
-    "network.  [default: cpu, or frozen]",
+    help="Settings: in the paper's text, as its authors ran it, short runs for a CPU, or a frozen network "
+    "(pretrained and length).  [default: cpu, or frozen]",
 )
 @click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")

@@ -23,6 +23,7 @@ TARGETS = {
     "tinyimagenet": 1,
     "variations": 1,
     "pretrained": 3,
+    "length": 1,
 }
 FROM_SCRATCH = (
     "vit, preset cpu: a small ViT trained from scratch replaces the pretrained ViT-B/16, which needs its weights and a "
@@ -32,7 +33,8 @@ FROM_SCRATCH = (
 
 def presets_of(target: str) -> tuple[str, ...]:
     """The presets of a target; the first one is its default."""
-    return ("frozen",) if target == "pretrained" else ("cpu", "paper", "released")
+    special = {"pretrained": ("frozen",), "length": ("cpu", "frozen")}
+    return special.get(target, ("cpu", "paper", "released"))
 
 
 def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | None = None) -> list[Cell]:
@@ -46,7 +48,7 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
         Parent folder of the run directories. Runs that another target has made there are reused.
     preset:
         ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it); ``"frozen"`` for the
-        target ``pretrained``. By default the first of :func:`presets_of`.
+        targets ``pretrained`` and ``length``. By default the first of :func:`presets_of`.
     seeds:
         Number of seeds, starting at 0; by default as in :data:`TARGETS`.
 
