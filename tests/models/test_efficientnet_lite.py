@@ -115,3 +115,17 @@ def test_unfrozen_the_whole_backbone_learns():
     weights = [name for name in before if name.endswith("0.weight")]  # of the convolutions, first to last
     assert len(weights) == 49 and not any(torch.equal(after[name], before[name]) for name in weights)
     assert epochs[7] < 0.5 * epochs[0]  # bright against dark is easy
+
+
+@pytest.mark.parametrize("pretrained", [True, False])
+def test_pretrained_networks_keep_their_statistics_in_training_also_after_reloading(tmp_path, pretrained):
+    network = models.create("efficientnet_lite0", shape=(32, 32, 3), columns=2, pretrained=pretrained, size=32)
+    network.save(tmp_path / "network.safetensors")
+    images = torch.rand(4, 3, 32, 32)
+    for trained in (network, Network.load(tmp_path / "network.safetensors")):
+        before = trained.backbone.stem[1].running_mean.clone()
+        trained.train()(images)
+        assert trained.backbone.training
+        assert torch.equal(trained.backbone.stem[1].running_mean, before) == pretrained
+        evaluated = trained.features(images)  # in training mode
+        assert torch.equal(evaluated, trained.eval().features(images)) == pretrained

@@ -74,9 +74,9 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     seed:
         Seed of the initial weights; torch's own random state is not changed.
     options:
-        Options of the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size`` and
-        ``pretrained`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any of them, a fixed transform
-        of its features (see :func:`tood.models.tops.add_top`).
+        Options of the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size``,
+        ``pretrained`` and ``batch_statistics`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any of
+        them, a fixed transform of its features (see :func:`tood.models.tops.add_top`).
     """
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
@@ -98,6 +98,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     kept = {key: value for key, value in options.items() if key != "pretrained"}
     if hasattr(backbone, "pretrained"):
         kept["pretrained"] = False
+    if hasattr(backbone, "batch_statistics"):
+        kept["batch_statistics"] = backbone.batch_statistics  # its default depends on `pretrained`
     network = Network(backbone, head, {"name": name, "shape": shape, **kept})
     return add_top(network, **top) if top else network
 

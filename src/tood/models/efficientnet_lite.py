@@ -95,12 +95,22 @@ class EfficientNetLite(nn.Module):
         Pixels per side that images are resized to, bilinearly; 0 means 96 for smaller images, else their own size.
     pretrained:
         Load the ImageNet weights; otherwise they are random.
+    batch_statistics:
+        Normalise training batches by their own mean and variance. By default only a network with random weights does:
+        a pretrained one keeps ImageNet's, because a few hundred steps on small batches do not give better ones.
     """
 
     #: Mean and standard deviation of pixels in [0, 1] that the weights expect: (pixel - 127) / 128.
     normalisation: ClassVar[tuple[float, float]] = (127 / 255, 128 / 255)
 
-    def __init__(self, shape: Sequence[int], variant: int = 0, size: int = 0, pretrained: bool = True) -> None:
+    def __init__(
+        self,
+        shape: Sequence[int],
+        variant: int = 0,
+        size: int = 0,
+        pretrained: bool = True,
+        batch_statistics: bool | None = None,
+    ) -> None:
         super().__init__()
         if len(shape) != 3 or shape[2] not in (1, 3):
             raise ToodError(f"shape: EfficientNet-Lite needs images (H, W, 1 or 3), found {tuple(shape)}")
@@ -108,6 +118,7 @@ class EfficientNetLite(nn.Module):
             raise ToodError(f"size: expected 32 pixels per side or more, or 0 for the default, found {size!r}")
         self.size = size or max(SMALLEST, *shape[:2])
         self.variant, self.pretrained, self.dim = variant, pretrained, DIM
+        self.batch_statistics = not pretrained if batch_statistics is None else batch_statistics
         self.stem = _conv(3, STEM, 3, stride=2)
         self.blocks = nn.Sequential(*_blocks(*SCALING[variant]))
         self.top = _conv(self.blocks[-1].layers[-1][0].out_channels, DIM, 1)  # type: ignore[union-attr, index]
@@ -122,6 +133,15 @@ class EfficientNetLite(nn.Module):
             x = functional.interpolate(x, (self.size, self.size), mode="bilinear", align_corners=False)
         y: Tensor = self.top(self.blocks(self.stem(x)))
         return y.mean((2, 3))
+
+    def train(self, mode: bool = True) -> EfficientNetLite:
+        """As of any module, except that batch normalisation stays in evaluation mode without ``batch_statistics``."""
+        super().train(mode)
+        if not self.batch_statistics:
+            for module in self.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.eval()
+        return self
 
     def _load(self, path: str) -> None:
         """Read the ImageNet weights; the file lists the layers in the order in which they are applied."""
