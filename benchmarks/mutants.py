@@ -32,16 +32,16 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODULES = {  # what is mutated, and its tests
-    "partition": ("partition.py", ["tests/test_partition.py"]),
-    "energy": ("energy.py", ["tests/test_energy.py"]),
+    "partition": (["partition.py"], ["tests/test_partition.py"]),
+    "energy": (["energy.py"], ["tests/test_energy.py"]),
     "calibration": (
-        "calibration.py",
+        ["calibration.py", "statistics.py", "diagnostics.py"],
         ["tests/test_calibration.py", "tests/test_diagnostics.py", "tests/test_checks.py"],
     ),
-    "decision": ("decision", ["tests/decision"]),
-    "metrics": ("metrics", ["tests/metrics"]),
-    "detectors": ("detectors", ["tests/detectors"]),
-    "directory": ("runs/directory.py", ["tests/runs/test_directory.py"]),
+    "decision": (["decision"], ["tests/decision"]),
+    "metrics": (["metrics"], ["tests/metrics"]),
+    "detectors": (["detectors"], ["tests/detectors"]),
+    "directory": (["runs/directory.py"], ["tests/runs/test_directory.py"]),
 }
 PRELOADED = ("pytest", "numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis.extra.numpy", "pyarrow.parquet")
 SLOW = 3.0  # processor seconds: slower tests are left out
@@ -262,6 +262,10 @@ def is_killed(
         file.write_text(before, encoding="utf-8")
 
 
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.py")) if place.is_dir() else [place]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-module", type=int, default=30)
@@ -281,9 +285,9 @@ def main() -> None:
         source = Path(folder).resolve() / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for module in arguments.modules:
-            place, tests = MODULES[module]
+            places, tests = MODULES[module]
             root = source / "tood"
-            files = sorted((root / place).glob("*.py")) if (root / place).is_dir() else [root / place]
+            files = [file for place in places for file in _files(root / place)]
             possible = [mutant for file in files for mutant in mutants_of(file.relative_to(root), root)]
             chosen = random.Random(arguments.seed).sample(possible, min(arguments.per_module, len(possible)))
             seconds, reached = baseline(tests, source, Path(folder) / f"{module}.coverage")
