@@ -65,10 +65,9 @@ def save_metrics(table: pa.Table, path: Path) -> None:
     import pyarrow.parquet as pq
 
     buffer = io.BytesIO()
-    pq.write_table(
-        table.replace_schema_metadata({DIGEST: _digest(table)}),
+    with pq.ParquetWriter(
         buffer,
-        row_group_size=1 << 20,
+        table.schema,
         version="2.6",
         data_page_version="1.0",
         compression="zstd",
@@ -77,7 +76,10 @@ def save_metrics(table: pa.Table, path: Path) -> None:
         write_statistics=True,
         store_schema=False,
         write_page_checksum=True,
-    )
+    ) as writer:
+        writer.write_table(table, row_group_size=1 << 20)
+        # The metadata of the schema are left out with store_schema=False.
+        writer.add_key_value_metadata({DIGEST: _digest(table)})
     write_file(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
