@@ -3,8 +3,8 @@
 A mutant is the package with one small change: a comparison, an operator, a constant, a negated condition, a call left
 out. For each module a seeded sample of all possible changes is made, and the module's own tests run against each: first
 those that reach the changed line, fast ones first, then the others of their files. A mutant is killed if a test
-fails or if its tests take ten times their processor time. Survivors are listed; CONTRIBUTING.md says which are
-equivalent.
+fails, or if its tests take ten times their processor time or 6 GiB. Survivors are listed; CONTRIBUTING.md says which
+are equivalent.
 
 mutmut and cosmic-ray start one process per mutant and run all tests in it; here a process that has imported NumPy and
 torch is forked, and only tests that can notice are run, which takes a tenth of the time. Mutants are made from the
@@ -44,6 +44,7 @@ MODULES = {  # what is mutated, and its tests
     "directory": (["runs/directory.py"], ["tests/runs/test_directory.py"]),
 }
 PRELOADED = ("pytest", "numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis.extra.numpy", "pyarrow.parquet")
+MEMORY = 6 << 30  # bytes of address space: a mutant may allocate without end
 SLOW = 3.0  # processor seconds: slower tests are left out
 OPERATORS: dict[type, type] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -202,6 +203,8 @@ def _forked(source: Path, work: Any, seconds: float) -> int:
             sys.path.insert(0, str(source))
             os.environ["PYTHONPATH"] = str(source)
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
+            with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             with _silent():
                 code = int(work())
         finally:
