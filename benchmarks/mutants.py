@@ -3,8 +3,8 @@
 A mutant is the package with one small change: a comparison, an operator, a constant, a negated condition, a call left
 out. For each module a seeded sample of all possible changes is made, and the module's own tests run against each: first
 those that reach the changed line, fast ones first, then the others of their files. A mutant is killed if a test
-fails or if its tests take ten times their processor time. Survivors are listed; CONTRIBUTING.md says which are
-equivalent.
+fails, or if its tests take ten times their processor time or 6 GiB. Survivors are listed; CONTRIBUTING.md says which
+are equivalent.
 
 mutmut and cosmic-ray start one process per mutant and run all tests in it; here a process that has imported NumPy and
 torch is forked, and only tests that can notice are run, which takes a tenth of the time. Mutants are made from the
@@ -32,18 +32,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 MODULES = {  # what is mutated, and its tests
-    "partition": ("partition.py", ["tests/test_partition.py"]),
-    "energy": ("energy.py", ["tests/test_energy.py"]),
+    "partition": (["partition.py"], ["tests/test_partition.py"]),
+    "energy": (["energy.py"], ["tests/test_energy.py"]),
     "calibration": (
-        "calibration.py",
+        ["calibration.py", "statistics.py", "diagnostics.py"],
         ["tests/test_calibration.py", "tests/test_diagnostics.py", "tests/test_checks.py"],
     ),
-    "decision": ("decision", ["tests/decision"]),
-    "metrics": ("metrics", ["tests/metrics"]),
-    "detectors": ("detectors", ["tests/detectors"]),
-    "directory": ("runs/directory.py", ["tests/runs/test_directory.py"]),
+    "decision": (["decision"], ["tests/decision"]),
+    "metrics": (["metrics"], ["tests/metrics"]),
+    "detectors": (["detectors"], ["tests/detectors"]),
+    "directory": (["runs/directory.py"], ["tests/runs/test_directory.py"]),
 }
 PRELOADED = ("pytest", "numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis.extra.numpy", "pyarrow.parquet")
+MEMORY = 6 << 30  # bytes of address space: a mutant may allocate without end
 SLOW = 3.0  # processor seconds: slower tests are left out
 OPERATORS: dict[type, type] = {
     **{ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq},
@@ -202,6 +203,8 @@ def _forked(source: Path, work: Any, seconds: float) -> int:
             sys.path.insert(0, str(source))
             os.environ["PYTHONPATH"] = str(source)
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, int(seconds) + 1))
+            with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
+                resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
             with _silent():
                 code = int(work())
         finally:
@@ -262,6 +265,10 @@ def is_killed(
         file.write_text(before, encoding="utf-8")
 
 
+def _files(place: Path) -> list[Path]:
+    return sorted(place.glob("*.py")) if place.is_dir() else [place]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--per-module", type=int, default=30)
@@ -281,9 +288,9 @@ def main() -> None:
         source = Path(folder).resolve() / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
         for module in arguments.modules:
-            place, tests = MODULES[module]
+            places, tests = MODULES[module]
             root = source / "tood"
-            files = sorted((root / place).glob("*.py")) if (root / place).is_dir() else [root / place]
+            files = [file for place in places for file in _files(root / place)]
             possible = [mutant for file in files for mutant in mutants_of(file.relative_to(root), root)]
             chosen = random.Random(arguments.seed).sample(possible, min(arguments.per_module, len(possible)))
             seconds, reached = baseline(tests, source, Path(folder) / f"{module}.coverage")

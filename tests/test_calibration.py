@@ -435,6 +435,7 @@ def test_a_failed_save_keeps_the_old_file(tmp_path, monkeypatch):
         ({"margin": -0.1}, "margin: expected a number, 0 or more, found -0.1"),
         ({"margin": "0.5"}, "margin"),
         ({"margin": float("nan")}, "margin"),
+        ({"margin": float("inf")}, "margin"),
         ({"tasks": [[0, 1], [1, 2, 3]]}, "column 1 is in task 0 and in task 1"),
     ],
 )

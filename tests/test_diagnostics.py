@@ -2,12 +2,13 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.stats import mannwhitneyu, norm
+from scipy.stats import linregress, mannwhitneyu, norm, zscore
 from sklearn.metrics import roc_auc_score
 
 from tood import TOOD, Partition, detectors, task_energies
 from tood.detectors import Outputs
-from tood.diagnostics import DeadChannelWarning, auroc_interval, diagnose
+from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, auroc_interval, describe_dead, diagnose
+from tood.statistics import energy_statistics
 
 
 def problem(dead=(), per_class=40, seed=0):
@@ -56,6 +57,25 @@ def test_statistics_without_ranks_give_the_binormal_auroc():
     assert found[0].auroc == pytest.approx(truth, abs=0.005)
     assert found[1].auroc == 0.5
     assert found[1].trust == 0
+
+
+@pytest.mark.parametrize("deviation", [0.01, 0.5, 20.0])
+def test_the_slope_of_the_rest_is_that_of_scipy_whatever_the_unit(deviation):
+    rng, tasks = np.random.default_rng(3), np.repeat(np.arange(3), 50)
+    energies = deviation * rng.normal(size=(150, 3)) @ rng.normal(size=(3, 3))
+    found = energy_statistics(energies, tasks)["rest_slope"]
+    strength = np.concatenate([zscore(energies[tasks == t, t]) for t in range(3)])
+    for t in range(3):
+        other = tasks != t
+        assert found[t] == pytest.approx(linregress(strength[other], energies[other, t]).slope, rel=1e-9)
+
+
+def test_dead_channels_are_named_up_to_a_number_and_the_others_counted():
+    dead = [ChannelDiagnostics(t, 9, 0.5, 0.4, 0.6, 0.0, False, 0.0) for t in range(7)]
+    alive = dead[0]._replace(alive=True)
+    assert describe_dead([alive]) == ""
+    assert describe_dead([alive, *dead[:5]]).count("task") == 5 and "more" not in describe_dead(dead[:5])
+    assert describe_dead(dead).endswith("task 4 (AUROC 0.50, interval 0.40 to 0.60), 2 more")
 
 
 def test_one_task_has_no_rest():

@@ -1,3 +1,5 @@
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -164,3 +166,11 @@ def test_energy_of_a_tensor_with_gradients_is_differentiable():
     logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(energy, (logits,))
     assert torch.equal(energy(logits), logits.logsumexp(1))
+
+
+@pytest.mark.parametrize("tasks", [[[0, 1], [2, 3, 4]], [[3, 0], [4, 1, 2]]])
+def test_tensors_of_another_device_stay_there(tasks, monkeypatch):
+    """Torch's ``meta`` device has shapes and no values, so they are not checked to be finite."""
+    monkeypatch.setattr(sys.modules["tood.energy"], "_finite_tensor", lambda logits: logits)
+    found = task_energies(torch.empty(7, 5, device="meta"), Partition(tasks))
+    assert found.device.type == "meta" and found.shape == (7, 2) and found.dtype == torch.float32

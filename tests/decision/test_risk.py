@@ -69,6 +69,17 @@ def test_conformal_keeps_the_errors_of_its_samples(tmp_path):
         Conformal(cal).fit(logits[400:]).risk_threshold(0.3)
 
 
+def test_five_percent_with_confidence_ninety_is_the_default():
+    rng = np.random.default_rng(1)
+    labels = rng.integers(0, 4, 4000)
+    logits = rng.normal(size=(4000, 4)) + 3 * np.eye(4)[labels]
+    cal = TOOD([[0, 1], [2, 3]]).fit(logits[:400], labels[:400])
+    scores, wrong = cal.score(logits[400:]), logits[400:].argmax(axis=1) != labels[400:]
+    limit = Conformal(cal).fit(logits[400:], labels[400:]).risk_threshold()
+    assert limit == selective_threshold(scores, wrong) == selective_threshold(scores, wrong, risk=0.05, delta=0.1)
+    assert np.isfinite(limit) and wrong[scores >= limit].mean() < 0.05
+
+
 def test_what_cannot_be_promised_is_refused():
     with pytest.raises(ToodError, match="cannot be guaranteed at any threshold with these 20 samples"):
         selective_threshold(np.arange(20.0), np.zeros(20, dtype=bool), risk=0.05)

@@ -312,6 +312,23 @@ def test_metrics_that_are_not_there_or_damaged(gap_run):
         trajectory(load_metrics(gap_run), "enery")
 
 
+def test_figures_that_do_not_match_their_digest_are_refused(gap_run):
+    """The digest is that of the file with other values, as if someone had edited one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = measure(Run(gap_run), few(["energy"])).table
+    file = Run(gap_run).metrics_path
+    stored = pq.read_table(file)
+    assert len(stored.schema.metadata[b"tood.digest"]) == 64
+    values = np.where(np.arange(len(table)) == 5, 0.25, table["value"].to_numpy())
+    pq.write_table(stored.set_column(6, "value", pa.array(values)), file)
+    with pytest.raises(ToodError, match=r"metrics\.parquet: damaged: its content does not match its digest"):
+        load_metrics(gap_run)
+    pq.write_table(stored.replace_schema_metadata(None), file)  # as version 0.1 wrote it
+    assert load_metrics(gap_run).equals(table)
+
+
 def test_truncated_outputs_stop_measuring_with_the_file_named(gap_run):
     file = gap_run / "steps/01/outputs/ood/far_b.npz"
     file.write_bytes(file.read_bytes()[:-100])

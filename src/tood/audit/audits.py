@@ -24,6 +24,7 @@ from tood.runs.measure import default_scorers, figures
 from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
+from tood.runs.versions import describe, outdated
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,6 +88,8 @@ def audit(
             # If `tood run` was told which detectors to measure, its figures stay as they are.
             if "detectors" not in run.manifest or not run.metrics_path.exists():
                 save_metrics(measured.table, run.metrics_path)
+            elif stale := outdated(load_metrics(run.path)):
+                verdict = replace(verdict, notes=(*all_notes, f"metrics.parquet: {describe(stale)}"))
             write_verdict(run, verdict)
     return Audit(run, verdict, measured.table, evidence)
 

@@ -60,9 +60,12 @@ def command(
     from tood.paper.reference import reported
     from tood.report.tables import tables_of
     from tood.runs import find_runs, load_metrics
+    from tood.runs.versions import summary
 
     runs = find_runs(paths)
     measured = [(run, load_metrics(run.path)) for run in runs]
+    if note := summary(table for _, table in measured):
+        click.echo(f"note: {note}", err=True)
     tables = tables_of(measured, reported() if against == "paper" else None, fpr=fpr)  # type: ignore[arg-type]
     if out is not None:
         from tood.report.render import write_tables

@@ -11,6 +11,10 @@ import click
 from tood.console import FILE, exit_if_failed, print_states
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
     from tood.runs.directory import Run
     from tood.runs.sweep import Cell, Engine
 
@@ -101,7 +105,7 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
     from tood.errors import ToodError
     from tood.runs.directory import Run, find_runs
 
-    runs = [Run(cell.path) for cell in members if cell.status() == "done"] if members else find_runs([out])
+    runs = [Run(cell.path) for cell in members if cell.is_measured()] if members else find_runs([out])
     runs = [run for run in runs if run.metrics_path.exists()]
     if not runs:
         raise ToodError(f"{out}: expected finished runs, found none")
@@ -117,11 +121,21 @@ def _report(runs: list[Run], folder: Path) -> None:
     from tood.report.tables import tables_of
     from tood.runs.metrics_file import load_metrics
 
-    tables = tables_of([(run, load_metrics(run.path)) for run in runs], reported())
+    measured = [(run, load_metrics(run.path)) for run in runs]
+    _warn(table for _, table in measured)
+    tables = tables_of(measured, reported())
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(runs, folder / "figures")
     click.echo(f"Tables, figures and the page: {report_page(runs, folder / 'report.html')}")
+
+
+def _warn(tables: Iterable[pa.Table]) -> None:
+    """Print one line about outdated figures, if there are any."""
+    from tood.runs.versions import summary
+
+    if note := summary(tables):
+        click.echo(f"note: {note}", err=True)
 
 
 def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
@@ -163,6 +177,7 @@ def _total(waiting: list[Cell]) -> str:
 def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
     from tood.paper.collect import collect_figures, collect_runs, current_commit
     from tood.paper.toy_results import collect_toy
+    from tood.runs.metrics_file import load_metrics
 
     commit = current_commit() if commit is None else commit
     if target == "toy":
@@ -170,6 +185,7 @@ def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: 
         click.echo(f"{folder}: {', '.join(names) or 'nothing new'}")
         return
     runs = _finished(members, out)
+    _warn(load_metrics(run.path) for run in runs)
     copied = collect_runs(runs, folder, commit)
     files = collect_figures(out, folder, commit)
     click.echo(f"{folder}: {len(copied)} of {len(runs)} finished runs are new; {len(files)} figures and summaries")

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option("--logits", help="With a corrected head (BiC), score: corrected, raw or both.  [default: both]")
 @click.option("--store", help="all, or figures: delete outputs and checkpoints once measured.  [default: all]")
+@click.option("--renew", is_flag=True, help="With store figures: train again if the figures are outdated.")
 @click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
@@ -69,6 +70,7 @@ def command(
     pairs: tuple[str, ...],
     out: Path | None,
     dry_run: bool,
+    renew: bool,
     track: tuple[str, ...],
     quiet: bool,
     as_json: bool,
@@ -112,14 +114,14 @@ def command(
         _tracking(track, config, folder) as tracked,
     ):
         if tracked is None:
-            result = run(config, folder, say=say, progress=progress)
+            result = run(config, folder, say=say, progress=progress, renew=renew)
         else:
 
             def show_and_track(event: Progress) -> None:
                 progress(event)
                 tracked.progress(event)
 
-            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step)
+            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step, renew=renew)
             tracked.artifact(report_page([result], folder / "report" / "report.html"))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
+@click.option("--renew", is_flag=True, help="Train runs again whose outdated figures need it.")
 @click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
@@ -29,6 +30,7 @@ def command(
     workers: int,
     engine: Engine,
     track: tuple[str, ...],
+    renew: bool,
     status: bool,
     quiet: bool,
     as_json: bool,
@@ -36,7 +38,8 @@ def command(
     """Run every cell of a grid of streams, learners, seeds and options.
 
     A sweep may be interrupted at any time; start it again to resume. A cell that fails is reported at the end; the
-    others finish.
+    others finish. If a detector has a newer version than its figures, it is measured again; runs that kept only
+    their figures (store: figures) need --renew for that.
 
     \b
     Example:
@@ -57,7 +60,7 @@ def command(
 
         prepare(track)
         os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, the process of each cell
-    failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo)
+    failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo, renew=renew)
     exit_if_failed(failed, len(cells))
     if not quiet:
         click.echo(f"{len(cells)} runs in {out}")

@@ -215,6 +215,11 @@ def lock(folder: Path) -> Iterator[None]:
         held.release()
 
 
+def has_checkpoints(folder: Path) -> bool:
+    """True if training can resume in a run directory, or need not be repeated."""
+    return (folder / "checkpoints").is_dir()
+
+
 def is_locked(folder: Path) -> bool:
     """True if some process is writing in ``folder``."""
     if not (folder / LOCK).exists():

@@ -17,11 +17,12 @@ from tood.runs.directory import Run
 from tood.runs.metrics_file import Row, joined, load_metrics, save_metrics, to_table
 from tood.runs.score import Scored, Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
+from tood.runs.versions import Outdated, outdated, with_versions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Measured", "default_scorers", "figures", "is_measured", "measure", "measure_step"]
+__all__ = ["Measured", "default_scorers", "figures", "is_measured", "measure", "measure_step", "outdated_figures"]
 
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
@@ -81,7 +82,7 @@ def default_scorers(
 
 
 def is_measured(folder: Path, names: Iterable[str]) -> bool:
-    """True if a run has figures of every step and of every detector in ``names``."""
+    """True if a run has figures of every step and of every detector in ``names``, of whichever version."""
     try:
         table = load_metrics(folder)
         asked = {name for name in names if ":" not in name}
@@ -91,6 +92,11 @@ def is_measured(folder: Path, names: Iterable[str]) -> bool:
         raise
     except ToodError:  # none yet, or damaged
         return False
+
+
+def outdated_figures(folder: Path, names: Iterable[str]) -> list[Outdated]:
+    """The detectors in ``names``, by default all, whose figures in a measured run another version made."""
+    return outdated(load_metrics(folder), names)
 
 
 def measure(run: Run, scorers: Iterable[Scorer] | None = None) -> Measured:
@@ -160,7 +166,7 @@ def figures(
             for note in step_notes:
                 noted.setdefault(note, []).append(index)
     notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
-    return Measured(joined(tables), tuple(notes))
+    return Measured(with_versions(joined(tables)), tuple(notes))
 
 
 def _read(run: Run, index: int) -> Step:

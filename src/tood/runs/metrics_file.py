@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["accuracy", "load_metrics", "trajectory"]
 
-DIGEST = b"tood.digest"
+DIGEST = b"tood.digest"  # of the values
+VERSIONS = b"tood.versions"  # of the detectors: JSON, {name: version}
+VERSIONS_DIGEST = b"tood.versions.digest"
 RAW = '{"logits": "raw"}'  # the settings of a detector with default settings on raw logits
 COLUMNS = ("step", "task", "ood_set", "group", "detector", "metric", "value", "calibration", "settings")
 
@@ -60,15 +62,20 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def save_metrics(table: pa.Table, path: Path) -> None:
-    """Write the table atomically. Equal tables give equal bytes, because all options of the writer are fixed."""
+    """Write the table atomically, with the versions of its detectors if it has them.
+
+    Equal tables give equal bytes, because all options of the writer are fixed.
+    """
     _pyarrow()
     import pyarrow.parquet as pq
 
+    metadata = {DIGEST: _digest(table)}
+    if versions := (table.schema.metadata or {}).get(VERSIONS):
+        metadata |= {VERSIONS: versions, VERSIONS_DIGEST: _sha256(versions)}
     buffer = io.BytesIO()
-    pq.write_table(
-        table.replace_schema_metadata({DIGEST: _digest(table)}),
+    with pq.ParquetWriter(
         buffer,
-        row_group_size=1 << 20,
+        table.schema,
         version="2.6",
         data_page_version="1.0",
         compression="zstd",
@@ -77,7 +84,9 @@ def save_metrics(table: pa.Table, path: Path) -> None:
         write_statistics=True,
         store_schema=False,
         write_page_checksum=True,
-    )
+    ) as writer:
+        writer.write_table(table, row_group_size=1 << 20)
+        writer.add_key_value_metadata(metadata)  # that of the schema is left out with store_schema=False
     write_file(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
@@ -105,9 +114,12 @@ def load_metrics(path: PathLike) -> pa.Table:
     if tuple(table.column_names) != COLUMNS or table.schema.types != _schema().types:
         found = ", ".join(f"{field.name} ({field.type})" for field in table.schema)
         raise ToodError(f"{file}: expected the columns {', '.join(COLUMNS)}, found {found}{remedy}")
-    digest = (table.schema.metadata or {}).get(DIGEST)  # version 0.1 wrote none
-    table = table.replace_schema_metadata(None)
-    if digest is not None and digest != _digest(table):
+    metadata = table.schema.metadata or {}
+    digest, versions = metadata.get(DIGEST), metadata.get(VERSIONS)  # older files have neither
+    table = table.replace_schema_metadata(None if versions is None else {VERSIONS: versions})
+    if (digest is not None and digest != _digest(table)) or (
+        versions is not None and metadata.get(VERSIONS_DIGEST) != _sha256(versions)
+    ):
         raise ToodError(f"{file}: damaged: its content does not match its digest{remedy}")
     _check_values(table, file)
     return table
@@ -124,6 +136,10 @@ def _digest(table: pa.Table) -> bytes:
             column = encoded.indices
         digest.update(column.fill_null(-1).to_numpy().tobytes())
     return digest.hexdigest().encode()
+
+
+def _sha256(text: bytes) -> bytes:
+    return hashlib.sha256(text).hexdigest().encode()
 
 
 def _check_values(table: pa.Table, file: Path) -> None:

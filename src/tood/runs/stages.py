@@ -27,15 +27,16 @@ from tood.learners.registry import LEARNERS
 from tood.metrics import near_far_mean
 from tood.models import Network
 from tood.runs.config import EVALUATION, RunConfig
-from tood.runs.directory import Run, lock, write_manifest
+from tood.runs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.runs.extract import check_sources, extract_step, step_rows
 from tood.runs.figures_only import keep_figures
 from tood.runs.frozen import freeze
-from tood.runs.measure import default_scorers, is_measured, measure_step
+from tood.runs.measure import default_scorers, is_measured, measure_step, outdated_figures
 from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
+from tood.runs.versions import describe, how_to_renew, with_versions
 from tood.runs.yaml_files import read_yaml, write_yaml
 from tood.streams import Stream
 from tood.times import duration
@@ -55,6 +56,7 @@ def run(
     say: Say = print,
     progress: Report | None = None,
     on_step: OnStep | None = None,
+    renew: bool = False,
 ) -> Run:
     """Train, score and measure one run; work that its directory already holds is not repeated.
 
@@ -72,13 +74,16 @@ def run(
         Called with a :class:`~tood.learners.Progress` while training.
     on_step:
         Called with the number and the metrics of each step after it is measured.
+    renew:
+        Train a finished run with ``store: figures`` again if a detector has a newer version than its figures. The old
+        figures stay until the new ones are written. Otherwise ``say`` is called with a line about them.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
             raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
         config = dataclasses.replace(config, stream=stream.name)
     with torch_threads(config.threads):
-        return _run(config, Path(folder), stream, say, progress, on_step)
+        return _run(config, Path(folder), stream, say, progress, on_step, renew)
 
 
 @contextmanager
@@ -99,6 +104,7 @@ def _run(
     say: Say,
     progress: Report | None,
     on_step: OnStep | None,
+    renew: bool,
 ) -> Run:
     stream, learner = build(config, own_stream, say)
     folder.mkdir(parents=True, exist_ok=True)
@@ -115,6 +121,9 @@ def _run(
             leftover.unlink()
         _check_config(config, folder)
         done = config.store == "figures" and is_measured(folder, config.detectors)
+        stale = outdated_figures(folder, config.detectors) if done else []
+        if stale and (renew or has_checkpoints(folder)):
+            done, stale = False, []
         made = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
         rows: list[Row] = []
@@ -131,8 +140,10 @@ def _run(
             line = "  ".join(_summary(measured, learner.facts))
             say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
         if rows:
-            save_metrics(to_table(rows), made.metrics_path)
-        if config.store == "figures":
+            save_metrics(with_versions(to_table(rows)), made.metrics_path)
+        if stale:
+            say(f"{folder}: {describe(stale)}; {how_to_renew(folder)} trains the run again")
+        elif config.store == "figures":
             keep_figures(made)
     return made
 

@@ -23,8 +23,9 @@ from tood.errors import ToodError, UnknownNameError
 from tood.ray_tasks import ray_tasks
 from tood.registry import Registry
 from tood.runs.config import RunConfig
-from tood.runs.directory import is_locked
-from tood.runs.measure import is_measured
+from tood.runs.directory import has_checkpoints, is_locked
+from tood.runs.measure import is_measured, outdated_figures
+from tood.runs.versions import Outdated, describe, how_to_renew
 from tood.runs.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
@@ -57,8 +58,9 @@ class Cell:
         return self.parent / ".logs" / f"{self.config.name}.log"
 
     def status(self) -> str:
-        """``done``, ``running``, ``failed: …``, ``2 steps`` (interrupted) or ``waiting``."""
-        if is_measured(self.path, self.config.detectors):
+        """``done``, ``running``, ``failed: …``, ``outdated figures: …``, ``2 steps`` (interrupted) or ``waiting``."""
+        stale = self._outdated()
+        if self.is_measured() and not stale:
             return "done"
         if is_locked(self.path):
             return "running"
@@ -66,8 +68,24 @@ class Cell:
             last = lines[-1]
             if last.startswith("tood: ") and not last.startswith("tood: interrupted"):
                 return f"failed: {last.removeprefix('tood: ')}"
+        if stale:
+            return describe(stale)
         steps = len(list(self.path.glob("steps/*/outputs")))
         return f"{steps} steps" if steps else "waiting"
+
+    def is_measured(self) -> bool:
+        """True if there are figures of every step and detector, outdated or not."""
+        return is_measured(self.path, self.config.detectors)
+
+    def renewal(self) -> str:
+        """One line about outdated figures that need training to be renewed, and how; empty if there are none."""
+        stale = self._outdated()
+        if not stale or has_checkpoints(self.path):
+            return ""
+        return f"{self.config.name}: {describe(stale)}; {how_to_renew(self.path)} trains the run again"
+
+    def _outdated(self) -> list[Outdated]:
+        return outdated_figures(self.path, self.config.detectors) if self.is_measured() else []
 
 
 def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
@@ -100,34 +118,44 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
 
 
 def run_cells(
-    cells: list[Cell], workers: int = 2, engine: Engine = "local", say: Callable[[str], object] = print
+    cells: list[Cell],
+    workers: int = 2,
+    engine: Engine = "local",
+    say: Callable[[str], object] = print,
+    renew: bool = False,
 ) -> dict[str, str]:
     """Run every cell that is not done. A failure does not stop the others; returns the errors by name of the cell.
+
+    Outdated figures are measured again. If this needs training, because only the figures were kept, it is done with
+    ``renew``; otherwise ``say`` gets a line about them.
 
     Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
     registered are passed to them as ``package.module:Name``.
     """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
-    waiting = [cell for cell in cells if cell.status() != "done"]
+    left = {} if renew else {cell.path: line for cell in cells if (line := cell.renewal())}
+    waiting = [cell for cell in cells if cell.path not in left and cell.status() != "done"]
     failed: dict[str, str] = {}
     finished = len(cells) - len(waiting)
-    outcomes = _locally(waiting, workers, say) if engine == "local" else _on_ray(waiting)
+    outcomes = _locally(waiting, workers, say, renew) if engine == "local" else _on_ray(waiting, renew)
     for cell, error in outcomes:
         finished += 1
         if error:
             failed[cell.config.name] = error
         say(f"[{finished}/{len(cells)}] {cell.config.name}: {f'failed: {error}' if error else 'done'}")
+    for line in left.values():
+        say(line)
     return failed
 
 
-def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> Iterator[tuple[Cell, str]]:
+def _locally(cells: list[Cell], workers: int, say: Callable[[str], object], renew: bool) -> Iterator[tuple[Cell, str]]:
     """Run each cell in a process of its own; a cell that another process is running is tried again at the end."""
     running: set[subprocess.Popen[str]] = set()
     stop = threading.Event()
     with ThreadPoolExecutor(max(1, workers)) as pool:
         try:
-            jobs = {pool.submit(_run_if_free, cell, running, say, stop, wait=False): cell for cell in cells}
+            jobs = {pool.submit(_run_if_free, cell, running, say, stop, renew, wait=False): cell for cell in cells}
             busy = []
             for job in as_completed(jobs):
                 if (error := job.result()) is None:
@@ -135,7 +163,7 @@ def _locally(cells: list[Cell], workers: int, say: Callable[[str], object]) -> I
                     say(f"{jobs[job].config.name}: another process is running it")
                 else:
                     yield jobs[job], error
-            jobs = {pool.submit(_run_if_free, cell, running, say, stop, wait=True): cell for cell in busy}
+            jobs = {pool.submit(_run_if_free, cell, running, say, stop, renew, wait=True): cell for cell in busy}
             for job in as_completed(jobs):
                 yield jobs[job], job.result() or ""
         except BaseException:  # such as Ctrl-C: stop the child processes too; their checkpoints stay
@@ -151,6 +179,7 @@ def _run_if_free(
     running: set[subprocess.Popen[str]],
     say: Callable[[str], object],
     stop: threading.Event,
+    renew: bool,
     wait: bool,
 ) -> str | None:
     """Run a cell and return its error, empty if there was none; None if another process is running it."""
@@ -160,7 +189,7 @@ def _run_if_free(
         try:
             with mine.acquire(timeout=0):
                 if not is_locked(cell.path):
-                    return "" if cell.status() == "done" else _run_in_process(cell, running, say)
+                    return "" if cell.status() == "done" else _run_in_process(cell, running, say, renew)
         except Timeout:
             pass
         if not wait:
@@ -169,10 +198,11 @@ def _run_if_free(
     return "interrupted"
 
 
-def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object]) -> str:
+def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object], renew: bool) -> str:
     config = cell.log.with_suffix(".yaml")
     write_yaml(config, importable(cell.config).to_mapping())
     arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
+    arguments += ["--renew"] if renew else []
     options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     lines: list[str] = []
     try:
@@ -198,10 +228,10 @@ def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callab
     return last.removeprefix("tood: ")
 
 
-def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
+def _on_ray(cells: list[Cell], renew: bool) -> Iterator[tuple[Cell, str]]:
     """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints."""
     by_path = {str(cell.path.resolve()): cell for cell in cells}
-    calls = {path: (importable(cell.config).to_mapping(), path) for path, cell in by_path.items()}
+    calls = {path: (importable(cell.config).to_mapping(), path, renew) for path, cell in by_path.items()}
     searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment = {**ONE_THREAD, "PYTHONPATH": searched}
     options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": environment}}
@@ -209,12 +239,12 @@ def _on_ray(cells: list[Cell]) -> Iterator[tuple[Cell, str]]:
         yield by_path[path], gave_up or error
 
 
-def _run_one(config: dict[str, Any], path: str) -> str:
+def _run_one(config: dict[str, Any], path: str, renew: bool) -> str:
     """Run one cell and return its error, empty if there was none."""
     from tood.runs.stages import run
 
     try:
-        run(RunConfig.from_mapping(config), Path(path), say=lambda line: None)
+        run(RunConfig.from_mapping(config), Path(path), say=lambda line: None, renew=renew)
     except ToodError as error:
         return str(error)
     return ""
