@@ -75,8 +75,8 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
         Seed of the initial weights; torch's own random state is not changed.
     options:
         Options of the backbone: ``widths`` (convnet, mlp), ``patch``, ``dim``, ``depth``, ``heads`` (vit), ``size``,
-        ``pretrained`` and ``batch_statistics`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any of
-        them, a fixed transform of its features (see :func:`tood.models.tops.add_top`).
+        ``pretrained`` and ``batch_statistics`` (efficientnet_lite), ``pretrained`` and others (timm); ``top`` for any
+        of them, a fixed transform of its features (see :func:`tood.models.tops.add_top`).
     """
     shape = [int(size) for size in shape]
     build = BACKBONES.get(name)
