@@ -53,8 +53,9 @@ class Channels(NamedTuple):
 
     def normalised(self, energies: FloatArray) -> FloatArray:
         """``[n, N]``: u of each channel."""
-        u: FloatArray = (energies - self.location) / self.scale
-        return u if self.cap is None else np.minimum(u, self.cap)
+        u: FloatArray = energies - self.location
+        u /= self.scale
+        return u if self.cap is None else np.minimum(u, self.cap, out=u)
 
 
 class TOOD(HubMixin):

@@ -98,6 +98,7 @@ def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
 
 def rank_auroc(own: Float64Array, rest: Float64Array) -> float:
     """AUROC of own energies against those of the rest, which are sorted; by ranks, ties counted half."""
+    own = np.sort(own)  # ordered numbers are found several times faster
     below = np.searchsorted(rest, own, "left") + np.searchsorted(rest, own, "right")
     return float(below.sum() / (2 * len(own) * len(rest)))
 

@@ -48,12 +48,12 @@ def own_energies(logits: Any, tasks: IntArray, partition: Partition) -> Float64A
     return all_energies(logits, partition)[np.arange(len(tasks)), tasks]
 
 
-def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = True) -> Statistics:
+def energy_statistics(energies: Float64Array, tasks: IntArray) -> Statistics:
     """``[N]`` each: statistics of own and other samples in every channel, from all energies ``[B, N]``.
 
     ``rest_slope`` is the slope of a least-squares line through the other samples: how much higher a sample's energy is
     in this channel if it is one deviation stronger in the channel of its own task. With one task there are no other
-    samples, so its own are used. The AUROC is optional: only diagnostics read it.
+    samples, so its own are used.
     """
     own = energies[np.arange(len(tasks)), tasks]
     result = task_statistics(own, tasks, energies.shape[1])
@@ -61,14 +61,13 @@ def energy_statistics(energies: Float64Array, tasks: IntArray, auroc: bool = Tru
         rest = {"rest_mean": result["mean"].copy(), "rest_std": result["std"].copy()}
         return result | rest | {"rest_slope": np.zeros(1), "rest_auroc": np.array([0.5])}
     strength = (own - result["mean"][tasks]) / nonzero(result["std"])[tasks]  # mean 0 and deviation 1 in each task
-    result |= {name: np.empty(energies.shape[1]) for name in REST if auroc or name != "rest_auroc"}
+    result |= {name: np.empty(energies.shape[1]) for name in REST}
     for t, values in enumerate(energies.T):
         other = tasks != t
         ordered = np.sort(values[other])  # sorted: see task_statistics
         result["rest_mean"][t], result["rest_std"][t] = ordered.mean(), ordered.std()
         result["rest_slope"][t] = np.sort((values[other] - ordered.mean()) * strength[other]).mean()
-        if auroc:
-            result["rest_auroc"][t] = rank_auroc(values[~other], ordered)
+        result["rest_auroc"][t] = rank_auroc(values[~other], ordered)
     return result
 
 

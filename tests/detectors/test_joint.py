@@ -3,13 +3,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from scipy.stats import norm
+from scipy.stats import ks_2samp, norm, spearmanr
 from sklearn.metrics import roc_auc_score
 from tests.detectors.test_typicality import PARTITION, directions, make, pooled
 
 from tood import TOOD, detectors
-from tood.detectors import Detector, Outputs
-from tood.detectors.joint import LARGEST_WEIGHT, normalised_score, weight_of_features
+from tood.detectors import Detector, Outputs, joint
+from tood.detectors.joint import LARGEST_WEIGHT, normalised_score, spread, weight_of_features
 from tood.errors import ToodError
 from tood.statistics import energy_statistics
 
@@ -52,7 +52,7 @@ def test_joint_is_its_definition(variant, weight):
     assert detector.feature_weight_ == weight
 
 
-def informed(feature_noise, logit_noise, seed=0, dimensions=10):
+def informed(feature_noise, logit_noise, seed=0, dimensions=10, samples=15):
     """Calibration samples, test samples and unknown classes; noise hides classes in features or in logits."""
     rng = np.random.default_rng(seed)
     centres = 4 * rng.normal(size=(9, dimensions))
@@ -62,7 +62,7 @@ def informed(feature_noise, logit_noise, seed=0, dimensions=10):
         logits = logit_noise * rng.normal(size=(len(labels), 6)) + 5 * np.eye(9)[labels][:, :6]
         return Outputs(logits, features, labels)
 
-    return draw(np.repeat(np.arange(6), 15)), draw(np.repeat(np.arange(6), 50)), draw(np.repeat([6, 7, 8], 100))
+    return draw(np.repeat(np.arange(6), samples)), draw(np.repeat(np.arange(6), 50)), draw(np.repeat([6, 7, 8], 100))
 
 
 def test_features_count_only_if_they_tell_pseudo_unknowns_apart():
@@ -164,3 +164,37 @@ def test_the_weight_is_that_of_fits_without_each_task(tasks):
     assert 0 < ratio < 1
     found = weight_of_features(energies, squared, owners, "shrinkage", 0.5)
     assert found == pytest.approx(LARGEST_WEIGHT * ratio, rel=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_sample_of_many_calibration_samples_gives_about_the_weight_of_all(seed, monkeypatch):
+    fit, test, _ = informed(feature_noise=30.0, logit_noise=2.0, seed=seed, samples=1500)
+    sampled = detectors.create("tood_joint").fit(fit, partition=PARTITION)
+    monkeypatch.setattr(joint, "SAMPLE", len(fit.labels))
+    every = detectors.create("tood_joint").fit(fit, partition=PARTITION)
+    assert 0 < every.feature_weight_ < LARGEST_WEIGHT
+    assert sampled.feature_weight_ == pytest.approx(every.feature_weight_, abs=0.02)
+    assert spearmanr(sampled.score(test), every.score(test)).statistic > 0.999
+    np.testing.assert_array_equal(sampled.statistics_, every.statistics_)
+
+
+def test_the_sample_does_not_depend_on_the_order_of_rows_or_how_they_are_split():
+    fit, test, _ = informed(feature_noise=30.0, logit_noise=2.0, samples=1500)
+    fit = Outputs(fit.logits.astype(np.float16), fit.features, fit.labels)  # many samples have equal logits
+    expected = detectors.create("tood_joint").fit(fit, partition=PARTITION).score(test)
+    rows = np.random.default_rng(1).permutation(len(fit.labels))
+    chunks = [fit[part] for part in np.array_split(rows, 7)]
+    found = detectors.create("tood_joint").fit(chunks, partition=PARTITION).score(test)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_a_sample_has_its_tasks_distribution_and_a_small_task_keeps_enough():
+    rng = np.random.default_rng(0)
+    tasks = rng.permutation(np.repeat([0, 1, 2, 3], [8000, 2000, 300, 40]))
+    values = rng.exponential(size=len(tasks))
+    chosen = spread(values, tasks, 1034)  # a tenth
+    np.testing.assert_array_equal(np.bincount(tasks[chosen]), [800, 200, 100, 40])
+    for t in range(4):
+        kept, every = values[chosen & (tasks == t)], values[tasks == t]
+        assert ks_2samp(kept, every).statistic < 1 / len(kept)
+    assert spread(values, tasks, len(tasks)).all()
