@@ -1,5 +1,6 @@
 """Files: whole or absent, verified when read, never larger in memory than their bytes can hold."""
 
+import hashlib
 import io
 import json
 import os
@@ -103,6 +104,18 @@ def test_a_shape_that_the_bytes_do_not_have_is_refused(tmp_path, shape):
     path.write_bytes(padded)
     with pytest.raises(ToodError, match=r"f\.npz: truncated, or not an \.npz file of plain arrays"):
         read_npz(path)
+
+
+def test_a_folder_in_place_of_a_file_is_not_called_damaged(tmp_path):
+    for read in (npz_names, read_npz):
+        with pytest.raises(ToodError, match=r"cannot be read \(Is a directory\)"):
+            read(tmp_path)
+
+
+def test_the_digest_is_that_of_the_file(tmp_path):
+    path = tmp_path / "f.npz"
+    write_npz(path, {"logits": np.arange(1e5)})
+    assert read_npz(path)[1] == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_leftovers_of_killed_writers_are_removed(tmp_path):

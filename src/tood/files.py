@@ -294,6 +294,8 @@ def reading(path: Path, problem: str) -> Iterator[None]:
         raise
     except FileNotFoundError as error:
         raise ToodError(f"{path}: no such file") from error
+    except (PermissionError, IsADirectoryError) as error:
+        raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
     except DAMAGE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ToodError(f"{path}: {problem} ({reason})") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import zipfile
 from collections.abc import Collection, Mapping
@@ -21,6 +20,7 @@ __all__ = ["npy_header", "npz_member", "npz_names", "read_npz", "write_npz"]
 LARGEST_UNSUSPICIOUS = 1 << 28  # bytes; a larger array must not be compressed more than TIGHTEST times
 TIGHTEST = 100
 NOT_NPZ = "truncated, or not an .npz file of plain arrays"
+CHUNK = 1 << 18  # bytes hashed at once: they stay in the cache
 ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
 
 
@@ -47,21 +47,17 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
     wanted:
         Read these arrays only, if they are there; all if None.
     """
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError as error:
-        raise ToodError(f"{path}: no such file") from error
-    except OSError as error:
-        raise ToodError(f"{path}: cannot be read ({error.strerror})") from error
-    with reading(path, NOT_NPZ):
-        with io.BytesIO(data) as file, zipfile.ZipFile(file) as archive:
+    with reading(path, NOT_NPZ), path.open("rb") as file:
+        digest = hashlib.sha256()
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+        with zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
-            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
-            for info in chosen.values():
-                _check_size(archive, info)
-        with np.load(io.BytesIO(data), allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in chosen}
-    return arrays, hashlib.sha256(data).hexdigest()
+            chosen = [name for name in members if wanted is None or name in wanted]
+            for name in chosen:
+                _check_size(archive, members[name])
+            arrays = {name: _array(archive, members[name]) for name in chosen}
+    return arrays, digest.hexdigest()
 
 
 def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
@@ -69,9 +65,7 @@ def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
         info = _members(archive, file)[name]
         _check_size(archive, info)
-        with archive.open(info) as member:
-            array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
-    return array
+        return _array(archive, info)
 
 
 def npz_names(path: Path) -> list[str]:
@@ -102,6 +96,12 @@ def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     expected = size + int(np.prod(shape, dtype=object)) * dtype.itemsize
     if min(shape, default=0) < 0 or info.file_size != expected:
         raise ValueError(f"{info.filename}: shape {shape} needs {expected} bytes, found {info.file_size}")
+
+
+def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
+    with archive.open(info) as member:
+        array: npt.NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+    return array
 
 
 def npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -34,11 +34,18 @@ def estimate(value: float, draws: Float64Array) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
+def places(scores: FloatArray, ordered: FloatArray) -> tuple[IntArray, IntArray]:
+    """``[n]`` each: the number of ordered scores below each score, and of those not above it."""
+    below = np.searchsorted(ordered, scores)
+    if (ordered[np.minimum(below, len(ordered) - 1)] != scores).all():  # no ties: seldom are there any
+        return below, below
+    return below, np.searchsorted(ordered, scores, "right")
+
+
 def shares_below(id_scores: FloatArray, ood_scores: FloatArray) -> Float64Array:
     """``[n]``: the share of OOD scores below each ID score, ties counted half; its mean is the AUROC."""
-    ordered = np.sort(ood_scores)
-    left, right = (np.searchsorted(ordered, id_scores, side) for side in ("left", "right"))
-    shares: Float64Array = (left + right) / (2 * len(ood_scores))
+    below, not_above = places(id_scores, np.sort(ood_scores))
+    shares: Float64Array = (below + not_above) / (2 * len(ood_scores))
     return shares
 
 
@@ -104,14 +111,18 @@ class Statistics:
         ood_scores, ood_indices:
             ``[m]``, scores of OOD samples and their indices.
         """
-        above = shares_below(id_scores, ood_scores)
+        ordered = np.sort(ood_scores)
+        below, not_above = places(id_scores, ordered)
+        above = (below + not_above) / (2 * len(ordered))
         counts = np.bincount(tasks, minlength=len(weights))
         aurocs: Float64Array = np.bincount(tasks, above, len(weights)) / np.maximum(counts, 1)
         sample_weights = weights[tasks] / counts[tasks]
-        order = np.argsort(id_scores)
-        below = np.concatenate([[0.0], np.cumsum(sample_weights[order])])
-        left, right = (np.searchsorted(id_scores[order], ood_scores, side) for side in ("left", "right"))
-        beaten = below[-1] - (below[left] + below[right]) / 2  # weight of the ID samples above each OOD sample
+        # ID samples below an OOD sample of rank k have at most k OOD samples not above them; not higher: below them.
+        lower, not_higher = (
+            np.bincount(place, sample_weights, len(ordered) + 1).cumsum() for place in (not_above, below)
+        )
+        rank = np.searchsorted(ordered, ood_scores)
+        beaten = lower[-1] - (lower[rank] + not_higher[rank]) / 2  # weight of the ID samples above each OOD sample
         self.values[name] = self.values.get(name, 0.0) + float(weights @ aurocs)
         self.add_influence(name, id_indices, sample_weights * (above - aurocs[tasks]))
         self.add_influence(name, ood_indices, (beaten - beaten.mean()) / len(ood_scores))

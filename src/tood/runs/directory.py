@@ -208,8 +208,9 @@ def lock(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
-        with contextlib.suppress(OSError):  # on a full disk the owner is not recorded
-            (folder / OWNER).write_text(f"pid {os.getpid()}")
+        if held.lock_counter == 1:
+            with contextlib.suppress(OSError):  # on a full disk the owner is not recorded
+                (folder / OWNER).write_text(f"pid {os.getpid()}")
         yield
     finally:
         held.release()

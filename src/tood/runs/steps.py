@@ -14,6 +14,7 @@ from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
 from tood.errors import ToodError
 from tood.npz_files import npz_names, read_npz, write_npz
+from tood.partition import Partition
 from tood.runs.directory import Arrays, PathLike, Run
 
 __all__ = ["Step", "write_step"]
@@ -34,13 +35,6 @@ class Step:
     logits:
         ``"corrected"`` for the logits the learner answers with, ``"raw"`` for those before it corrects its head
         (BiC). At a step without a correction the two are the same, and stored once.
-
-    Attributes
-    ----------
-    partition:
-        The tasks seen, over the columns kept.
-    columns:
-        The columns of the stored logits that are kept; labels and predictions are mapped to places among them.
     """
 
     def __init__(self, run: Run, index: int, logits: Literal["corrected", "raw"] = "corrected") -> None:
@@ -48,10 +42,23 @@ class Step:
         self.index = index
         self.logits = logits
         self.folder = run.folder(index)
-        self.partition, self.columns = run.partition.first(index + 1)
         self._files: dict[str, tuple[Arrays, str]] = {}
         self._calibrations: dict[str, Outputs] = {}
         self._other: Step | None = None
+
+    @cached_property
+    def _seen(self) -> tuple[Partition, IntArray]:
+        return self.run.partition.first(self.index + 1)
+
+    @property
+    def partition(self) -> Partition:
+        """The tasks seen, over the columns kept."""
+        return self._seen[0]
+
+    @property
+    def columns(self) -> IntArray:
+        """The columns of the stored logits that are kept; labels and predictions are mapped to places among them."""
+        return self._seen[1]
 
     @cached_property
     def corrected(self) -> bool:
