@@ -38,7 +38,9 @@ def write_npz(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[str, npt.NDArray[Any]], str]:
-    """The arrays of an ``.npz`` file and the SHA-256 of exactly the bytes they came from.
+    """The arrays of an ``.npz`` file and the SHA-256 of its bytes, both from one open file.
+
+    A writer that replaces the file by another, as :func:`write_npz` does, cannot make them disagree.
 
     Parameters
     ----------
