@@ -62,7 +62,8 @@ def opening(table: Table) -> Iterator[str]:
         "the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in percent, mean ± "
         "standard deviation over seeds. BiC's logits are the corrected ones; rows that say so score its raw logits, as "
         "the authors of the paper did. A value without ± has one seed. The default and TOOD with features were "
-        "measured again on seed 0 when their rule changed; they are missing if that run has not been repeated.\n"
+        "measured again when their rule changed, on fewer seeds than the others (at least two for the seven learners of "
+        "README's table); they are missing if no run has been repeated.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
