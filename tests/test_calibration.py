@@ -122,10 +122,10 @@ def test_auto_moves_channels_towards_their_middles(reference):
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
-@pytest.mark.parametrize("margin", [0, 0.5])
-def test_shrinkage_is_its_formula(reference, margin):
-    """Location and log-scale shrunk by w = d² / (d² + 16/n), energies cut one deviation above the own mean."""
-    partition, cal_logits, labels, logits, ood = problem(per_class=7)
+@pytest.mark.parametrize(("margin", "per_class"), [(0, 7), (0.5, 7), (0.5, 50)])
+def test_shrinkage_is_its_formula(reference, margin, per_class):
+    """Location and log-scale shrunk by w = d² / (d² + 16/min(n, 64)), energies cut one deviation above the own mean."""
+    partition, cal_logits, labels, logits, ood = problem(per_class=per_class)
     tasks, x = partition.column_tasks[labels], np.concatenate([logits, logits + 6, ood + 9])
     cal = TOOD(partition, "shrinkage", margin=margin, reference=reference).fit(cal_logits, labels)
     known, energies = (
@@ -141,7 +141,7 @@ def test_shrinkage_is_its_formula(reference, margin):
         background = line.intercept - 2 * line.slope
         middle[t], spread[t] = (own.mean() + background) / 2, np.sqrt((own.var() + rest.var()) / 2)
         squared = max((own.mean() - background) / spread[t], 0) ** 2
-        trusted[t], cap[t] = squared / (squared + 16 / len(own)), own.mean() + own.std()
+        trusted[t], cap[t] = squared / (squared + 16 / min(len(own), 64)), own.mean() + own.std()
     common, common_log = np.average(middle, weights=trusted), np.average(np.log(spread), weights=trusted)
     assert 0.05 < (energies > cap).mean() < 0.95  # both sides of the cap are tried
     rate = (np.exp(common_log) / spread) ** trusted
@@ -157,6 +157,15 @@ def test_shrinkage_is_its_formula(reference, margin):
     tensor = torch.from_numpy(x).requires_grad_()
     np.testing.assert_allclose(cal.score(tensor).detach().numpy(), scored, rtol=1e-11)
     np.testing.assert_allclose(cal.normalized_energies(tensor).detach(), cal.normalized_energies(x), rtol=1e-11)
+
+
+def test_many_samples_do_not_make_a_weak_channel_a_trusted_one():
+    """Half trust at a separation of half a deviation, however many samples there are beyond 64."""
+    own = {"mean": [0.5, 6.0], "median": [0.5, 6.0], "mad": [1.0, 1.0], "std": [1.0, 1.0]}
+    rest = {"rest_mean": [0.0, 0.0], "rest_std": [1.0, 1.0], "rest_slope": [0.0, 0.0]}
+    for count, expected in ((64, 0.5), (10_000, 0.5), (16, 0.2)):
+        cal = TOOD.from_statistics([[0], [1]], {"count": [count, count], **own, **rest})
+        assert cal.diagnostics_[0].trust == pytest.approx(expected)
 
 
 def test_more_energy_than_own_samples_have_is_no_more_evidence():

@@ -20,7 +20,8 @@ __all__ = ["ChannelDiagnostics", "DeadChannelWarning", "background", "diagnose",
 Z95 = 1.959963984540054  # the normal quantile of a two-sided 95 % interval
 WEAK = 2.0  # deviations below its own mean at which a sample stands for an unknown one
 ERRORS = 4.0  # standard errors of its separation at which a channel is half trusted
-# Both were chosen on the runs of benchmarks/regimes.py: docs/results/regimes.md.
+SAMPLES = 64.0  # own samples that count at most: a weak channel stays weak however well it is measured
+# All were chosen on the runs of benchmarks/regimes.py: docs/results/regimes.md.
 
 
 class DeadChannelWarning(UserWarning):
@@ -89,10 +90,11 @@ def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     """``[N]``: reliability of each channel, ``d² / (d² + 16 / n)``; 0 if own samples lie below the background.
 
     d is the separation from the background and n the number of own samples, so ``1 / √n`` is about the standard error
-    of d. A channel is half trusted if d is :data:`ERRORS` times that.
+    of d. A channel is half trusted if d is :data:`ERRORS` times that. n is at most :data:`SAMPLES`, so a channel with
+    many samples is half trusted at d = ½: a smaller separation may be certain, but it is of little use.
     """
     squared = np.maximum(separation(statistics, background(statistics)), 0) ** 2
-    result: Float64Array = squared / (squared + ERRORS**2 / statistics["count"])
+    result: Float64Array = squared / (squared + ERRORS**2 / np.minimum(statistics["count"], SAMPLES))
     return result
 
 

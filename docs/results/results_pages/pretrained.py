@@ -62,7 +62,7 @@ def opening(table: Table) -> Iterator[str]:
         "the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in percent, mean ± "
         "standard deviation over seeds. BiC's logits are the corrected ones; rows that say so score its raw logits, as "
         "the authors of the paper did. A value without ± has one seed. The default and TOOD with features were "
-        "measured again when their rule changed, on fewer seeds than the others (at least two for the seven learners of "
+        "measured again when their rule changed, on fewer seeds than the others (two for the seven learners of "
         "README's table); they are missing if no run has been repeated.\n"
     )
     yield (

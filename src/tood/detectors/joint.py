@@ -166,7 +166,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 6
+    version = 7
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
