@@ -41,7 +41,7 @@ from tood.paper import toy
 from tood.partition import Partition
 from tood.runs import find_runs
 
-EARLIER = 520  # rules tried by hand before these: see docs/results/regimes.md
+EARLIER = 556  # rules tried by hand before these: see docs/results/regimes.md
 GOALS = "mean >= -0.3, 90 % of runs >= -0.5, worst >= -1.5, never more than 1 below energy"
 PAPER = ("energy", "mean shift", "robust anchor")
 
