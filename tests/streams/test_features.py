@@ -1,5 +1,6 @@
 """Frozen features: equal to a forward pass, computed once, resumed, never mixed up, never half-written."""
 
+import functools
 import os
 import signal
 import time
@@ -99,6 +100,12 @@ def test_two_image_sizes_of_one_backbone_have_their_own_features(stream, tmp_pat
     networks = [models.create("efficientnet_lite0", (8, 8, 3), size=size) for size in (32, 64)]
     small, large = (Extractor(n, stream, tmp_path).features(stream.test, "test") for n in networks)
     assert small.shape == large.shape == (20, 1280) and not np.allclose(small, large)
+
+
+def test_an_option_of_training_alone_does_not_change_the_key(stream, tmp_path):
+    make = functools.partial(models.create, "efficientnet_lite0", (8, 8, 3), pretrained=False, seed=3)
+    first, second = (Extractor(make(batch_statistics=known), stream, tmp_path) for known in (False, True))
+    assert first.path(stream.train) == second.path(stream.train)
 
 
 def test_contents_of_every_kind_of_source(tmp_path, images, write_pack, write_folder):

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Extractor", "FeatureSource", "frozen"]
 
 FORMAT = 1  # part of every key: raise it when the same images would give other features
+TRAINING_ONLY = frozenset({"batch_statistics"})  # options of a network that do not change its features
 BATCH = 32  # images per forward pass: intermediate results of 96 pixels stay below models.memory.LARGEST
 BLOCK = 1024  # images per write; an interruption repeats at most two blocks
 EVERY = 20.0  # seconds between progress lines
@@ -145,7 +146,8 @@ class Extractor:
         self.mean, self.std = _normalisation(network, stream)
         self.folder = user_cache(root) / "features"
         self.dry = dry
-        digest = hashlib.sha256(json.dumps([FORMAT, network.spec, self.mean, self.std]).encode())
+        spec = {name: value for name, value in (network.spec or {}).items() if name not in TRAINING_ONLY}
+        digest = hashlib.sha256(json.dumps([FORMAT, spec or None, self.mean, self.std]).encode())
         for name, tensor in sorted(network.backbone.state_dict().items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         self.digest = digest.hexdigest()
