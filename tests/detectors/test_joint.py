@@ -192,9 +192,10 @@ def test_a_sample_has_its_tasks_distribution_and_a_small_task_keeps_enough():
     rng = np.random.default_rng(0)
     tasks = rng.permutation(np.repeat([0, 1, 2, 3], [8000, 2000, 300, 40]))
     values = rng.exponential(size=len(tasks))
-    chosen = spread(values, tasks, 1034)  # a tenth
+    ties = np.zeros(len(tasks))
+    chosen = spread(values, ties, tasks, 1034)  # a tenth
     np.testing.assert_array_equal(np.bincount(tasks[chosen]), [800, 200, 100, 40])
     for t in range(4):
         kept, every = values[chosen & (tasks == t)], values[tasks == t]
         assert ks_2samp(kept, every).statistic < 1 / len(kept)
-    assert spread(values, tasks, len(tasks)).all()
+    assert spread(values, ties, tasks, len(tasks)).all()

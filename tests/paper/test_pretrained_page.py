@@ -6,7 +6,9 @@ from scipy import stats
 
 from results_pages.gains import RAW
 from results_pages.pretrained import claims, count, facts, fill_readme, page
-from results_pages.pretrained_data import FACTS, METRICS, RUNS, SCORES, Table, add, write_csv
+from results_pages.pretrained_data import FACTS, METRICS, RUNS, SCORES, Table, add, collect, write_csv
+from tood import detectors
+from tood.runs import Run, Scorer, measure
 
 # Avg AUROC of energy and of mean shift by seed; D_avg is 100 minus Avg AUROC, so that its sign is the other one.
 GRID = {
@@ -70,6 +72,17 @@ def test_collected_lines_replace_their_own_only(folder):
     assert after.of_run(("cifar10", "wa"), "accuracy") == [70.5, 71.5]
     assert after.seeds("cifar10", "bic", "energy") == before.seeds("cifar10", "bic", "energy")
     assert len(after.facts) == len(before.facts) == 2  # of seed 0, which stays
+
+
+def test_outdated_figures_are_left_out_and_named(made_run, tmp_path, monkeypatch, capsys):
+    path = made_run(tmp_path / "run", stream="cifar10", learner="wa")
+    measure(Run(path), [Scorer(name) for name in ("energy", "maxlogit")])
+    monkeypatch.setattr(detectors.classes()["maxlogit"], "version", 2)
+    collect([str(path)], tmp_path)
+    table = Table(tmp_path)
+    assert list(table.seeds("cifar10", "wa", "energy")) == ["0"]
+    assert not table.seeds("cifar10", "wa", "maxlogit")
+    assert "left out, run: outdated figures: maxlogit (version 1, now 2)" in capsys.readouterr().out
 
 
 def test_relations_are_pearsons_over_settings(folder):

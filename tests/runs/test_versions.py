@@ -99,6 +99,17 @@ def test_figures_alone_are_not_trained_again_unasked_and_the_line_says_how(copie
     assert {file: file.read_bytes() for file in before} == before
 
 
+def test_under_torchrun_no_process_waits_for_a_run_that_has_its_figures(copies, new_rule, monkeypatch):
+    _, cell = copies
+    trained = []
+    monkeypatch.setattr(Learner, "learn", lambda self, step, *arguments, **options: trained.append(step))
+    monkeypatch.setattr("lightning_fabric.Fabric.is_global_zero", False)
+    run(FIGURES, cell.path, say=str)
+    assert not trained
+    run(FIGURES, cell.path, say=str, renew=True)  # the first process trains again, so the others do
+    assert trained == list(range(len(Run(cell.path).partition)))
+
+
 def test_renewing_figures_keeps_the_old_ones_until_the_new_ones_exist(copies, new_rule, monkeypatch):
     kept, cell = copies
     old, learn = (cell.path / "metrics.parquet").read_bytes(), Learner.learn

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from results_pages.facts import FACT_NAMES
+from results_pages.gains import RAW
 from tood.files import write_text
 from tood.report.gather import Measured
 from tood.report.summary import ACCURACY, learner_label, run_figures
@@ -17,6 +18,7 @@ from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
 from tood.runs import Run, Step, find_runs
 from tood.runs.figures_only import energy_gap, step_facts
 from tood.runs.measure import is_measured
+from tood.runs.versions import describe, outdated
 
 __all__ = ["FACTS", "METRICS", "RUNS", "SCORES", "Setting", "Table", "add", "collect", "write_csv"]
 
@@ -30,12 +32,12 @@ Setting = tuple[str, str]  # stream and learner
 def collect(paths: Iterable[str], folder: Path) -> None:
     """Write one line per run and detector, one line per run, and one line per step with numbers of the learner.
 
-    Lines of runs collected earlier stay.
+    Lines of runs collected earlier stay. Outdated figures are left out.
     """
     scores: list[dict[str, Any]] = []
     runs: list[dict[str, Any]] = []
     facts: list[dict[str, Any]] = []
-    unfinished = []
+    unfinished, left_out = [], []
     for run in find_runs([Path(path) for path in paths]):
         if not is_measured(run.path, ()):
             unfinished.append(run.path.name)
@@ -43,7 +45,10 @@ def collect(paths: Iterable[str], folder: Path) -> None:
         measured = Measured(run)
         who = {"stream": run.stream, "learner": learner(run), "seed": run.manifest.get("seed", 0)}
         figures = run_figures(measured.table, run.calibration)
-        for detector in sorted({name for name, _ in figures if name != "-"}):
+        stale = outdated(measured.table)
+        left_out += [f"{run.path.name}: {describe(stale)}"] if stale else []
+        old = {name + suffix for name, *_ in stale for suffix in ("", RAW)}
+        for detector in sorted({name for name, _ in figures} - {"-"} - old):
             values = {metric: figures.get((detector, metric)) for metric in METRICS}
             text = {metric: "" if value is None else f"{value:.2f}" for metric, value in values.items()}
             scores.append({**who, "detector": detector, **text})
@@ -66,6 +71,7 @@ def collect(paths: Iterable[str], folder: Path) -> None:
         raise SystemExit("no finished runs found")
     add({SCORES: scores, RUNS: runs, FACTS: facts}, folder)
     print(f"{len(runs)} runs collected; not finished: {', '.join(unfinished) or 'none'}")
+    print(*(f"left out, {line}" for line in left_out), sep="\n", end="\n" * bool(left_out))
 
 
 def add(lines: Mapping[str, list[dict[str, Any]]], folder: Path) -> None:

@@ -62,7 +62,6 @@ def scatter(table: Table, panels: Sequence[tuple[str, str]], file: Path) -> None
             if np.isfinite(place).all():
                 style = {"color": colours.get(setting[1], "0.5"), "marker": marks.get(setting[0], "x")}
                 plot.scatter(*place, s=34, edgecolors="black", linewidths=0.4, **style)
-                plot.annotate(label(setting[1]), place, (4, 3), textcoords="offset points", fontsize=5.5)
         plot.axhline(0, color="0.6", linewidth=0.8, zorder=0)
         plot.set_xlabel(AXES[x], fontsize=8)
         plot.set_ylabel(AXES[y], fontsize=8)

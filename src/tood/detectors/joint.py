@@ -251,24 +251,27 @@ def _sample(data: FitData, partition: Partition) -> Rows:
     blocks = list(data)
     labels = np.concatenate([rows.classes for rows in blocks])
     # The order of rows does not matter: they are ranked by the logit of their class, and the features break ties.
-    own = np.concatenate([own_columns(rows.logits, rows.classes) for rows in blocks]).astype(np.float64)
+    own = np.concatenate([own_columns(rows.logits, rows.classes) for rows in blocks])
     tie = np.concatenate([np.einsum("nd->n", rows.features) for rows in blocks])
-    chosen = spread(own + 1e-9 * tie, partition.column_tasks[labels], SAMPLE)
+    chosen = spread(own, tie, partition.column_tasks[labels], SAMPLE)
     kept = np.split(chosen, np.cumsum([len(rows.logits) for rows in blocks])[:-1])
     logits = np.concatenate([rows.logits[keep] for rows, keep in zip(blocks, kept, strict=True)])
     features = np.concatenate([rows.features[keep] for rows, keep in zip(blocks, kept, strict=True)])
     return Rows(logits, features, labels[chosen], None)
 
 
-def spread(values: Float64Array, tasks: IntArray, most: int) -> npt.NDArray[np.bool_]:
-    """``[B]``: which of B samples to keep, about ``most``: of each task its share, at even ranks of ``values``."""
+def spread(values: FloatArray, ties: FloatArray, tasks: IntArray, most: int) -> npt.NDArray[np.bool_]:
+    """``[B]``: which of B samples to keep, about ``most``: of each task its share, at even ranks of ``values``.
+
+    Equal values are ranked by ``ties``.
+    """
     if len(tasks) <= most:
         return np.ones(len(tasks), dtype=bool)
     chosen = np.zeros(len(tasks), dtype=bool)
     for t in np.unique(tasks):
         own = np.flatnonzero(tasks == t)
         size = min(len(own), max(len(own) * most // len(tasks), SAMPLE_PER_TASK))
-        ranked = own[np.argsort(values[own])]
+        ranked = own[np.lexsort((ties[own], values[own]))]
         chosen[ranked[(2 * np.arange(size) + 1) * len(own) // (2 * size)]] = True
     return chosen
 

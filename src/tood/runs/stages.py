@@ -36,7 +36,7 @@ from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
 from tood.runs.steps import Step
-from tood.runs.versions import describe, how_to_renew, with_versions
+from tood.runs.versions import Outdated, describe, how_to_renew, with_versions
 from tood.runs.yaml_files import read_yaml, write_yaml
 from tood.streams import Stream
 from tood.times import duration
@@ -86,6 +86,13 @@ def run(
         return _run(config, Path(folder), stream, say, progress, on_step, renew)
 
 
+def _finished(config: RunConfig, folder: Path, renew: bool) -> tuple[bool, list[Outdated]]:
+    """Whether a run that keeps only its figures has them, and the outdated ones among them that are not made again."""
+    done = config.store == "figures" and is_measured(folder, config.detectors)
+    stale = outdated_figures(folder, config.detectors) if done else []
+    return (False, []) if stale and (renew or has_checkpoints(folder)) else (done, stale)
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Context in which torch uses this many threads."""
@@ -113,17 +120,15 @@ def _run(
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
-        for step in range(len(stream)):
+        done, _ = _finished(config, folder, renew)
+        for step in range(0 if done else len(stream)):
             learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
     with lock(folder):
         for leftover in folder.rglob(".*.tmp"):  # from a process that was killed while writing
             leftover.unlink()
         _check_config(config, folder)
-        done = config.store == "figures" and is_measured(folder, config.detectors)
-        stale = outdated_figures(folder, config.detectors) if done else []
-        if stale and (renew or has_checkpoints(folder)):
-            done, stale = False, []
+        done, stale = _finished(config, folder, renew)
         made = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
         rows: list[Row] = []
