@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from tood import learners
+from tood import learners, models
 from tood.learners import agem, gem
 from tood.learners.importance import penalty
 
@@ -101,9 +101,23 @@ def test_steps_do_not_harm_the_exemplars(vectors, name):
 def test_set_gradient_inverts_get(images):
     learner = learners.create("agem", images, network="convnet", epochs=1, memory=12)
     learner.network.grow(2)
+    for parameter in learner.network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     flat = torch.randn(sum(p.numel() for p in learner.network.parameters()))
     agem.set_gradient(learner.network, flat)
     assert torch.equal(agem.get_gradient(learner.network), flat)
+
+
+@pytest.mark.parametrize("name", ["agem", "gem", "ewc", "si", "derpp"])
+def test_frozen_layers_stay_as_they_are(vectors, name):
+    network = models.create("mlp", (8,), widths=[6, 5])
+    first = next(network.parameters()).requires_grad_(False)
+    before = first.clone()
+    more = {} if name in ("ewc", "si") else {"memory": 12}
+    learner = learners.create(name, vectors, **{**SHORT, "network": network, "weight_decay": 0.1}, **more)
+    learner.learn(0)
+    learner.learn(1)
+    assert torch.equal(next(learner.network.parameters()), before)
 
 
 @pytest.mark.parametrize("which", ["vectors", "images"])

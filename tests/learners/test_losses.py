@@ -5,13 +5,15 @@ import pytest
 import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit, log_softmax, softmax
+from tests.learners.conftest import blobs
 
-from tood import learners
+from tood import ToodError, learners
 from tood.learners.base import Batch
 from tood.learners.bic import fit_correction
 from tood.learners.distillation import distillation
 from tood.learners.wa import align
 from tood.models import Head
+from tood.streams import Stream
 
 RNG = np.random.default_rng(0)
 SHORT = {"network": "mlp", "epochs": 2, "batch_size": 8, "lr": 0.05, "schedule": "none"}
@@ -55,6 +57,14 @@ def test_distillation_gradient_vanishes_at_the_teacher():
     z = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     distillation(z, z.detach() + 7.0, 2.0).backward()  # softmax ignores a shift
     assert z.grad.abs().max() < 1e-12
+
+
+def test_lwf_refuses_a_cross_entropy_that_teaches_nothing():
+    x, y = blobs(each=6)
+    stream = Stream.from_arrays(x, y, x, y, tasks=[[0, 1], [2], [3, 4, 5]], name="blobs")
+    with pytest.raises(ToodError, match="teaches nothing if a task has one class; use 'all'"):
+        learners.create("lwf", stream, **SHORT, ce="new")
+    assert learners.create("lwf", stream, **SHORT, ce="all").settings.ce == "all"
 
 
 @pytest.mark.parametrize("over", ["all", "new"])
@@ -155,6 +165,32 @@ def test_bic_corrects_the_newest_task_only_and_from_held_out_logits(vectors):
     head.correct(slice(0), 1.0, 0.0)
     z = learner.outputs(rows)[1].double().numpy()
     np.testing.assert_allclose((scale, offset), fit_correction(z, learner.columns[rows], 4), rtol=1e-6)
+
+
+def unequal(sizes):
+    """Blobs with so many samples per class, in tasks of two classes."""
+    y = np.repeat(np.arange(len(sizes)), sizes)
+    x = RNG.normal(size=(len(y), 4)).astype(np.float32)
+    return Stream.from_arrays(x, y, x, y, tasks=len(sizes) // 2, name="unequal")
+
+
+def test_bic_fits_its_correction_to_as_many_samples_of_each_class(monkeypatch):
+    learner = learners.create("bic", unequal([100, 100, 10, 10]), **SHORT, memory=200)
+    seen = []
+    monkeypatch.setattr(
+        "tood.learners.bic.fit_correction", lambda z, y, *rest: (seen.append(np.bincount(y)), (1, 0))[1]
+    )
+    learner.learn(0)
+    learner.learn(1)
+    assert np.bincount(learner.held_out.labels).tolist() == [5, 5, 1, 1]
+    assert [counts.tolist() for counts in seen] == [[1, 1, 1, 1]]
+
+
+def test_bic_needs_two_samples_per_class_and_room_for_exemplars(vectors):
+    with pytest.raises(ToodError, match="expected two or more of each, found one"):
+        learners.create("bic", unequal([30, 1, 30, 30]), **SHORT, memory=40)
+    with pytest.raises(ToodError, match=r"validation: 0.99 of a memory of 200 leaves 2 exemplars; expected room for 6"):
+        learners.create("bic", vectors, **SHORT, memory=200, validation=0.99)
 
 
 def test_bic_teacher_is_corrected_and_student_is_not(vectors):

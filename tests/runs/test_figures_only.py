@@ -1,6 +1,7 @@
 """``store: figures``: the same figures, a fraction of the disk, nothing trained twice."""
 
 import dataclasses
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -38,6 +39,16 @@ def test_figures_are_the_same_and_little_else_is_kept(parents):
     assert not Run(short).steps() and not (short / "checkpoints").exists()
     assert [file.parent.name for file in short.rglob("model.safetensors")] == ["03"]
     assert size(short) < size(kept) / 8
+
+
+@pytest.mark.parametrize("change", [{"calibration": "reserved"}, {"fit": "all"}, {"ood": ("noise",)}])
+def test_figures_of_other_settings_are_not_taken_for_those_asked_for(parents, tmp_path, change):
+    folder = shutil.copytree(parents[1] / ALL.name, tmp_path / ALL.name)
+    before = (folder / "metrics.parquet").read_bytes()
+    run(dataclasses.replace(FIGURES, **change), folder, say=str)
+    assert (folder / "metrics.parquet").read_bytes() != before
+    run(FIGURES, folder, say=str)
+    assert (folder / "metrics.parquet").read_bytes() == before
 
 
 def test_what_needs_outputs_is_kept_as_numbers(parents):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step, load_metrics
 from tood.runs.config import RunConfig
-from tood.runs.extract import fingerprint, step_rows
+from tood.runs.extract import check_sources, fingerprint, step_rows
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
 from tood.runs.yaml_files import read_yaml
@@ -42,6 +43,31 @@ def test_every_step_tells_accuracy_and_auroc(finished):
     _, lines = finished
     assert len(lines) == 4
     assert all("accuracy" in line and "energy AUROC" in line and "TOOD AUROC" in line for line in lines)
+
+
+def test_augmented_calibration_needs_augmentation():
+    config = RunConfig(calibration="augmented")
+    stream, _ = build(config)
+    check_sources(config, stream, keeps_memory=True)
+    with pytest.raises(ToodError, match="'augmented' needs augmented images, but digits has none; use 'train'"):
+        check_sources(config, dataclasses.replace(stream, augmentation="none"), keeps_memory=True)
+
+
+def test_an_ood_set_may_be_added_to_a_finished_run(finished, tmp_path):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    fewer = dataclasses.replace(CONFIG, ood=(next(iter(Run(folder).ood)),))
+    run(fewer, folder, say=str)
+    assert len(Run(folder).ood) == 1
+    run(CONFIG, folder, say=str)
+    assert Run(folder).ood == Run(finished[0]).ood
+    assert (folder / "metrics.parquet").read_bytes() == (finished[0] / "metrics.parquet").read_bytes()
+
+
+def test_tuples_and_paths_in_settings_are_as_in_the_file():
+    config = RunConfig(stream={"npz": Path("x.npz"), "shape": (8, 8)}, settings={"milestones": (1, 2)})
+    values = config.to_mapping()
+    assert values["stream"] == {"npz": "x.npz", "shape": [8, 8]} and values["settings"] == {"milestones": [1, 2]}
+    assert RunConfig.from_mapping(values).name == config.name
 
 
 def test_outputs_are_what_the_saved_network_answers(finished):

@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.made_runs import make_run
 
 from tood import ToodError, detectors
 from tood.runs import Run, Scorer, Step, figures, scores, trajectory, write_manifest, write_step
@@ -35,6 +36,21 @@ def test_fewer_calibration_samples_join_the_whole_fit_set(shared_run):
     alone = scores(step, Scorer("typicality", fit_on="fit"), keep=False).test
     assert np.abs(few - alone).mean() < np.abs(few - scores(step, Scorer("typicality"), keep=False).test).mean()
     np.testing.assert_array_equal(alone, scores(step, Scorer("typicality", fit_on="fit", size=8), keep=False).test)
+
+
+def test_an_ood_set_may_be_called_test(tmp_path):
+    run = Run(make_run(tmp_path / "run"))
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    manifest["ood"]["near"] = ["test"]
+    (run.path / "manifest.json").write_text(json.dumps(manifest))
+    for file in run.path.glob("steps/*/outputs/ood/near_a.npz"):
+        file.rename(file.with_name("test.npz"))
+    step = Step(Run(run.path), 3)
+    computed = scores(step, Scorer("energy"))
+    kept = kept_scores(step, Scorer("energy"))
+    np.testing.assert_array_equal(kept.test, computed.test)
+    assert list(kept.ood) == list(computed.ood) == ["test", "far_a", "far_b"]
+    np.testing.assert_array_equal(kept.ood["test"], computed.ood["test"])
 
 
 def test_rows_of_the_table_are_told_apart(shared_run):

@@ -14,8 +14,9 @@ from tood.runs import Run, Scorer, load_metrics, measure
 from tood.runs.config import RunConfig
 from tood.runs.directory import is_locked, lock
 from tood.runs.sweep import Cell, read_sweep, run_cells
+from tood.runs.yaml_files import write_yaml
 
-NAMES = (("energy",), ("energy", "maxlogit"))
+NAMES = (("energy",), ("energy", "maxlogit"), ("tood.detectors.logits:MaxLogit",), ("nowhere:Mine",), ())
 BASE = "base: {preset: smoke, learner: er, settings: {epochs: 2, memory: 80}, detectors: [energy, tood_mean_shift]}\n"
 
 
@@ -38,6 +39,7 @@ def test_a_grid_is_every_combination_and_further_cells_once(tmp_path):
         ("grid: {sede: [0]}", "did you mean 'seed'"),
         ("base: {seed: 0}", "no cells"),
         ("also: [er]", "expected one mapping per cell"),
+        ("grid: {seed: [0]}\nalso: [{detectors: [odin]}]", "two cells belong to the folder digits-icarl-cpu-s0"),
         ("[1, 2]", "expected a mapping"),
         ("a: [", "cannot be read as YAML"),
     ],
@@ -57,11 +59,13 @@ def test_an_audit_of_an_unfinished_run_does_not_finish_it(gap_run):
 
 
 def test_other_detectors_are_measured_in_the_same_folder(gap_run):
-    run = Run(gap_run)
+    asked = [RunConfig(preset="smoke", detectors=names) for names in NAMES]
+    (name,) = {config.name for config in asked}
+    run = Run(gap_run.rename(gap_run.parent / name))
     measure(run, [Scorer("energy"), Scorer("msp")])
-    asked = {names: Cell(SimpleNamespace(name=gap_run.name, detectors=names), gap_run.parent) for names in NAMES}
-    assert [cell.status() for cell in asked.values()] == ["done", f"{len(run.partition)} steps"]
-    assert len({RunConfig(preset="smoke", detectors=names).name for names in NAMES}) == 1
+    write_yaml(run.path / "config.yaml", asked[0].to_mapping())
+    status = [Cell(config, gap_run.parent).status() for config in asked]
+    assert status == ["done", *[f"{len(run.partition)} steps"] * (len(asked) - 1)]
 
 
 def test_an_unknown_engine_is_named():

@@ -76,7 +76,8 @@ def get_gradient(network: nn.Module) -> Tensor:
 
 
 def set_gradient(network: nn.Module, gradient: Tensor) -> None:
-    """The inverse of :func:`get_gradient`."""
+    """The inverse of :func:`get_gradient`; parameters without a gradient, such as frozen ones, still have none."""
     parameters = list(network.parameters())
     for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
-        parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # same memory layout as the weight
+        if parameter.grad is not None:
+            parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # memory layout of the weight

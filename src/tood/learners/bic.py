@@ -29,8 +29,8 @@ class BiCSettings(ExemplarSettings):
     temperature:
         Temperature of the distillation.
     validation:
-        The share of the memory that is held out from training. Each new class loses the same number of samples: this
-        share of the smallest new class.
+        The share of the memory that is held out from training. Each new class loses the same number of samples: at
+        most this share of the smallest new class.
     offset_penalty:
         Weight of ``offset² / 2`` in the second stage.
     batches:
@@ -69,6 +69,14 @@ class BiC(ExemplarLearner):
         size = max(least, int(s.validation * s.memory))
         if s.memory < 2 * least:
             raise ToodError(f"memory: BiC holds out a part of it, so expected {2 * least} or more, found {s.memory}")
+        if s.memory - size < least:
+            raise ToodError(
+                f"validation: {s.validation} of a memory of {s.memory} leaves {s.memory - size} exemplars; expected "
+                f"room for {least}"
+            )
+        rows = np.concatenate([self.stream.train_rows(task) for task in range(len(self.stream))])
+        if np.bincount(self.columns[rows]).min() < 2:
+            raise ToodError("BiC holds out at least one sample per class: expected two or more of each, found one")
         self.memory = self.make_memory(s.memory - size, s.selection)
         self.held_out = self.make_memory(size, "random")
 
@@ -106,11 +114,17 @@ class BiC(ExemplarLearner):
 
     def correct(self) -> None:
         """Stage 2: fit scale and offset to the logits of held-out samples, with all weights frozen."""
-        rows = self.held_out.rows
+        rows = balanced(self.held_out.rows, self.held_out.labels)
         logits = self.outputs(rows)[1].cpu().double().numpy()
         scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
         self.network.head.correct(slice(self.old, None), scale, offset)
         self.facts = {"scale": np.array(scale), "offset": np.array(offset)}
+
+
+def balanced(rows: IntArray, labels: IntArray) -> IntArray:
+    """The first rows of each class, as many as the smallest class has."""
+    fewest = np.unique(labels, return_counts=True)[1].min()
+    return np.concatenate([rows[labels == label][:fewest] for label in dict.fromkeys(labels.tolist())])
 
 
 def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1) -> tuple[float, float]:

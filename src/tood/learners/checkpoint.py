@@ -109,11 +109,13 @@ def _restore(learner: Learner, state: dict[str, Any]) -> None:
         value = getattr(learner, name)
         if hasattr(value, "load_state_dict"):
             value.load_state_dict(state[name])
+        elif name == "facts":
+            learner.facts = dict(state.get(name, {}))
         elif isinstance(value, dict):  # an empty one is not in the file
             tensors = _tensors(state.get(name, {}))
             setattr(learner, name, {key: tensor.to(learner.fabric.device) for key, tensor in tensors.items()})
         else:
-            setattr(learner, name, torch.from_numpy(state[name]).to(learner.fabric.device))
+            setattr(learner, name, torch.from_numpy(state[name]).to(value.device))
 
 
 def _tensors(arrays: Mapping[str, Leaf]) -> dict[str, torch.Tensor]:

@@ -46,6 +46,11 @@ class ClosedForm(Learner):
         super().__init__(stream, add_top(network, **top) if top else network, settings, seed, fabric)  # type: ignore[arg-type]
         self.untransformed = network.to(fabric.device)
 
+    @property
+    def exact_device(self) -> torch.device:
+        """Where float64 is computed: the learner's device, or the CPU in place of Apple's GPU, which has no float64."""
+        return torch.device("cpu") if self.fabric.device.type == "mps" else self.fabric.device
+
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:
         """The fixed transform of features, as :func:`tood.models.tops.add_top` takes it; empty for none."""
@@ -65,12 +70,12 @@ class ClosedForm(Learner):
         with self._random_state_kept():
             self._open(task)
         rows = self.training_rows(task)
-        columns = torch.from_numpy(self.columns[rows]).to(self.fabric.device)
-        self.absorb(self.outputs(rows, network=self.untransformed)[0], columns)
+        features = self.outputs(rows, network=self.untransformed)[0].to(self.exact_device)
+        self.absorb(features, torch.from_numpy(self.columns[rows]).to(self.exact_device))
         weight, bias = self.solve()
         with torch.no_grad():
-            self.network.head.weight.copy_(weight)
-            self.network.head.bias.copy_(bias)
+            self.network.head.weight.copy_(weight.float())
+            self.network.head.bias.copy_(bias.float())
 
 
 class Moments:

@@ -90,13 +90,15 @@ class EWC(Learner):
         """``F_i = mean_x (∂ log p(y|x) / ∂θ_i)²``, one gradient per sample, not augmented, in evaluation mode."""
         self.network.eval()
         weights = dict(self.network.named_parameters())
+        trained = {name: weight for name, weight in weights.items() if weight.requires_grad}
         total = {name: torch.zeros_like(weight) for name, weight in weights.items()}
         for row in rows:
             logits = self.network(self.prepare(self.stream.train.take(row[None])))
             target = torch.tensor([self.columns[row]], device=logits.device)
             if self.settings.fisher == "sampled":
                 target = logits.detach().softmax(1).cpu().multinomial(1, generator=self.generator)[0].to(logits.device)
-            gradients = torch.autograd.grad(cross_entropy(logits, target), list(weights.values()))
-            for name, gradient in zip(total, gradients, strict=True):
+            loss = cross_entropy(logits, target)
+            gradients = torch.autograd.grad(loss, list(trained.values()), allow_unused=True, materialize_grads=True)
+            for name, gradient in zip(trained, gradients, strict=True):
                 total[name] += gradient.square()
         return {name: tensor / len(rows) for name, tensor in total.items()}

@@ -61,8 +61,8 @@ class FeCAM(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.fabric.device)  # of f^λ
-        self.unit = Moments(self.network.head.dim, self.fabric.device)  # of the same at length one
+        self.moments = Moments(self.network.head.dim, self.exact_device)  # of f^λ
+        self.unit = Moments(self.network.head.dim, self.exact_device)  # of the same at length one
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:

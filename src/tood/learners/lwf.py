@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
 from tood.learners.distillation import distillation
 from tood.learners.registry import register
@@ -45,6 +46,13 @@ class LwF(Learner):
     citation = 'Li and Hoiem, "Learning without Forgetting", TPAMI 2017 (Eq. 1).'
     settings: LwFSettings
     distils = True
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.settings.ce == "new" and 1 in self.stream.sizes[1:]:
+            raise ToodError(
+                "ce: the cross-entropy over the new columns teaches nothing if a task has one class; use 'all'"
+            )
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``w · CE + α · KD(z_old, teacher)``, with w = 1 or 1 / (t + 1)."""

@@ -45,7 +45,7 @@ class NCM(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.fabric.device, scatter=False)
+        self.moments = Moments(self.network.head.dim, self.exact_device, scatter=False)
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:

@@ -55,7 +55,7 @@ class RanPAC(ClosedForm):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         width = self.network.head.dim
-        self.gram = torch.zeros(width, width, dtype=torch.float64, device=self.fabric.device)
+        self.gram = torch.zeros(width, width, dtype=torch.float64, device=self.exact_device)
         self.sums = self.gram.new_zeros(width, 0)
         self.ridge = self.gram.new_tensor([self.settings.ridge])
 
@@ -66,7 +66,8 @@ class RanPAC(ClosedForm):
 
     def absorb(self, features: Tensor, columns: Tensor) -> None:
         """Choose the ridge on the new task, then add the task to Gram matrix and class sums."""
-        lifted = self.network.backbone[1](features).double()  # type: ignore[index]
+        lifted = self.network.backbone[1](features.to(self.fabric.device))  # type: ignore[index]
+        lifted = lifted.to(self.exact_device).double()
         targets = one_hot(columns, self.network.head.columns).double()
         self.sums = pad(self.sums, (0, targets.shape[1] - self.sums.shape[1]))
         if not self.settings.ridge:

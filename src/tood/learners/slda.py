@@ -45,7 +45,7 @@ class SLDA(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.fabric.device)
+        self.moments = Moments(self.network.head.dim, self.exact_device)
 
     def absorb(self, features: Tensor, columns: Tensor) -> None:
         """Update class means and covariance."""

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any, Literal, TypeAlias, get_args
 
 from tood.errors import ToodError, UnknownNameError
@@ -28,6 +29,8 @@ EXACT = ("paper", "released")  # presets that train on all samples and reserve n
 EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: changing them needs no new training.
 EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
+# Those of them that change the figures of a detector.
+MEASURING = ("ood", "calibration", "fit", "logits")
 # Settings that are part of a run's label in tables.
 OPTIONS = (
     *("order", "tasks", "ood", "network", "frozen", "adapter"),
@@ -183,9 +186,7 @@ class RunConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """Plain values, the inverse of :meth:`from_mapping`."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values = {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+        return {f.name: _plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
 
     @property
     def identity(self) -> RunIdentity:
@@ -240,3 +241,12 @@ class RunConfig:
         if self.reserve >= 0:
             return self.reserve
         return 0 if self.preset in EXACT else self.calibration_per_class(classes)
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML gives it back: dictionaries, lists and text in place of other mappings, tuples and paths."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, PurePath) else value

@@ -57,6 +57,8 @@ def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None
     """Raise before training if calibration or fit ask for samples that will not exist."""
     if config.calibration == "reserved" and not stream.reserve:
         raise ToodError("calibration: 'reserved' needs reserved samples, but none are reserved; set reserve above 0")
+    if config.calibration == "augmented" and stream.augmentation == "none":
+        raise ToodError(f"calibration: 'augmented' needs augmented images, but {stream.name} has none; use 'train'")
     for name in ("calibration", "fit"):
         if getattr(config, name) == "memory" and not keeps_memory:
             raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")

@@ -11,18 +11,30 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from tood import detectors
+from tood.detectors.registry import REGISTRY
 from tood.errors import MissingDependencyError, ToodError
 from tood.metrics import evaluate_tasks
+from tood.runs.config import MEASURING, RunConfig
 from tood.runs.directory import Run
 from tood.runs.metrics_file import Row, joined, load_metrics, save_metrics, to_table
 from tood.runs.score import Scored, Scorer, reads_calibration, scores, usable
 from tood.runs.steps import Step
 from tood.runs.versions import Outdated, outdated, with_versions
+from tood.runs.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Measured", "default_scorers", "figures", "is_measured", "measure", "measure_step", "outdated_figures"]
+__all__ = [
+    "Measured",
+    "default_scorers",
+    "figures",
+    "is_measured",
+    "is_measured_as",
+    "measure",
+    "measure_step",
+    "outdated_figures",
+]
 
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
@@ -45,6 +57,7 @@ def default_scorers(
     names: Sequence[str] | None = None,
     calibration: str | None = None,
     logits: Literal["corrected", "raw", "both"] | None = None,
+    steps: Iterable[int] | None = None,
 ) -> tuple[list[Scorer], list[str]]:
     """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
 
@@ -59,16 +72,18 @@ def default_scorers(
     logits:
         Which logits to score: ``"corrected"``, ``"raw"`` or ``"both"``; by default both if a step of the run has a
         corrected head (BiC), else the only ones.
+    steps:
+        Look at these steps; all complete ones by default.
     """
     registered, left_out = detectors.loadable() if names is None else ([], {})
     wanted = list(dict.fromkeys(registered if names is None else names))
-    steps = [Step(run, index) for index in run.steps()]
+    looked_at = [Step(run, index) for index in (run.steps() if steps is None else steps)]
     if logits is None:
-        logits = "both" if any(step.corrected for step in steps) else "corrected"
+        logits = "both" if any(step.corrected for step in looked_at) else "corrected"
     scorers: list[Scorer] = []
     for which in WHICH[logits]:
         kept = wanted
-        for step in steps:
+        for step in looked_at:
             kept, why = usable(step.using(which), kept)
             left_out |= why
         scorers += [Scorer(name, calibration=calibration, logits=which) for name in kept]
@@ -81,17 +96,28 @@ def default_scorers(
     return scorers, notes
 
 
-def is_measured(folder: Path, names: Iterable[str]) -> bool:
+def is_measured(folder: Path, names: Iterable[str] = ()) -> bool:
     """True if a run has figures of every step and of every detector in ``names``, of whichever version."""
     try:
         table = load_metrics(folder)
-        asked = {name for name in names if ":" not in name}
+        asked = {REGISTRY.get(name).name for name in names}
         complete = table["step"].unique().to_pylist() == list(range(len(Run(folder).partition)))
         return complete and asked <= set(table["detector"].unique().to_pylist())
     except MissingDependencyError:
         raise
-    except ToodError:  # none yet, or damaged
+    except ToodError:  # none yet, or damaged, or a detector that cannot be imported
         return False
+
+
+def is_measured_as(config: RunConfig, folder: Path) -> bool:
+    """True if a run has the figures that a configuration asks for, of whichever version of the detectors."""
+    file = folder / "config.yaml"
+    if not (file.exists() and is_measured(folder, config.detectors)):
+        return False
+    before, now = RunConfig().to_mapping() | read_yaml(file), config.to_mapping()
+    if before["detectors"] and not now["detectors"]:  # now all are asked for
+        return False
+    return all(before[name] == now[name] for name in MEASURING)
 
 
 def outdated_figures(folder: Path, names: Iterable[str]) -> list[Outdated]:

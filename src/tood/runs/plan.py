@@ -90,7 +90,10 @@ def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
     rows = stream.train_rows(0)[: learner.settings.batch_size]
     for _ in range(2):
         started = time.perf_counter()
-        network.train()(learner.draw(rows, len(rows)).inputs).sum().backward()
+        loss = network.train()(learner.draw(rows, len(rows)).inputs).sum()
+        loss.backward()
+        if loss.is_cuda:
+            torch.cuda.synchronize(loss.device)
         train = len(rows) / (time.perf_counter() - started)
     fused = network.eval().fused()
     rows = stream.train_rows(0)[:BATCH]

@@ -146,18 +146,18 @@ def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
     file = _file(step, scorer)
     if not file.exists():
         return None
-    names = {"test": "test", **{name: f"ood/{name}" for name in step.run.ood}}
+    sizes = {f"ood/{name}": len(outputs.logits) for name, outputs in step.ood.items()} | {"test": len(step.test.logits)}
     try:
-        stored, _ = read_npz(file, ["key", "notes", *names.values()])
+        stored, _ = read_npz(file, ["key", "notes", *sizes])
         if str(stored["key"]) != _key(step, scorer):
             return None
-        kept = {name: finite(floats(stored[entry], entry, ndim=1), entry) for name, entry in names.items()}
+        kept = {entry: finite(floats(stored[entry], entry, ndim=1), entry) for entry in sizes}
         notes = tuple(map(str, stored["notes"]))
     except (ToodError, KeyError, TypeError):  # damaged: scores are derived, so they are made again
         return None
-    if any(len(kept[name]) != len(outputs.logits) for name, outputs in {"test": step.test, **step.ood}.items()):
+    if any(len(kept[entry]) != size for entry, size in sizes.items()):
         return None
-    return Scored(kept.pop("test"), kept, notes)
+    return Scored(kept.pop("test"), {entry.removeprefix("ood/"): values for entry, values in kept.items()}, notes)
 
 
 def keep_scores(step: Step, scorer: Scorer, scored: Scored) -> None:

@@ -31,7 +31,7 @@ from tood.runs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.runs.extract import check_sources, extract_step, step_rows
 from tood.runs.figures_only import keep_figures
 from tood.runs.frozen import freeze
-from tood.runs.measure import default_scorers, is_measured, measure_step, outdated_figures
+from tood.runs.measure import default_scorers, is_measured_as, measure_step, outdated_figures
 from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
@@ -88,7 +88,7 @@ def run(
 
 def _finished(config: RunConfig, folder: Path, renew: bool) -> tuple[bool, list[Outdated]]:
     """Whether a run that keeps only its figures has them, and the outdated ones among them that are not made again."""
-    done = config.store == "figures" and is_measured(folder, config.detectors)
+    done = config.store == "figures" and is_measured_as(config, folder)
     stale = outdated_figures(folder, config.detectors) if done else []
     return (False, []) if stale and (renew or has_checkpoints(folder)) else (done, stale)
 
@@ -137,7 +137,7 @@ def _run(
             learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
             trained = time.perf_counter() - started
             _evaluate(config, made, stream, learner, step, asked)
-            scorers = asked or default_scorers(made, logits=logits)[0]
+            scorers = asked or default_scorers(made, logits=logits, steps=range(step + 1))[0]
             measured, _ = measure_step(Step(made, step), scorers, keep=True)
             rows += measured
             if on_step is not None:

@@ -24,7 +24,7 @@ from tood.ray_tasks import ray_tasks
 from tood.registry import Registry
 from tood.runs.config import RunConfig
 from tood.runs.directory import has_checkpoints, is_locked
-from tood.runs.measure import is_measured, outdated_figures
+from tood.runs.measure import is_measured_as, outdated_figures
 from tood.runs.versions import Outdated, describe, how_to_renew
 from tood.runs.yaml_files import read_yaml, write_yaml
 
@@ -75,7 +75,7 @@ class Cell:
 
     def is_measured(self) -> bool:
         """True if there are figures of every step and detector, outdated or not."""
-        return is_measured(self.path, self.config.detectors)
+        return is_measured_as(self.config, self.path)
 
     def renewal(self) -> str:
         """One line about outdated figures that need training to be renewed, and how; empty if there are none."""
@@ -106,12 +106,17 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
         if not isinstance(values, list) or not values:
             raise ToodError(f"{path}: grid: {key}: expected a list of values, found {values!r}")
     combined = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())] if grid else []
-    cells = {}
+    cells: dict[str, Cell] = {}
     for values in [*combined, *also]:
         if not isinstance(values, Mapping):
             raise ToodError(f"{path}: also: expected one mapping per cell, found {values!r}")
         config = RunConfig.from_mapping({**base, **values}, where=str(path))
-        cells[config.name] = Cell(config, Path(parent))
+        cell = Cell(config, Path(parent))
+        if cells.setdefault(config.name, cell) != cell:
+            raise ToodError(
+                f"{path}: two cells belong to the folder {config.name} and differ only in settings that its name does "
+                "not show, such as detectors; put them into one cell"
+            )
     if not cells:
         raise ToodError(f"{path}: no cells; give a grid, such as 'grid: {{learner: [icarl, der], seed: [0, 1]}}'")
     return list(cells.values())
