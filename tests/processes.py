@@ -67,6 +67,7 @@ def _command(arguments, code, cwd, env, limit, folder):
         import resource
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        sys.dont_write_bytecode = True  # Python would keep truncated .pyc files
     if code is not None:
         exec(compile(code, "<code>", "exec"), {"__name__": "__main__"})
     else:

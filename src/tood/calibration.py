@@ -285,11 +285,11 @@ class TOOD(HubMixin):
         (:func:`tood.diagnostics.background`). The decision falls at the middle ``c = (m + b) / 2``, and
         ``s = √((v + v') / 2)`` is the unit in which evidence counts; so channels are comparable as ``(E - c) / s``. How
         far that is trusted is ``w = d² / (d² + 16 / n)`` with ``d = max(m - b, 0) / s`` and n own samples, at most 64:
-        near 1 in a live channel, 0 in a dead one, which keeps its raw energy. In between, location and log-scale are
-        interpolated: ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means weighted by
-        ``w``. An energy above ``m + √v`` counts as that much: few own samples have more, so more is no further evidence
-        for the task, while unknown inputs with large features have far more. With one task nothing is capped. If
-        nothing is trusted the score is the largest task energy, plus its lead.
+        near 1 in a live channel, 0 in a dead one, which keeps its raw energy, up to the cap below. In between, location
+        and log-scale are interpolated: ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means
+        weighted by ``w``. An energy above ``m + √v`` counts as that much, in every channel: few own samples have more,
+        so more is no further evidence for the task, while unknown inputs with large features have far more. With one
+        task nothing is capped. If nothing is trusted the score is the largest capped task energy, plus its lead.
 
         ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``.
         """

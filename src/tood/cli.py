@@ -22,7 +22,7 @@ __all__ = ["main"]
 
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143  # 0 is success, 2 is click's code for wrong usage
 LINES = "\n\t"  # control characters that an error message may have
-RESUMABLE = {"ablate", "audit", "monitor", "reproduce", "run", "score", "sweep"}  # these keep finished parts
+RESUMABLE = {"audit", "demo", "monitor", "reproduce", "run", "score", "sweep"}  # these keep finished parts
 EXTRAS = {  # packages that commands import, and the extra that installs them
     **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
     **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
@@ -62,9 +62,14 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does, without the empty line that click prints when it is interrupted."""
+        """As click does, without the empty line that click prints when it is interrupted.
+
+        Click takes an EOFError for Ctrl-D at a prompt; there are no prompts here, so it is a bug and stays one.
+        """
         try:
             return super().invoke(ctx)
+        except EOFError as error:
+            raise RuntimeError(f"unexpected end of data: {error}") from error
         except KeyboardInterrupt as stop:
             raise Stopped(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED) from stop
 
@@ -103,7 +108,7 @@ def main() -> None:
         wrong.show()
         sys.exit(wrong.exit_code)
     except (Stopped, click.Abort) as stop:
-        resumes = RESUMABLE & {*sys.argv[1:]}
+        resumes = next((name for name in sys.argv[1:] if not name.startswith("-")), "") in RESUMABLE
         click.echo(f"tood: interrupted{'; run the same command to resume' if resumes else ''}", err=True)
         sys.exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe

@@ -118,6 +118,19 @@ def test_without_ood_sets_the_calibration_set_decides(tmp_path):
     assert result.returncode == 0 and "calibration set alone" in " ".join(result.stdout.split())
 
 
+@pytest.mark.filterwarnings("error")
+def test_features_without_ood_sets_say_nothing_about_distances(build, tmp_path):
+    path = build(tmp_path / "run")
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | {"ood": {}}))
+    for folder in path.glob("steps/*/outputs/ood"):
+        shutil.rmtree(folder)
+    verdict = audit(Run(path), LOGITS_ONLY).verdict
+    assert verdict.distances is None and "NaN" not in (path / "verdict.json").read_text()
+    words = " ".join(verdict.sentences())
+    assert "Accuracy on old tasks" in words and "eature" not in words and "istance" not in words
+
+
 def test_seeds_are_judged_together(build, tmp_path):
     paths = [build(tmp_path / f"s{seed}", gap=2.5, seed=seed, learner="mine", stream="made") for seed in range(2)]
     for seed, path in enumerate(paths):

@@ -111,6 +111,11 @@ def test_the_default_is_kept_unless_another_is_clearly_better_and_its_loss_is_na
     assert worse.losers[0][0] == default
 
 
+def test_a_default_that_gains_nothing_does_not_hide_a_score_that_does():
+    found = advise(scores(spread=0.0005, energy=0.800, vim=0.8065, **{default_score(): 0.802}))
+    assert found.best == found.use == "vim"
+
+
 def test_a_kept_verdict_is_stale_once_the_figures_change(gap_run):
     from tood.audit import audit, read_verdict
     from tood.runs import Run

@@ -4,6 +4,7 @@ import io
 import json
 import re
 import shutil
+import sys
 import tracemalloc
 import zipfile
 from contextlib import contextmanager
@@ -28,10 +29,12 @@ def room(size):
     """No file may become larger than ``size`` bytes: what a full disk looks like to a program."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # Python would keep truncated .pyc files
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        sys.dont_write_bytecode = bytecode
 
 
 def tood(*arguments):

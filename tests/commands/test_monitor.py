@@ -46,6 +46,15 @@ def test_files_are_what_the_monitor_gets(folder):
     assert "1,000 inputs so far" in result.stdout  # rows taken before are not taken again
     assert "task 0: accepted inputs have drifted" in result.stdout
     assert "0 inputs so far" in run("--state", "m.safetensors", "--reset").stdout
+    assert "600 inputs so far" in run("--state", "m.safetensors", "--in", "same.npy").stdout
+
+
+def test_a_file_that_has_grown_is_refused(folder):
+    run(*FIRST, "--in", "same.npy")
+    np.save("same.npy", np.concatenate([np.load("same.npy"), np.load("moved.npy")]))
+    result = run("--state", "m.safetensors", "--in", "same.npy")
+    assert "same.npy: has changed since 600 of its rows were counted" in str(result.exception)
+    assert DriftMonitor.load("m.safetensors").to_dict()["rows"] == 600
 
 
 def test_json_lines_come_from_standard_input(folder):

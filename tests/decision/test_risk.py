@@ -2,6 +2,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import beta, binom
 
 from tood import TOOD, ToodError
@@ -123,6 +124,14 @@ def test_the_threshold_is_that_of_a_plain_search():
         assert (np.arange(64) >= limit).tolist() == (np.arange(64) >= limits[-1]).tolist()
         found += 1
     assert 20 < found < 200
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_tie_at_the_threshold_is_excluded_in_every_precision(dtype):
+    scores, wrong = np.repeat([3.0, 2.1], [4000, 1000]).astype(dtype), np.repeat([False, True], [4000, 1000])
+    limit = selective_threshold(scores, wrong, risk=0.05)
+    np.testing.assert_array_equal(scores >= limit, ~wrong)
+    np.testing.assert_array_equal(torch.from_numpy(scores) >= limit, ~wrong)
 
 
 def test_the_first_candidate_alone_may_pass():

@@ -115,6 +115,30 @@ def test_a_saved_monitor_continues_exactly(tmp_path):
     assert "300 reference samples, 400 inputs seen" in repr(loaded)
 
 
+@pytest.mark.parametrize("threshold", [None, 4.0])
+def test_a_loaded_monitor_takes_a_new_reference_as_the_saved_one_does(tmp_path, threshold):
+    stream = Stream(8)
+    cal, reference, traffic = stream.calibrator(), stream(500), stream(500)
+    monitor = DriftMonitor(cal, threshold=threshold).fit(stream(500, shift=2.0))
+    monitor.save(tmp_path / "m")
+    loaded = DriftMonitor.load(tmp_path / "m")
+    for each in (monitor, loaded):
+        each.fit(reference).update(traffic)
+    assert loaded.to_dict() == monitor.to_dict()
+    before = (cal.score(reference) <= 4.0).mean() if threshold else int(0.05 * 501) / 500
+    assert loaded.report().rejected_before == pytest.approx(before)
+
+
+def test_numpy_settings_are_saved(tmp_path):
+    stream = Stream(9)
+    settings = {"alpha": np.float32(0.25), "reject": np.float32(0.125), "window": np.int64(50), "seed": np.int64(3)}
+    monitor = DriftMonitor(stream.calibrator(), **settings).fit(stream(300))
+    monitor.save(tmp_path / "m")
+    figures = json.loads(json.dumps(monitor.to_dict()))
+    assert DriftMonitor.load(tmp_path / "m").to_dict() == figures
+    assert {name: figures[name] for name in settings} == settings
+
+
 def test_the_gate_is_the_one_of_the_conformal_decisions():
     stream = Stream(6)
     cal, known = stream.calibrator(), stream(500)

@@ -1,3 +1,5 @@
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from tood import TOOD, Partition, ToodError
 from tood.deploy.live import LiveTOOD
+from tood.metrics import auroc
 
 PARTITION = Partition([[3, 0], [1, 5, 2], [4]])
 
@@ -59,7 +62,7 @@ def test_a_task_is_added_without_the_old_samples():
     live.partial_fit(new, new_labels)
     wide = np.concatenate([np.concatenate([old, np.zeros((len(old), 2))], axis=1), new])
     once = TOOD(PARTITION.grow([7, 6])).fit(wide, np.concatenate([old_labels, new_labels]))
-    same(live.calibrator(), once)
+    same(live.calibrator("robust_anchor"), once)
 
 
 @pytest.mark.parametrize("task", [0, 1, 2])
@@ -81,7 +84,7 @@ def test_a_task_is_forgotten_and_seen_anew():
     task = PARTITION.column_tasks[labels]
     live = LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1).partial_fit(moved[task == 1], labels[task == 1])
     mixed = np.where((task == 1)[:, None], moved, logits)
-    same(live.calibrator(), TOOD(PARTITION).fit(mixed, labels))
+    same(live.calibrator("robust_anchor"), TOOD(PARTITION).fit(mixed, labels))
 
 
 def test_a_channel_no_other_task_was_seen_in_is_not_moved():
@@ -91,8 +94,46 @@ def test_a_channel_no_other_task_was_seen_in_is_not_moved():
     for t in (0, 1, 2):
         live.partial_fit(logits[task == t], labels[task == t])
     assert live.calibrator("auto").channels().location[0] != 0
-    only = live.forget(0).partial_fit(logits[task == 0], labels[task == 0]).calibrator("auto")
+    live.forget(0).partial_fit(logits[task == 0], labels[task == 0])
+    with pytest.warns(UserWarning, match="in the channel of task 0, so 'auto' does not re-centre it"):
+        only = live.calibrator("auto")
     assert only.channels().location[0] == 0 != only.channels().location[1]
+
+
+@pytest.mark.parametrize("added", [False, True])
+def test_a_few_samples_of_other_tasks_restore_the_channel_of_a_new_or_forgotten_one(added):
+    """The flow of docs/how-to/monitor.md, with three tasks whose logits differ in level."""
+    rng, tasks = np.random.default_rng(0), [[0, 1], [2, 3], [4, 5]]
+
+    def draw(each, classes=range(6), size=7.0):
+        labels = np.repeat(classes, each)
+        return rng.normal(size=(len(labels), 6)) + size * np.eye(6)[labels] + [0, 0, 3, 3, 6, 6], labels
+
+    (known, _), (unknown, _) = draw(100), draw(100, size=0.0)
+
+    def separation(cal):
+        return auroc(cal.score(known), cal.score(unknown))
+
+    logits, labels = draw(100)
+    if added:
+        old = labels < 4
+        live = LiveTOOD(tasks[:2]).partial_fit(logits[old][:, :4], labels[old]).add_task(tasks[2])
+    else:
+        live = LiveTOOD(tasks).partial_fit(logits, labels).forget(2)
+    live.partial_fit(*draw(100, classes=tasks[2]))
+    with pytest.warns(UserWarning, match="in the channel of task 2, so 'shrinkage' does not re-centre it"):
+        assert separation(live.calibrator()) < 0.9
+    live.partial_fit(*draw(3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert separation(live.calibrator()) == pytest.approx(separation(TOOD(tasks).fit(logits, labels)), abs=0.005)
+
+
+def test_one_task_has_no_others_to_warn_of():
+    logits, labels = sample(columns=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        LiveTOOD([[0, 1, 2]]).partial_fit(logits, labels).calibrator()
 
 
 def test_auto_wants_other_tasks_in_the_newest_channel():
@@ -121,7 +162,7 @@ def test_bounded_memory_states_its_error():
     np.testing.assert_array_equal(live.calibrator().statistics_["count"], exact.calibrator().statistics_["count"])
 
 
-@pytest.mark.parametrize("capacity", [None, 16])
+@pytest.mark.parametrize("capacity", [None, 16, np.int64(16)])
 def test_a_file_goes_on_where_it_was(tmp_path, capacity):
     live = LiveTOOD(PARTITION, capacity).partial_fit(*sample(5))
     live.save(tmp_path / "live.safetensors")

@@ -1,3 +1,5 @@
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv
@@ -7,6 +9,7 @@ import pytest
 
 from tood import ToodError
 from tood.deploy import logit_files as rows_module
+from tood.deploy import table_files
 from tood.deploy.logit_files import LogitsFile, read_labelled
 
 ROWS, COLUMNS = 1000, 7
@@ -134,6 +137,18 @@ def test_missing_numbers_are_nan(tmp_path):
         np.testing.assert_array_equal(block.logits, [[1, 2], second])
 
 
+@pytest.mark.parametrize("kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.list_(pa.int64())])
+@pytest.mark.parametrize("nulls_first", [False, True])
+def test_a_batch_of_nulls_is_rows_of_nan(tmp_path, monkeypatch, kind, nulls_first):
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 2)
+    rows = [[1, 2], None, None, None, None, None, [3, None], [4, 5]][2 * nulls_first :]
+    pq.write_table(pa.table({"logits": pa.array(rows, kind)}), tmp_path / "a.parquet")
+    blocks = list(LogitsFile(tmp_path / "a.parquet").blocks())
+    assert [len(block.logits) for block in blocks] == [2] * (len(rows) // 2)
+    expected = [[np.nan if value is None else value for value in row or (None, None)] for row in rows]
+    np.testing.assert_array_equal(np.concatenate([block.logits for block in blocks]), expected)
+
+
 def test_what_is_not_logits_is_said(tmp_path):
     cases = {
         "absent.npy": (None, "no such file"),
@@ -167,6 +182,10 @@ def test_what_is_not_logits_is_said(tmp_path):
         "gap": (pa.table({"logit_0": [1.0], "logit_2": [1.0]}), "without a gap"),
         "ragged": (pa.table({"logits": [[1.0, 2.0], [1.0]]}), "lists of one length.*row 1"),
         "nulls": (pa.table({"logits": pa.array([None], pa.list_(pa.float64()))}), "found only nulls"),
+        "decimals": (pa.table({"logit_0": [Decimal("1.5")], "logit_1": [Decimal("2.5")]}), "numbers.*found decimal128"),
+        "words": (pa.table({"logit_0": [1.5], "logit_1": ["2.5"]}), "expected numbers as logits, found string"),
+        "lists": (pa.table({"logits": [["1.5", "2.5"]]}), "expected numbers as logits, found string"),
+        "bools": (pa.table({"logits": [[True, False], None]}), "expected numbers as logits, found bool"),
     }
     for name, (table, match) in tables.items():
         pq.write_table(table, tmp_path / f"{name}.parquet")

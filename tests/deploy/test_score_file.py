@@ -10,6 +10,7 @@ import pytest
 from tood import TOOD, ToodError
 from tood.decision import Conformal
 from tood.deploy import score_file as score_file_module
+from tood.deploy import table_files
 from tood.deploy.score_file import score_file
 
 ROWS = 1000
@@ -110,6 +111,18 @@ def test_invalid_rows_are_rejected_and_counted(files):
     assert scored.invalid == 2 and scored.rejected == table["accept"].count(False) and sum(scored.tasks) == ROWS - 2
     plain = score_file(*given, invalid="reject")
     assert plain.rejected is None and pq.read_table(files / "s.parquet")["score"].null_count == 2
+
+
+def test_a_batch_of_null_lists_is_rejected(files, monkeypatch):
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 100)
+    rows = [None if row < 250 else logits for row, logits in enumerate(np.load(files / "logits.npy"))]
+    pq.write_table(pa.table({"logits": pa.array(rows, pa.list_(pa.float32()))}), files / "l.parquet")
+    given = (files / "conservative.safetensors", files / "l.parquet", files / "s.parquet")
+    scored = score_file(*given, alpha=0.1, invalid="reject")
+    table = pq.read_table(files / "s.parquet").to_pydict()
+    assert scored.invalid == 250 and table["score"][:250] == [None] * 250 and not any(table["accept"][:250])
+    expected = Conformal.load(files / "conservative.safetensors").cal.score(np.array(rows[250:]))
+    np.testing.assert_array_equal(table["score"][250:], expected)
 
 
 def test_kept_columns_are_copied(files):

@@ -116,6 +116,34 @@ def test_adascale_is_the_per_sample_version(setup, variant, percentiles, setting
     np.testing.assert_allclose(found, expected, rtol=2e-4)
 
 
+class Doubling(torch.nn.Module):
+    """Features that are exact in half precision for small whole numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+    def features(self, x):
+        return self.factor * x.flatten(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("variant", ["a", "l"])
+def test_adascale_of_a_network_in_half_precision_is_that_in_single(dtype, variant):
+    rng = torch.Generator().manual_seed(0)
+    sizes = torch.stack([torch.randperm(24, generator=rng) + 1.0 for _ in range(3)])  # no two gradients tie
+    head = Head(sizes * torch.tensor([1.0, -1.0]).repeat(12), torch.zeros(3))
+    fit, test = (torch.randint(0, 60, (40, 2, 3, 4), generator=rng) / 2 for _ in range(2))
+    found = []
+    for kind in (torch.float32, dtype):
+        outputs = [Outputs(torch.zeros(40, 3), inputs=inputs.to(kind)) for inputs in (fit, test)]
+        detector = detectors.create("adascale", variant=variant, k1=50, k2=50, weight=0.3, share=0.5)
+        detector.fit(outputs[0], head=head, network=Doubling().to(kind))
+        found.append((detector.reactions_, detector.score(outputs[1])))
+    np.testing.assert_array_equal(found[1][0], found[0][0])
+    np.testing.assert_array_equal(found[1][1], found[0][1])
+
+
 @pytest.mark.filterwarnings("ignore:adascale. share")
 def test_counts_that_round_down_to_none_are_one_and_say_so(setup):
     network, head, fit, test = setup

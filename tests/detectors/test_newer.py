@@ -92,6 +92,16 @@ def test_gmm_with_one_sample_per_class_and_more_dimensions_than_samples():
     assert np.isfinite(score).all()
 
 
+@pytest.mark.parametrize("covariance", ["class", "tied"])
+def test_gmm_with_one_sample_in_every_class_has_unit_variance(covariance):
+    rng = np.random.default_rng(0)
+    means, test = rng.normal(size=(20, 16)), rng.normal(size=(7, 16))
+    fit = Outputs(np.zeros((20, 24)), means, rng.permutation(20))
+    score = detectors.create("gmm", covariance=covariance).fit(fit).score(Outputs(np.zeros((7, 24)), test))
+    logs = [multivariate_normal(mean, np.eye(16)).logpdf(test) - np.log(20) for mean in means]
+    np.testing.assert_allclose(score, scipy.special.logsumexp(logs, axis=0), rtol=1e-9)
+
+
 def test_gmm_shares_a_covariance_if_one_per_class_is_too_much(monkeypatch):
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="class"))
     monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", C * D**2)  # as many as there are: not too much
@@ -342,6 +352,13 @@ def test_tpl_needs_the_partition_and_takes_one_task():
         detectors.create("tpl").fit(FIT)
     one = detectors.create("tpl").fit(FIT, partition=[list(range(C))])
     assert np.isfinite(one.score(TEST)).all()
+
+
+def test_tpl_refuses_a_bank_that_lacks_a_task():
+    with pytest.raises(ToodError, match=r"size: expected 6 or more.* found 2, which leaves task 1, 2 without any"):
+        detectors.create("tpl", size=2).fit(FIT, partition=TASKS)
+    for size in (5, 6):  # of 6 classes in 3 tasks
+        assert np.isfinite(found("tpl", size=size)).all()
 
 
 def test_knn_warns_if_k_exceeds_the_samples_of_a_class():

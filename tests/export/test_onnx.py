@@ -105,7 +105,7 @@ def test_the_batch_is_free(tmp_path, rows):
     np.testing.assert_allclose(score, cal.score(logits), rtol=1e-5)
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_bad_number_in_any_column_reaches_no_threshold(tmp_path, bad):
     cal, _, outputs = feature_problem([2, 3, 1], 6, "tood_joint")
     cases = [cal, TOOD([[0, 4], [2, 1, 5], [3]]).fit(outputs.logits, np.resize(np.arange(6), 40))]
@@ -334,7 +334,7 @@ def test_the_decision_is_in_the_graph(tmp_path, per_task):
     np.testing.assert_array_equal(task, expected.task)
     in_torch = ScorerModule(conformal, alpha=0.2)(torch.from_numpy(inputs))
     np.testing.assert_array_equal(in_torch[2].numpy(), expected.accept)
-    bad = np.array([[np.nan, 0, 0, 0, 0, 0], [0, 0, np.inf, 0, 0, 0]])
+    bad = np.array([[np.nan, 0, 0, 0, 0, 0], [0, 0, np.inf, 0, 0, 0], [9, -np.inf, 0, 0, 0, 0]])
     assert not running.run(None, {"logits": bad})[2].any()
 
 

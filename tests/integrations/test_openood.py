@@ -53,7 +53,7 @@ def test_the_confidence_is_the_calibrators_score(world, loaders, openood):
 
 
 @pytest.mark.filterwarnings("ignore:vim. dim 256 leaves no residual")
-@pytest.mark.parametrize("name", ["energy", "vim", "ash", "knn", "tood_mean_shift"])
+@pytest.mark.parametrize("name", ["energy", "vim", "ash", "knn", "tood_mean_shift", "tood_joint"])
 def test_detectors_score_as_they_do_alone(world, loaders, openood, name):
     _, conf, _ = evaluate(openood.Postprocessor(name, world.tasks, fit_on="val"), world.net, loaders)
 

@@ -44,16 +44,19 @@ def event(task, epoch, step, loss=1.0):
     return Progress(task, epoch, 2, step, 10, loss, 0.5, 0.1, 100.0, 0.0)
 
 
-def test_iterations_count_on_across_epochs_and_tasks():
+@pytest.mark.parametrize("resumed", [False, True])
+def test_iterations_count_on_across_epochs_and_tasks(tmp_path, resumed):
     recorder = Recorder()
-    tracked = Tracking([recorder])
+    tracked = Tracking([recorder], tmp_path / "iterations.json")
     for place in [(0, 0, 5), (0, 1, 10), (1, 0, 1), (1, 1, 10), (2, 0, 3)]:
         tracked.progress(event(*place))
+        if resumed:
+            tracked = Tracking([recorder], tmp_path / "iterations.json")
     assert [place for _, _, place in recorder.logged] == [5, 20, 21, 40, 43]
     assert recorder.logged[0][0] == {"train/loss": 1.0, "train/accuracy": 0.5, "train/lr": 0.1}
 
 
-def test_figures_of_a_step():
+def test_figures_of_a_step(tmp_path):
     def row(task, ood_set, group, detector, metric, value, settings=""):
         return Row(1, task, ood_set, group, detector, metric, value, "train", settings)
 
@@ -65,7 +68,7 @@ def test_figures_of_a_step():
         row(0, "a", "near", "msp", "aupr_in", 0),
     ]
     recorder = Recorder()
-    Tracking([recorder]).step(1, rows)
+    Tracking([recorder], tmp_path / "iterations.json").step(1, rows)
     ((figures, axis, place),) = recorder.logged
     assert (axis, place) == ("step", 1)
     assert figures == pytest.approx({"accuracy/all": 0.8, "accuracy/task 0": 0.7, "auroc/energy": (0.6 + 0.9) / 2})

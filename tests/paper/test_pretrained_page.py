@@ -75,7 +75,7 @@ def test_collected_lines_replace_their_own_only(folder):
 
 
 def test_outdated_figures_are_left_out_and_named(made_run, tmp_path, monkeypatch, capsys):
-    path = made_run(tmp_path / "run", stream="cifar10", learner="wa")
+    path = made_run(tmp_path / "run", stream="cifar10", learner="wa", preset="frozen")
     measure(Run(path), [Scorer(name) for name in ("energy", "maxlogit")])
     monkeypatch.setattr(detectors.classes()["maxlogit"], "version", 2)
     collect([str(path)], tmp_path)

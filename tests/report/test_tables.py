@@ -1,12 +1,14 @@
 import csv
 import io
 import json
+import shutil
 
 import numpy as np
 import pytest
 from tests.processes import tood
 
 from tood import ToodError
+from tood.files import file_name
 from tood.metrics import auroc, fpr_at_id_recall, fpr_at_ood_recall
 from tood.paper.reference import reported
 from tood.report.render import print_tables, to_csv, to_latex, to_markdown
@@ -14,7 +16,7 @@ from tood.report.summary import Key, Summary, best_keys, collect, learner_label,
 from tood.report.tables import build, tables_of
 from tood.runs import Run, Scorer, find_runs, load_metrics, measure, write_manifest, write_step
 
-pytest.importorskip("pyarrow")
+pc = pytest.importorskip("pyarrow.compute")
 
 TASKS = [[0, 1], [2, 3], [4, 5]]
 SETS = {"near": ["a"], "far": ["b", "c"]}
@@ -106,6 +108,15 @@ def test_runs_are_told_apart(runs, tmp_path):
         collect([*measured(runs), *measured(tmp_path / "again")])
 
 
+def test_an_unfinished_run_is_not_averaged_with_finished_ones(runs, tmp_path):
+    run = Run(make_run(tmp_path / "icarl-3", 3))
+    shutil.rmtree(run.folder(2))
+    measure(run, [Scorer("energy"), Scorer("msp")])
+    collect([(run, load_metrics(run.path))])  # alone it may be shown
+    with pytest.raises(ToodError, match=r"icarl-3: has figures of 2 steps, .* of 3; .*finish the shorter one"):
+        collect([*measured(runs), (run, load_metrics(run.path))])
+
+
 # The entries that Table 1 of the paper prints in bold, by stream, metric and learner.
 BOLD = {
     ("cifar10", "avg_auroc"): {
@@ -192,6 +203,9 @@ def test_against_the_paper_shows_its_figure_and_the_difference():
     row = next(line for line in text.splitlines() if line.startswith("| Energy"))
     assert row.split("|")[2].strip() == "67.2 ± 0.5 (65.9, +1.2)"  # 0.6 behind the best, whose deviation is 0.5
     assert "In brackets: the paper's figure, and ours minus it." in text and "MDS lost its minus sign" in text
+    other = next(t for t in build(ours, reported(), "id") if t.name == "cifar10-main")  # the paper has the other FPR@95
+    auroc_cell, fpr_cell = dict(other.rows)["energy"][:2]
+    assert auroc_cell.paper is not None and fpr_cell.paper is None
 
 
 def test_table_2_is_made_where_runs_have_a_fine_tuned_head(runs):
@@ -256,6 +270,35 @@ def test_what_sets_runs_apart_is_shown_and_does_not_hide_the_papers_figure(tmp_p
     assert "iCaRL [cpu]" in out.getvalue() and "iCaRL [paper]" in out.getvalue()
 
 
+def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
+    from tood.paper.ablation_summary import gather_ablations, over_seeds
+    from tood.report.figures import draw_all
+    from tood.report.gather import Measured
+    from tood.report.page.content import content
+
+    options = {"tasks": 2, "detectors": ("energy", "tood_mean_shift")}
+    runs = [Run(build(tmp_path / preset, preset=preset, seed=0, **options)) for preset in ("cpu", "paper")]
+    reference = {Key("digits", "icarl", "energy", "avg_auroc"): Summary(50.0, 1.0, 3)}
+    page = content(Measured.all_of(runs), reference, {})
+    assert [shown["name"] for shown in page["runs"]] == [f"iCaRL [{p}] on digits, seed 0" for p in ("cpu", "paper")]
+    assert len(page["verdicts"]) == 2
+    assert {row["values"]["avg_auroc"]["paper"] for row in page["table"] if row["detector"] == "energy"} == {50.0}
+    folders = {path.parent.name for path in draw_all(runs, tmp_path / "figures")}
+    assert {file_name("icarl [cpu]"), file_name("icarl [paper]")} <= folders
+    rows, _ = gather_ablations(runs, ["margin"])
+    assert {row["run"] for row in over_seeds(rows)["margin"]} == {"digits icarl cpu", "digits icarl paper"}
+
+
+def test_the_page_of_a_collected_run_shows_the_metrics_it_has(build, tmp_path):
+    from tood.report.page.write import write_page
+    from tood.runs.metrics_file import save_metrics
+
+    run = Run(build(tmp_path / "run", tasks=2, detectors=("energy", "tood_mean_shift")))
+    table = load_metrics(run.path)
+    save_metrics(table.filter(pc.not_equal(table["metric"], "fpr_at_id_recall")), run.metrics_path)
+    assert write_page([run], tmp_path / "page.html").exists()
+
+
 def test_command(runs, tmp_path):
     def report(*arguments):
         return tood("report", *arguments)
@@ -287,6 +330,8 @@ def test_raw_logits_have_rows_of_their_own_in_tables_and_page(build, tmp_path):
     one = Measured(run)
     table = next(table for table in tables_of([(run, one.table)]) if table.name == "digits-main")
     assert {"energy", "energy (raw logits)"} <= {label for label, _ in table.rows}
+    (ranked,) = (table for table in tables_of([(run, one.table)]) if table.name == "ranks")
+    assert {label for label, _ in ranked.rows} == {"energy", "tood_mean_shift"}
     shown = content([one], {}, {})["runs"][0]
     assert shown["detectors"] == ["energy", "tood_mean_shift", "energy (raw logits)", "tood_mean_shift (raw logits)"]
     ours, raw = (shown["metrics"][name]["auroc"]["noise"] for name in ("energy", "energy (raw logits)"))

@@ -27,20 +27,24 @@ __all__ = ["FILE", "collect", "length_section"]
 
 FILE = "length.csv"
 SCORES = ("tood_mean_shift", "tood_robust_anchor", "tood_shrinkage")
-IDENTITY = ("preset", "stream", "learner", "epochs", "seed")
 
 
 def collect(paths: Iterable[str], folder: Path) -> int:
-    """Add one line per finished run and kind of logits; a line of the same run is replaced. Returns how many."""
+    """Add one line per finished run and kind of logits; a line of the same run is replaced. Returns how many.
+
+    Only runs of the paper's five learners without BER.
+    """
     rows = {_identity(row): row for row in read_csv(folder / FILE)}
-    new = [row for run in find_runs([Path(path) for path in paths]) if is_measured(run.path, ()) for row in _lines(run)]
+    runs = [run for run in find_runs([Path(path) for path in paths]) if run.identity.finetune == "none"]
+    runs = [run for run in runs if run.learner in LEARNERS and is_measured(run.path)]
+    new = [row for run in runs for row in _lines(run)]
     rows |= {_identity(row): row for row in new}
     write_csv(folder / FILE, [rows[key] for key in sorted(rows)])
     return len(new)
 
 
-def _identity(row: dict[str, Any]) -> tuple[str, str, str, int, int]:
-    return row["preset"], row["stream"], row["learner"], int(row["epochs"]), int(row["seed"])
+def _identity(row: dict[str, Any]) -> tuple[str, str, str, str, int, int]:
+    return row["preset"], row["stream"], row["network"], row["learner"], int(row["epochs"]), int(row["seed"])
 
 
 def _lines(run: Run) -> Iterator[dict[str, Any]]:
@@ -87,9 +91,9 @@ def length_section(metrics: Path) -> Iterator[str]:
 
 
 def _order(key: Sequence[str]) -> tuple[Any, ...]:
-    preset, stream, learner, _, epochs = key
+    preset, stream, learner, network, epochs = key
     plain = learner.split(" (")[0]
-    return preset, stream, LEARNERS.index(plain), learner, int(epochs)
+    return preset, stream, network, LEARNERS.index(plain), learner, int(epochs)
 
 
 def _row(preset: str, stream: str, learner: str, network: str, epochs: str, rows: list[dict[str, str]]) -> list[str]:

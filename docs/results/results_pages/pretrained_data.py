@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def collect(paths: Iterable[str], folder: Path) -> None:
     facts: list[dict[str, Any]] = []
     unfinished, left_out = [], []
     for run in find_runs([Path(path) for path in paths]):
-        if not is_measured(run.path, ()):
+        if run.manifest.get("preset") != "frozen":
+            continue
+        if not is_measured(run.path):
             unfinished.append(run.path.name)
             continue
         measured = Measured(run)
@@ -96,8 +99,11 @@ def learner(run: Run) -> str:
 
 def write_csv(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows that share their keys."""
-    lines = [",".join(rows[0]), *(",".join(str(value) for value in row.values()) for row in rows)] if rows else []
-    write_text(path, "\n".join(lines) + "\n")
+    text = io.StringIO()
+    writer = csv.DictWriter(text, rows[0] if rows else (), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
 
 
 def read_csv(path: Path) -> list[Row]:

@@ -72,12 +72,12 @@ def default_score() -> str | None:
 def advise(evidence: Evidence) -> Advice:
     """Choose among all scores that were measured.
 
-    The default is kept unless another score is better by half a point. A score is recommended only if its gain on the
-    other half is certainly positive.
+    The default is taken if it is better than energy by half a point and no other score is better than it by more than
+    that. A score is recommended only if its gain on the other half is certainly positive.
     """
     choice, default = evidence.choice, default_score()
     best = max(choice, key=lambda name: choice[name])
-    if default in choice and choice[default] >= choice[best] - GAIN:
+    if default in choice and choice[default] >= max(choice[best] - GAIN, choice["energy"] + GAIN):
         best = default
     if choice[best] < choice["energy"] + GAIN:
         best = "energy"

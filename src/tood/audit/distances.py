@@ -61,7 +61,7 @@ def log_of(distances: Float64Array) -> Float64Array:
 
 
 def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
-    """Distances at one step; None if some task has too few test samples.
+    """Distances at one step; None without OOD sets, or if some task has too few test samples.
 
     Parameters
     ----------
@@ -70,6 +70,8 @@ def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
     columns, steps:
         Number of classes and of steps of the whole run; they set the number of samples, which is the same at each step.
     """
+    if not step.ood:
+        return None
     per_class = max(1, MOST // (2 * columns))
     labels, features = np.asarray(step.test.labels), np.asarray(step.test.features)
     order = np.argsort(labels, kind="stable")
@@ -89,7 +91,7 @@ def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
 
 
 def distances(run: Run, steps: int) -> Distances | None:
-    """Distances at every step; None if a step has no features or too few samples."""
+    """Distances at every step; None if a step has no features, no OOD sets or too few samples."""
     columns = run.partition.first(steps)[0].columns
     logs = []
     for index in range(steps):

@@ -37,7 +37,7 @@ class Verdict:
     accuracy_forgetting:
         The mean of F_i.
     gap, distances:
-        Energies per task at the last step, and distances per step (None without features).
+        Energies per task at the last step, and distances per step (None without features or OOD sets).
     calibration, logits:
         The source of the calibration set; which logits were scored.
     advice:

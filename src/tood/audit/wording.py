@@ -92,7 +92,8 @@ def details(verdict: Verdict) -> Iterator[str]:
         within = f"; when the task is given it {_fell(whole.within.value)} {_interval(whole.within)}" if whole else ""
         yield f"Accuracy on old tasks {_fell(verdict.accuracy_forgetting)} points{within}."
         yield f"Mean own-channel energies, oldest to latest task, on test data: {_numbers(verdict.gap.test)}."
-        yield _distances(verdict, whole.nearer if whole else None)
+    if whole:
+        yield _distances(verdict, whole.nearer)
     yield f"Scored: {verdict.logits}. Calibration set: {verdict.calibration}."
     advice = verdict.advice
     if advice.gains:
@@ -105,7 +106,7 @@ def details(verdict: Verdict) -> Iterator[str]:
 
 def _distances(verdict: Verdict, nearer: Estimate | None) -> str:
     if verdict.distances is None:
-        return "Features are not stored for every step, so distances between OOD and ID are not known."
+        return "Distances between OOD and ID are not known: a step has no features, or too few test samples."
     first, *_, last = verdict.distances.ratio
     share = f", {100 * nearer.value:.0f} % nearer {_interval(nearer)}" if nearer and nearer.value > 0 else ""
     return (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -51,7 +52,7 @@ def command(
     with _status_line(quiet=as_json) as progress:
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
     groups = _groups(audits)
-    overviews = [_overview(group) for group in groups]
+    overviews = [_overview(group, name=len(groups) > 1) for group in groups]
     tables: list[Table] = []
     measured = [(one.run, one.table) for one in audits if one.evidence]
     if measured and (full or as_json or out):
@@ -81,8 +82,9 @@ class Group(NamedTuple):
 
 def _groups(audits: list[Audit]) -> list[Group]:
     from tood.audit import audit_seeds
-    from tood.report.summary import learner_label
+    from tood.report.summary import check_distinct, learner_label
 
+    check_distinct([one.run for one in audits])
     seeds: dict[tuple[str, str, str], list[Audit]] = {}
     for one in audits:
         run = one.run
@@ -91,15 +93,21 @@ def _groups(audits: list[Audit]) -> list[Group]:
     return [Group(own, own[0].verdict if len(own) == 1 else audit_seeds(own)) for own in seeds.values()]
 
 
-def _overview(group: Group) -> Table | None:
-    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets."""
+def _overview(group: Group, name: bool) -> Table | None:
+    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets.
+
+    ``name``: the table's name has the run's, because there are several.
+    """
     from tood.report.tables import overview_table
     from tood.runs.metrics_file import detectors_of
 
     first = group.audits[0]
     measured = detectors_of(first.table)
     shown = [name for name in dict.fromkeys(("energy", group.verdict.advice.best)) if name in measured]
-    return overview_table(first.table, shown, first.run) if first.evidence and shown else None
+    if not (first.evidence and shown):
+        return None
+    table = overview_table(first.table, shown, first.run)
+    return replace(table, name=f"{table.name}-{first.run.path.name}") if name else table
 
 
 def _print(groups: list[Group], overviews: list[Table | None], tables: list[Table], full: bool) -> None:

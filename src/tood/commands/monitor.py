@@ -54,8 +54,8 @@ def command(
     """Watch production logits: have the known inputs drifted, or are there more unknown ones?
 
     The state is saved every second. If the command is killed, start it again with the same options: it continues after
-    the last row saved, and rows of a file are counted once. However long it runs, stationary traffic raises an alarm
-    with probability at most alpha. An alarm is printed at once.
+    the last row saved, and rows of a file are counted once; a file that has changed is refused. However long it runs,
+    stationary traffic raises an alarm with probability at most alpha. An alarm is printed at once.
 
     \b
     Example:
@@ -67,6 +67,7 @@ def command(
         watch = _Watch(state, calibrator, reference, settings, invalid, print_alarms=not quiet and not as_json)
         if reset:
             watch.monitor.reset()
+            watch.taken.clear()
             watch.save()
         for source in sources:
             if str(source) == "-":
@@ -148,11 +149,17 @@ class _Watch:
     def file(self, source: Path, progress: Any) -> None:
         """Take in the rows of a file that were not taken before."""
         from tood.deploy.logit_files import LogitsFile, valid_rows
+        from tood.errors import ToodError
 
         file, name = LogitsFile(source), str(source.resolve())
         status, rows = source.stat(), file.rows
         stamp = [status.st_size, status.st_mtime_ns]
-        taken = self.taken[name][2] if self.taken.get(name, [])[:2] == stamp else 0
+        *before, taken = self.taken.get(name, [*stamp, 0])
+        if before != stamp:
+            raise ToodError(
+                f"{source}: has changed since {taken:,} of its rows were counted; give new rows in a file of their "
+                "own, or --reset to start again"
+            )
         done = 0
         for block in file.blocks():
             new = block.logits[max(0, taken - done) :]

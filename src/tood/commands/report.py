@@ -12,6 +12,9 @@ import click
 from tood.console import FILE
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tood.report.summary import Key, Summary
     from tood.runs import Run
 
 
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
     help="Which FPR@95: at 95 % of OOD caught (the paper's tables) or of ID accepted (its text).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
-@click.option("--out", type=FILE, help="Folder for page, figures and tables.  [default: RUN_OR_PARENT/report]")
+@click.option(
+    "--out", type=FILE, help="Folder for page, figures and tables.  [default: RUN_OR_PARENT/report, without tables]"
+)
 def command(
     paths: tuple[Path, ...],
     want_tables: bool,
@@ -87,13 +92,19 @@ def command(
 def report_page(runs: list[Run], path: Path) -> Path:
     """Write the page of some runs, with the paper's figures and verdicts; runs without a verdict are audited first."""
     from tood.audit import ensure_verdict
-    from tood.paper.reference import reported
     from tood.report.gather import Measured
     from tood.report.page.content import chosen_runs
     from tood.report.page.write import write_page
 
-    verdicts = {one.run.path: ensure_verdict(one.run) for one in chosen_runs([Measured(run) for run in runs])}
-    return write_page(runs, path, reported(), verdicts)
+    verdicts = {one.run.path: ensure_verdict(one.run) for one in chosen_runs(Measured.all_of(runs))}
+    return write_page(runs, path, reference_for(runs), verdicts)
+
+
+def reference_for(runs: list[Run]) -> Mapping[Key, Summary]:
+    """The paper's figures; none if all runs learn on a frozen network, which the paper has not."""
+    from tood.paper.reference import reported
+
+    return reported() if any(run.manifest.get("preset") != "frozen" for run in runs) else {}
 
 
 def _print(tables: list[Any], form: str) -> None:

@@ -81,32 +81,32 @@ def command(
     for note in notes(target, preset):
         click.echo(f"Note: {note}.", err=True)
     if dry_run:
-        _list(target, members, out, as_json)
+        _list(target, members, out, preset, as_json)
     elif collect is not None:
-        _collect(target, members, out, collect, commit)
+        _collect(target, members, out, preset, collect, commit)
     elif target == "toy":
         from tood.commands.toy import command as toy
 
-        ctx.invoke(toy, seeds=[0, 1, 2, 3, 4], out=out / "toy", figure=True, as_json=False)
+        ctx.invoke(toy, seeds=list(range(seeds or 5)), out=out / "toy", figure=True, as_json=False)
     elif target == "ablations":
         from tood.commands.ablate import command as ablate
 
-        ctx.invoke(ablate, paths=tuple(run.path for run in _finished([], out)), out=out / "ablations")
+        ctx.invoke(ablate, paths=tuple(run.path for run in _finished([], out, preset)), out=out / "ablations")
     else:
         from tood.runs.sweep import run_cells
 
         failed = run_cells(members, workers, engine, say=click.echo)
-        _report(_finished(members, out), out / "report" / target)
+        _report(_finished(members, out, preset), out / "report" / target)
         exit_if_failed(failed, len(members))
 
 
-def _finished(members: list[Cell], out: Path) -> list[Run]:
-    """The finished runs of a target; all finished runs in ``out`` if the target trains none."""
+def _finished(members: list[Cell], out: Path, preset: str | None) -> list[Run]:
+    """The finished runs of a target; if it trains none, all in ``out``, or all with this preset."""
     from tood.errors import ToodError
     from tood.runs.directory import Run, find_runs
 
     runs = [Run(cell.path) for cell in members if cell.is_measured()] if members else find_runs([out])
-    runs = [run for run in runs if run.metrics_path.exists()]
+    runs = [run for run in runs if run.metrics_path.exists() and preset in (None, run.manifest.get("preset"))]
     if not runs:
         raise ToodError(f"{out}: expected finished runs, found none")
     return runs
@@ -114,8 +114,7 @@ def _finished(members: list[Cell], out: Path) -> list[Run]:
 
 def _report(runs: list[Run], folder: Path) -> None:
     """Write tables with the paper's figures, plots, and the page."""
-    from tood.commands.report import report_page
-    from tood.paper.reference import reported
+    from tood.commands.report import reference_for, report_page
     from tood.report.figures import draw_all
     from tood.report.render import print_tables, write_tables
     from tood.report.tables import tables_of
@@ -123,7 +122,7 @@ def _report(runs: list[Run], folder: Path) -> None:
 
     measured = [(run, load_metrics(run.path)) for run in runs]
     _warn(table for _, table in measured)
-    tables = tables_of(measured, reported())
+    tables = tables_of(measured, reference_for(runs))
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(runs, folder / "figures")
@@ -138,13 +137,13 @@ def _warn(tables: Iterable[pa.Table]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _list(target: str, members: list[Cell], out: Path, as_json: bool) -> None:
+def _list(target: str, members: list[Cell], out: Path, preset: str | None, as_json: bool) -> None:
     if members:
         states = {cell.config.name: cell.status() for cell in members}
     elif target == "toy":
         states = {"toy": "done" if (out / "toy" / "toy.json").exists() else "waiting"}
     else:
-        states = {run.path.name: "done" for run in _finished(members, out)}
+        states = {run.path.name: "done" for run in _finished(members, out, preset)}
     print_states(states, as_json)
     if as_json:
         return
@@ -174,7 +173,7 @@ def _total(waiting: list[Cell]) -> str:
     return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB"
 
 
-def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: str | None) -> None:
+def _collect(target: str, members: list[Cell], out: Path, preset: str | None, folder: Path, commit: str | None) -> None:
     from tood.paper.collect import collect_figures, collect_runs, current_commit
     from tood.paper.toy_results import collect_toy
     from tood.runs.metrics_file import load_metrics
@@ -184,7 +183,7 @@ def _collect(target: str, members: list[Cell], out: Path, folder: Path, commit: 
         names = [path.name for path in collect_toy(out, folder, commit)]
         click.echo(f"{folder}: {', '.join(names) or 'nothing new'}")
         return
-    runs = _finished(members, out)
+    runs = _finished(members, out, preset)
     _warn(load_metrics(run.path) for run in runs)
     copied = collect_runs(runs, folder, commit)
     files = collect_figures(out, folder, commit)

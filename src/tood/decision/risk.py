@@ -48,16 +48,17 @@ def selective_threshold(scores: Any, wrong: Any, risk: float = 0.05, delta: floa
     """
     check_share("risk", risk)
     check_share("delta", delta)
-    values = finite(scores, "scores").astype(np.float64)
+    values = finite(scores, "scores")
     errors = np.asarray(wrong.detach().cpu().numpy() if is_tensor(wrong) else as_array(wrong, "wrong"))
     if errors.shape != values.shape or errors.dtype != np.bool_:
         raise ToodError(f"wrong: expected {len(values)} bools, found {errors.dtype} {errors.shape}")
     order = np.argsort(-values, kind="stable")
     values, so_far = values[order], np.cumsum(errors[order])
+    higher = np.nextafter(values, np.inf)  # in the precision of the scores, or a comparison rounds it back
     limit = np.inf
     for accepted in np.unique(np.ceil(np.arange(1, CANDIDATES + 1) * len(values) / CANDIDATES).astype(int)):
         # The next value itself is not accepted: the samples strictly above it are.
-        lowest = -np.inf if accepted == len(values) else float(np.nextafter(values[accepted], np.inf))
+        lowest = -np.inf if accepted == len(values) else float(higher[accepted])
         above = int(np.searchsorted(-values, -lowest, side="right"))
         if above and binomial_cdf(int(so_far[above - 1]), above, risk) <= delta / CANDIDATES:
             limit = lowest

@@ -224,8 +224,7 @@ class DriftMonitor:
         """Settings and report, ready for JSON; NaN is None."""
         report = self.report()
         figures = for_json(report._asdict())
-        settings = {name: getattr(self, name) for name in SETTINGS}
-        return {**settings, "drift_detected": self.drift_detected, **figures, "message": str(report)}
+        return {**self._settings(), "drift_detected": self.drift_detected, **figures, "message": str(report)}
 
     def save(self, path: str | os.PathLike[str], notes: str = "") -> None:
         """Write calibrator, reference, state and generator to one file; a loaded monitor continues exactly."""
@@ -239,9 +238,12 @@ class DriftMonitor:
         for name, test in tests.items():
             tensors |= {f"{name}.{key}": array for key, array in test.state().items()}
         tensors |= {f"task.{t}.latest": latest for t, latest in enumerate(self._latest)}
-        settings = {name: getattr(self, name) for name in SETTINGS}
-        state = self._rng.bit_generator.state
-        metadata = {"settings": json.dumps(settings), "generator": json.dumps(state), "notes": notes}
+        metadata = {
+            "settings": json.dumps(self._settings()),
+            "generator": json.dumps(self._rng.bit_generator.state),
+            "threshold": "reference" if self.threshold is None else "given",
+            "notes": notes,
+        }
         write_tensors(path, KIND, tensors, metadata)
 
     @classmethod
@@ -250,7 +252,8 @@ class DriftMonitor:
         tensors, metadata = read_tensors(path, KIND)
         try:
             cal: Any = from_file(tensors["calibrator"])
-            self = cls(cal, threshold=tensors["limit"], **json.loads(metadata["settings"]))
+            given = metadata.get("threshold") != "reference"  # older files do not say: their limit stays
+            self = cls(cal, threshold=tensors["limit"] if given else None, **json.loads(metadata["settings"]))
             self._limit, self._rejected_before = tensors["limit"], float(tensors["rejected_before"][0])
             self._rng = np.random.default_rng()
             self._rng.bit_generator.state = json.loads(metadata["generator"])
@@ -269,6 +272,11 @@ class DriftMonitor:
         fitted = f"{len(self._scores)} reference samples" if hasattr(self, "_scores") else "not fitted"
         seen = f", {self._unknowns.seen} inputs seen" if hasattr(self, "_scores") else ""
         return f"<DriftMonitor alpha={self.alpha}, reject={self.reject}, {fitted}{seen}>"
+
+    def _settings(self) -> dict[str, Any]:
+        """The settings as plain numbers."""
+        settings: dict[str, Any] = for_json({name: getattr(self, name) for name in SETTINGS})
+        return settings
 
     def _read(self, logits: Any) -> tuple[Float64Array, IntArray, Float64Array]:
         """Score, winning task and energy in the channel of that task, ``[n]`` each."""

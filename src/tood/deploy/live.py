@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from tood.arrays import Float64Array, IntArray, as_array, label_columns
-from tood.calibration import TOOD, Reference, Variant
+from tood.calibration import NEEDED, TOOD, Reference, Variant
 from tood.checks import check_calibration, logit_range
 from tood.deploy.sketch import Sketch, joined_moments, moments
 from tood.energy import check_columns
 from tood.errors import ToodError
-from tood.files import read_tensors, write_tensors
+from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
 from tood.statistics import all_energies, nonzero
 
@@ -32,6 +33,9 @@ class LiveTOOD:
     in other tasks' channels: of these, mean, variance and covariance per pair of tasks are kept, which depend on the
     order by rounding. Energies belong to the network that gave them: after further training, :meth:`forget` the tasks
     whose logits moved (:class:`~tood.deploy.drift.DriftMonitor` says which).
+
+    A channel has no energies of samples that came before its :meth:`add_task` or :meth:`forget`. After either,
+    :meth:`partial_fit` new samples of that task and a few of the others.
 
     Parameters
     ----------
@@ -136,23 +140,24 @@ class LiveTOOD:
         return columns
 
     def forget(self, task: int) -> LiveTOOD:
-        """Discard the energies of a task so that it can get new ones; its columns stay."""
+        """Discard the energies of a task, and those in its channel, so that it can get new ones; its columns stay."""
         self._check_task(task)
         self.sketches[task] = Sketch(self.capacity)
         self.pairs[:, task] = self.pairs[:, :, task] = 0
         return self
 
     def calibrator(self, variant: Variant = "shrinkage", margin: float = 0.5, reference: Reference = "latest") -> TOOD:
-        """The calibrator that one ``fit`` on all samples seen would give; call again for another ``reference``."""
+        """The calibrator that one ``fit`` on all samples seen would give; call again for another ``reference``.
+
+        In the channel of a task that was added or forgotten, only samples seen since then count. If all of them are
+        of that task, ``"shrinkage"`` and ``"auto"`` do not re-centre the channel, with a warning; if it is the newest
+        task, ``"auto"`` raises.
+        """
         empty = np.flatnonzero(self.counts == 0)
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
-        newest = len(self.partition) - 1
-        if variant == "auto" and newest and not self.pairs[0, :newest, newest].any():
-            raise ToodError(
-                f"variant: 'auto' compares channels with that of task {newest}, in which no sample of another task has "
-                "been seen; partial_fit a few of them with the present head"
-            )
+        if variant in NEEDED:
+            self._check_channels(variant)
         rows = [sketch.statistics() for sketch in self.sketches]
         statistics: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
         statistics |= self._rest(statistics)
@@ -167,7 +172,7 @@ class LiveTOOD:
         }
         tensors |= {"pairs": self.pairs, "range": self.range}
         settings = {"tasks": [list(task) for task in self.partition], "capacity": self.capacity}
-        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> LiveTOOD:
@@ -186,6 +191,24 @@ class LiveTOOD:
 
     def __repr__(self) -> str:
         return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
+
+    def _check_channels(self, variant: Variant) -> None:
+        """Warn of channels in which no sample of another task was seen; raise if ``"auto"`` compares with such one."""
+        newest = len(self.partition) - 1
+        alone = np.flatnonzero(self.pairs[0].sum(axis=0) == self.pairs[0].diagonal())
+        if newest == 0 or len(alone) == 0:
+            return
+        if variant == "auto" and alone[-1] == newest:
+            raise ToodError(
+                f"variant: 'auto' compares channels with that of task {newest}, in which no sample of another task has "
+                "been seen; partial_fit a few of them with the present head"
+            )
+        warnings.warn(
+            f"no sample of another task has been seen in the channel of task {', '.join(map(str, alone))}, so "
+            f"{variant!r} does not re-centre it; partial_fit a few of them with the present head",
+            UserWarning,
+            stacklevel=3,
+        )
 
     def _rest(self, statistics: dict[str, Any]) -> dict[str, Float64Array]:
         """Statistics of each channel over other tasks' samples; over its own samples if there are no others."""

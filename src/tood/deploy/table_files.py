@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import importlib
 import os
 import re
@@ -80,8 +81,8 @@ class TableFile:
             logits = batch.columns[: len(columns)]
             if as_list:
                 values = self._flattened(logits[0], start)
-            else:  # one array per class; a null is NaN
-                values = np.stack([column.to_numpy(zero_copy_only=False) for column in logits], axis=1)
+            else:  # one array per class
+                values = np.stack([self._numbers(column) for column in logits], axis=1)
             yield Block(values, {name: batch.column(name) for name in keep})
             start += len(values)
 
@@ -158,14 +159,29 @@ class TableFile:
                 f"{self.path}: expected lists of one length in 'logits', found {sizes[:5].tolist()}, first in "
                 f"row {start + odd}"
             )
-        values = column.drop_null().flatten().to_numpy(zero_copy_only=False).reshape(-1, *map(int, sizes))
+        values = self._numbers(column.drop_null().flatten())
         if not column.null_count:
-            return np.asarray(values)
-        if len(sizes) == 0:
-            raise ToodError(f"{self.path}: expected lists of numbers in 'logits', found only nulls")
-        out = np.full((len(column), int(sizes[0])), np.nan, dtype=np.result_type(values, np.float32))
-        out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values
+            return values.reshape(-1, *map(int, sizes))
+        length = int(sizes[0]) if len(sizes) else self._list_length
+        out = np.full((len(column), length), np.nan, dtype=np.result_type(values, np.float32))
+        out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values.reshape(-1, length)
         return out
+
+    def _numbers(self, column: Any) -> FloatArray:
+        """A column as a NumPy array; a null is NaN."""
+        values: FloatArray = column.to_numpy(zero_copy_only=False)
+        if values.dtype.kind not in "fiu":
+            raise ToodError(f"{self.path}: expected numbers as logits, found {column.type}")
+        return values
+
+    @functools.cached_property
+    def _list_length(self) -> int:
+        """The length of the first list in 'logits' that is not null."""
+        for batch in self._batches(["logits"], ["logits"]):
+            lengths = batch.column(0).value_lengths().drop_null()
+            if len(lengths):
+                return int(lengths[0].as_py())
+        raise ToodError(f"{self.path}: expected lists of numbers in 'logits', found only nulls")
 
 
 def listed(names: list[str]) -> str:

@@ -123,8 +123,8 @@ class Detector:
         ----------
         outputs:
             One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Their order and how they
-            are split change the result only by rounding, in float64 except for sums of
-            float32 features (vim, fdbd, nci).
+            are split change the result only by rounding, in float64 except for sums of float32 features (dice, fdbd,
+            nci, vim).
         partition:
             The logit columns of each task; the TOOD detectors need it.
         head:

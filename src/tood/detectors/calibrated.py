@@ -32,7 +32,7 @@ class _Calibrated(Detector):
 
     columns_: IntArray  # [C], the columns of all tasks, task by task
     sizes_: IntArray  # [N]
-    statistics_: npt.NDArray[np.float64]  # [8, N], in the order of STATISTICS
+    statistics_: npt.NDArray[np.float64]  # [9, N], in the order of STATISTICS
 
     def _check(self) -> None:
         self._calibrator([[0]])._check_parameters()

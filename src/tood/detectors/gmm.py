@@ -41,7 +41,8 @@ class GMM(Detector):
 
     ``log Σ_k π_k N(z | μ_k, Σ_k)`` with the share ``π_k``, mean and covariance of each class. Each covariance is shrunk
     towards a multiple of the identity, so it is invertible even if a class has fewer samples than dimensions. A class
-    with a single sample takes the mean variance within the other classes. Classes without a fit sample are ignored.
+    with a single sample takes the mean variance within the other classes; if all have one, the variance is 1. Classes
+    without a fit sample are ignored.
 
     Parameters
     ----------
@@ -81,6 +82,9 @@ class GMM(Detector):
         self.shares_ = moments.counts[classes] / moments.total
         within = moments.within_covariance()
         common = float(np.trace(within)) / len(within)
+        if common <= np.finfo(np.float64).eps * float(np.mean(self.means_**2)):  # one sample per class: Euclidean
+            self.covariances_ = np.eye(len(within))[None]
+            return
         affordable = len(classes) * len(within) ** 2 <= MOST_NUMBERS
         if self.covariance == "tied" or (self.covariance == "auto" and not affordable):
             self.covariances_ = self._shrunk(within, moments.total - len(classes), common)[None]
@@ -97,8 +101,8 @@ class GMM(Detector):
         """A covariance shrunk towards its mean variance, or towards the ``common`` one if it has none itself."""
         identity = np.eye(len(covariance))
         own = float(np.trace(covariance)) / len(covariance)
-        if own <= 1e-12 * common or own == 0:
-            return identity * (common or 1.0)
+        if own <= 1e-12 * common:
+            return identity * common
         share = oas_shrinkage(covariance, samples) if self.shrinkage == "oas" else float(self.shrinkage)
         return (1 - share) * covariance + share * own * identity
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from tood.arrays import FloatArray
+from tood.arrays import FloatArray, is_tensor
 from tood.detectors.bank import Sample
 from tood.detectors.base import Detector, Grid
 from tood.detectors.outputs import FitData, Rows
@@ -43,6 +43,11 @@ def _batches(network: Any, inputs: Any) -> Iterator[torch.Tensor]:
     for start in range(0, len(inputs), BATCH):
         part = torch.as_tensor(inputs[start : start + BATCH]).to(parameter.device, parameter.dtype)
         yield part.detach().clone().requires_grad_(True)
+
+
+def _at_least_single(values: torch.Tensor) -> torch.Tensor:
+    """Half precision as float32: NumPy has no bfloat16, and sums would lose digits."""
+    return values.float() if values.is_floating_point() and values.element_size() < 4 else values
 
 
 class _Networked(Detector):
@@ -201,7 +206,8 @@ class AdaScale(_Networked):
     def _fit(self, data: FitData) -> None:
         sample = Sample(np.array([self.samples]), self.seed)
         for rows in data:
-            inputs = rows.inputs.detach().cpu().numpy() if hasattr(rows.inputs, "detach") else np.asarray(rows.inputs)
+            inputs = rows.inputs
+            inputs = _at_least_single(inputs).detach().cpu().numpy() if is_tensor(inputs) else np.asarray(inputs)
             sample.add(inputs, np.zeros(len(inputs), dtype=np.int64), inputs)
         self.reactions_ = np.sort(self._run(sample.rows, warn=True)[1])
 
@@ -230,15 +236,14 @@ class AdaScale(_Networked):
         with _undisturbed(self.network):
             weight = bias = None
             for x in _batches(self.network, inputs):
-                z = self.network.features(x)
+                z = _at_least_single(self.network.features(x))
                 if weight is None:
                     weight, bias = (torch.as_tensor(a).to(z) for a in (self.weight_, self.bias_))
                 assert weight is not None and bias is not None
                 (gradient,) = torch.autograd.grad((z @ weight.T + bias).amax(dim=1).sum(), x)
                 with torch.no_grad():
-                    moved = self.network.features(
-                        _nudged(x, gradient, self._count(self.share, x[0].numel(), "share", warn))
-                    )
+                    changed = _nudged(x, gradient, self._count(self.share, x[0].numel(), "share", warn))
+                    moved = _at_least_single(self.network.features(changed))
                     z = z.detach()
                     k1, k2 = (self._count(getattr(self, k) / 100, z.shape[1], k, warn) for k in ("k1", "k2"))
                     top = z.topk(max(k1, k2), dim=1).indices

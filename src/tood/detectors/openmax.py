@@ -31,10 +31,10 @@ class OpenMax(Detector):
     """Log-odds of "known" against "unknown" after OpenMax has revised the logits.
 
     Per class, the mean logits ``μ_c`` of its correctly classified fit samples, and a Weibull distribution ``F_c`` of
-    the ``tail`` largest distances to it. With ``r`` the rank of class c among the logits, the ``alpha`` largest are
-    revised: ``l'_c = l_c (1 - ω_c)``, ``ω_c = (alpha - r + 1) / alpha · F_c(‖l - μ_c‖)``. The logit of "unknown"
-    is what they lose, ``l'_0 = Σ_c l_c ω_c``. The score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown)
-    and does not saturate.
+    the ``tail`` largest distances to it. With ``r`` the rank of class c among the logits, the ``a`` largest are
+    revised, where ``a`` is ``alpha``, at most the number of classes: ``l'_c = l_c (1 - ω_c)``,
+    ``ω_c = (a - r + 1) / a · F_c(‖l - μ_c‖)``. The logit of "unknown" is what they lose, ``l'_0 = Σ_c l_c ω_c``. The
+    score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown) and does not saturate.
 
     A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
     its logit is revised as if ``F_c`` were 1.
@@ -89,7 +89,7 @@ class OpenMax(Detector):
         count = min(self.alpha, logits.shape[1])
         top = np.argpartition(-logits, count - 1, axis=1)[:, :count]
         top = np.take_along_axis(top, np.argsort(-np.take_along_axis(logits, top, axis=1), axis=1), axis=1)
-        weights = (count - np.arange(count)) / count  # 1 for the largest logit, 1 / alpha for the last one revised
+        weights = (count - np.arange(count)) / count  # 1 for the largest logit, 1 / count for the last one revised
         lost = np.zeros_like(logits)
         for rank in range(count):
             c = top[:, rank]

@@ -14,6 +14,7 @@ from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import unit
 from tood.detectors.statistics import Moments
+from tood.errors import ToodError
 
 SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number of dimensions counts as that
 
@@ -50,7 +51,8 @@ class TPL(Bank):
         ``"max"``: the soft maximum above, as in Eq. 9 of the paper; ``"min"``: the soft minimum
         ``-log(exp(-LR_t) + exp(-b_t l_t))``, as in its Algorithm 1 and in the authors' code.
     size:
-        Keep at most this many fit features, a seeded sample balanced over classes; None keeps all.
+        Keep at most this many fit features, a seeded sample balanced over classes, at least one per task; None keeps
+        all.
     seed:
         Seed of that sample.
     """
@@ -107,6 +109,12 @@ class TPL(Bank):
         order = np.argsort(self.class_tasks_, kind="stable")
         seen, starts = np.unique(self.class_tasks_[order], return_index=True)
         banks = [self.bank_[self.bank_tasks_ == t].astype(dtype, copy=False) for t in seen]
+        lacking = [str(t) for t, bank in zip(seen, banks, strict=True) if len(bank) == 0]
+        if lacking:
+            raise ToodError(
+                f"size: expected {len(self.means_)} or more, a fit feature of each class, found {self.size}, which "
+                f"leaves task {', '.join(lacking)} without any"
+            )
         return Tasks(Means.of(self.means_[order], self.whitening_), banks, seen, starts)
 
     def _near(self, rows: Rows, tasks: Tasks) -> Float64Array:

@@ -95,7 +95,7 @@ class ScorerModule(torch.nn.Module):
         if self.capped:
             values = values.minimum(self._buffer("cap", values))
         top, winner = tensor_with_lead(values, self.margin)
-        top = top + (0 * energies).sum(1)  # TopK may ignore NaN and a cap hides infinity: either makes NaN here
+        top = top + (0 * logits).sum(1)  # NaN if any is not finite: else TopK, a cap or an energy may hide it
         score = top * self.gain + self.offset
         return score if squared is None else score + self.squared * squared, winner
 

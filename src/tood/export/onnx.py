@@ -170,8 +170,8 @@ class _Graph:
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
         lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
-        zero = self.add("ReduceSum", self.add("Mul", energies, self.constant(0.0)), axis, keepdims=0)
-        lead = self.add("Add", lead, zero)  # TopK ignores NaN and a cap hides infinity: either is NaN here
+        zero = self.add("ReduceSum", self.add("Mul", "logits", self.constant(0.0)), axis, keepdims=0)
+        lead = self.add("Add", lead, zero)  # NaN if any is not finite: else TopK, a cap or an energy may hide it
         scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
         if squared:
             scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(tasks.squared)))

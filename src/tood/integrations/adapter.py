@@ -80,7 +80,8 @@ class Adapted:
             raise ToodError(
                 f"detector: {self.name} runs the network again; adapters take detectors of logits or features"
             )
-        self.reads_features = not {"features", "head"}.isdisjoint(needs)
+        self.needs_features = not {"features", "head"}.isdisjoint(needs)
+        self.reads_features = self.needs_features or "features" in getattr(self.detector, "optional", ())
         self.requires_fit = isinstance(self.detector, TOOD) or self.detector.fits_on != "none"
         if not self.requires_fit and "head" not in needs:
             self.fit(None, None)

@@ -79,7 +79,7 @@ class LogitsDetector(_Common, api.LogitsDetector):  # type: ignore[misc]
         super().__init__()
         self.model = model
         self._adapt(detector, tasks)
-        if self.adapted.reads_features:
+        if self.adapted.needs_features:
             raise ToodError(f"detector: {self.adapted.name} reads features or the head; use FeaturesDetector")
 
     def fit_logits(self, logits: torch.Tensor, y: torch.Tensor) -> LogitsDetector:

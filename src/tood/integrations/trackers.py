@@ -8,6 +8,7 @@ it is measured. They are written through the tracker's own library, so its setti
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from tood.errors import ToodError, UnknownNameError
+from tood.files import write_text
 from tood.integrations.adapter import peer
 from tood.learners.progress import Progress
 from tood.metrics.trajectory import near_far_mean
@@ -150,18 +152,28 @@ TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
 
 
 class Tracking:
-    """Turns a run's events into figures by name and hands them to all trackers."""
+    """Turns a run's events into figures by name and hands them to all trackers.
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
-        self.trackers = list(trackers)
-        self._task, self._before, self._here = 0, 0, 0
+    Parameters
+    ----------
+    trackers:
+        The open trackers.
+    file:
+        Where the iterations of each task are kept, so that a resumed run counts on.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker], file: Path) -> None:
+        self.trackers, self.file = list(trackers), file
+        self._iterations: dict[str, int] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
 
     def progress(self, event: Progress) -> None:
         """Record ``train/loss``, ``train/accuracy`` and ``train/lr`` at the iteration since the run began."""
-        if event.task != self._task:
-            self._task, self._before = event.task, self._before + self._here
-        self._here = event.epochs * event.steps
-        place = self._before + event.epoch * event.steps + event.step
+        task, here = str(event.task), event.epochs * event.steps
+        if self._iterations.get(task) != here:
+            self._iterations[task] = here
+            write_text(self.file, json.dumps(self._iterations))
+        before = sum(count for name, count in self._iterations.items() if int(name) < event.task)
+        place = before + event.epoch * event.steps + event.step
         figures = {"train/loss": event.loss, "train/accuracy": event.accuracy, "train/lr": event.lr}
         self._log(figures, "iteration", place)
 
@@ -221,7 +233,7 @@ def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[st
     failed = True
     try:
         opened.extend(TRACKERS[wanted](name, folder, settings) for wanted in dict.fromkeys(names))
-        yield Tracking(opened)
+        yield Tracking(opened, folder / "iterations.json")
         failed = False
     finally:
         for tracker in opened:

@@ -42,7 +42,8 @@ TWO_VALUES = (
 def gather_ablations(
     runs: Iterable[Run], only: Sequence[str] = (), say: Callable[[str], object] | None = None, **options: int
 ) -> tuple[Rows, list[str]]:
-    """Run the ablations on every run. Rows begin with ``run``, ``stream``, ``learner`` and ``seed``.
+    """Run the ablations on every run. Rows begin with ``run``, ``stream``, ``learner``, ``seed``, and
+    ``preset`` if there are several.
 
     Parameters
     ----------
@@ -55,11 +56,14 @@ def gather_ablations(
     """
     rows: Rows = {}
     notes: dict[str, list[str]] = {}
+    runs = list(runs)
+    several = len({run.manifest.get("preset") for run in runs}) > 1
     for run in runs:
         if say is not None:
             say(run.path.name)
         identity: Row = {"run": run.path.name, "stream": run.stream, "learner": learner_label(run)}
         identity["seed"] = run.manifest.get("seed")
+        identity |= {"preset": run.manifest.get("preset")} if several else {}
         result = ablate(run, only, **options)
         for name, cases in result.rows.items():
             rows.setdefault(name, []).extend(identity | case for case in cases)
@@ -106,7 +110,7 @@ def over_seeds(rows: Rows) -> Rows:
         averaged[name] = []
         for seeds in groups.values():
             means = {k: float(np.mean([row[k] for row in seeds])) for k in seeds[0] if k in FIGURES}
-            setting = {"run": f"{seeds[0]['stream']} {seeds[0]['learner']}"}
+            setting = {"run": " ".join(str(seeds[0].get(k, "")) for k in ("stream", "learner", "preset")).rstrip()}
             averaged[name].append(seeds[0] | setting | means)
     return averaged
 

@@ -17,7 +17,7 @@ from tood.energy import energy, task_energies
 from tood.errors import ToodError
 from tood.metrics import Trajectory, accuracy_forgetting, auroc, confidence_gap, nearest_distance
 from tood.report.appearance import label
-from tood.report.summary import RAW_LOGITS, learner_label, run_name
+from tood.report.summary import RAW_LOGITS, labels_of, learner_label, run_name
 from tood.runs.directory import Run
 from tood.runs.figures_only import feature_drift, step_facts
 from tood.runs.metrics_file import RAW, accuracy, detectors_of, load_metrics, trajectory
@@ -47,14 +47,22 @@ class Measured:
     ----------
     run:
         A run with a ``metrics.parquet`` that covers steps 0, 1, … without a gap.
+    learner:
+        Its label; by default learner and options.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, learner: str = "") -> None:
         self.run = run
         self.table = load_metrics(run.path)
-        self.learner = learner_label(run)
+        self.learner = learner or learner_label(run)
         self.seed = run.manifest.get("seed")
         self.steps = int(np.max(self.table["step"].to_numpy())) + 1
+
+    @classmethod
+    def all_of(cls, runs: Iterable[Run]) -> list[Measured]:
+        """Measured runs, with the preset in their labels if they have several."""
+        runs = list(runs)
+        return [cls(run, learner) for run, learner in zip(runs, labels_of(runs), strict=True)]
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ stream (Eq. avg_auroc); if there are only near or only far sets, their mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from tood.errors import ToodError, UnknownNameError
@@ -20,7 +20,7 @@ from tood.runs.metrics_file import accuracy, trajectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Key", "Summary", "best_keys", "collect", "ranks"]
+__all__ = ["Key", "Summary", "best_keys", "check_distinct", "collect", "labels_of", "ranks"]
 
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
@@ -47,6 +47,10 @@ class Key(NamedTuple):
     detector: str
     metric: str
 
+    def published(self) -> Key:
+        """The key of the paper's value: its labels have no preset."""
+        return self._replace(learner=RunIdentity.from_label(self.learner).label)
+
 
 class Summary(NamedTuple):
     """Mean and sample standard deviation over ``seeds`` runs, in percent."""
@@ -63,6 +67,24 @@ def learner_label(run: Run) -> str:
     """Learner and options of a run: ``icarl``, ``icarl+ber``, ``icarl (memory=500)``. Remembers the learner's title."""
     remember_title(run.learner, str(run.manifest.get("learner_title") or ""))
     return run.identity.label
+
+
+def labels_of(runs: Sequence[Run]) -> list[str]:
+    """The label of each run, with its preset if the runs have several: ``icarl [cpu]``."""
+    several = len({run.manifest.get("preset") for run in runs}) > 1
+    return [learner_label(run) + f" [{run.manifest.get('preset')}]" * several for run in runs]
+
+
+def check_distinct(runs: Sequence[Run]) -> None:
+    """Raise if two runs have the same stream, label and seed."""
+    seen: dict[tuple[str, str, str], Run] = {}
+    for run, label in zip(runs, labels_of(runs), strict=True):
+        other = seen.setdefault((run.stream, label, str(run.manifest.get("seed", run.path))), run)
+        if other is not run:
+            raise ToodError(
+                f"{run.path}: same stream, learner and seed as {other.path}; "
+                'give one of them, or distinguish them by "options" in the manifest'
+            )
 
 
 def run_name(run: Run, learner: str) -> str:
@@ -90,22 +112,22 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
     if fpr not in FPR_METRICS:
         raise UnknownNameError("fpr", fpr, FPR_METRICS)
     figures: dict[Key, list[float]] = {}
-    seen: dict[tuple[str, str, str], Run] = {}
+    steps: dict[tuple[str, str], tuple[int, Run]] = {}
     measured = list(measured)
-    presets = {run.manifest.get("preset") for run, _ in measured}
-    for run, table in measured:
-        label = learner_label(run) + (f" [{run.manifest.get('preset')}]" if len(presets) > 1 else "")
-        identity = (run.stream, label, str(run.manifest.get("seed", run.path)))
-        if identity in seen:
+    if not measured:
+        raise ToodError("runs: expected at least one, found none")
+    runs = [run for run, _ in measured]
+    check_distinct(runs)
+    for (run, table), label in zip(measured, labels_of(runs), strict=True):
+        own = len(table["step"].unique())
+        number, other = steps.setdefault((run.stream, label), (own, run))
+        if own != number:
             raise ToodError(
-                f"{run.path}: same stream, learner and seed as {seen[identity].path}; "
-                'give one of them, or distinguish them by "options" in the manifest'
+                f"{run.path}: has figures of {own} steps, {other.path} of {number}; seeds are averaged over the same "
+                "steps: finish the shorter one, or leave it out"
             )
-        seen[identity] = run
         for (detector, metric), value in run_figures(table, run.calibration, fpr).items():
             figures.setdefault(Key(run.stream, label, detector, metric), []).append(value)
-    if not seen:
-        raise ToodError("runs: expected at least one, found none")
     means = {key: mean_std(values) for key, values in figures.items()}
     return {key: Summary(float(mean), float(std), len(figures[key])) for key, (mean, std) in means.items()}
 

@@ -133,9 +133,9 @@ def tables_of(
 def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:
     """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one."""
     best = best_keys(summaries)
-    # Labels may end in a preset, such as "icarl [cpu]"; the paper's do not.
-    plain = {key: key._replace(learner=RunIdentity.from_label(key.learner).label) for key in summaries}
-    cells = {key: Cell(value, key in best, reference.get(plain[key])) for key, value in summaries.items()}
+    if fpr != "ood":  # the paper's tables have the other one
+        reference = {key: value for key, value in reference.items() if key.metric != "avg_fpr95"}
+    cells = {key: Cell(value, key in best, reference.get(key.published())) for key, value in summaries.items()}
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
     tables = []
     for stream in sorted({key.stream for key in cells}):
@@ -234,19 +234,24 @@ def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...])
 
 
 def _ranks(summaries: Mapping[Key, Summary]) -> Table:
-    """Ranks of each detector by Avg AUROC over streams and learners; runs with BER or options are left out."""
-    plain = {key: value for key, value in summaries.items() if on_its_own(key.learner)}
+    """Ranks of each detector by Avg AUROC over streams and learners.
+
+    Left out: runs with BER or options, and detectors on raw logits, with settings or another calibration set.
+    """
+    plain = {key: value for key, value in summaries.items() if on_its_own(key.learner) and " " not in key.detector}
     summaries = plain or summaries
     by_detector = ranks(summaries)
     pairs = {(key.stream, key.learner) for key in summaries}
     means = {name: sum(own) / len(own) for name, own in by_detector.items()}
     rows = []
-    for name in sorted(means, key=lambda name: (means[name], name)):
+    for name in sorted(means, key=lambda name: (len(by_detector[name]) < len(pairs), means[name], name)):
         own = by_detector[name]
         figures = (means[name], own.count(1), own.count(2), len(own))
         rows.append((name, tuple(Cell(Summary(float(figure), 0.0, 1)) for figure in figures)))
     columns = (Column("", "mean rank"), Column("", "first", 0), Column("", "second", 0), Column("", "of", 0))
     notes = [f"Ranked by Avg AUROC in each of {len(pairs)} (stream, learner) pairs; ties share the better rank."]
+    if any(len(own) < len(pairs) for own in by_detector.values()):
+        notes.append("Detectors that were not measured in every pair are last.")
     if any(name in by_detector for name in TOOD_VARIANTS):
         top = 0
         for pair in pairs:

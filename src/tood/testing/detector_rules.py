@@ -218,7 +218,7 @@ def _extremes(case: Case) -> str | None:
 
 
 @RULES.rule(
-    "Half, single and double precision give the same scores up to rounding.",
+    "Double precision gives the same scores up to rounding, and half precision finite ones.",
     "Do not compare or round values at a fixed precision; compute statistics in float64.",
 )
 def _precision(case: Case) -> str | None:
@@ -228,6 +228,8 @@ def _precision(case: Case) -> str | None:
         expected = np.float64 if dtype is np.float64 else np.float32
         if scores.dtype != expected:
             return f"{scores.dtype} scores from {np.dtype(dtype)} outputs, expected {np.dtype(expected)}"
+        if not np.isfinite(scores).all():
+            return f"scores that are not finite from {np.dtype(dtype)} outputs"
         if dtype is np.float64 and (difference := _difference(scores, case.scores, 1e-3)):
             return f"{difference} in {np.dtype(dtype)}"
     return None

@@ -49,8 +49,8 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
     The files written.
     """
     streams: dict[str, list[Measured]] = {}
-    for run in runs:
-        measured = Measured(run)
+    for measured in Measured.all_of(runs):
+        run = measured.run
         if "energy" not in measured.detectors:
             raise ToodError(f"{run.metrics_path}: expected metrics of energy, which all figures need; found none")
         streams.setdefault(run.stream, []).append(measured)
@@ -59,7 +59,7 @@ def draw_all(runs: Iterable[Run], out_dir: Path) -> list[Path]:
     paths: list[Path] = []
     for stream, members in streams.items():
         first = {one.learner: one for one in reversed(members)}
-        chosen = sorted(first.values(), key=lambda one: (place(one.learner, LEARNERS), one.learner))
+        chosen = sorted(first.values(), key=lambda one: (place(one.run.learner, LEARNERS), one.learner))
         for name, figure in _of_stream(members, chosen):
             paths += save(figure, Path(out_dir) / file_name(stream) / name)
     return paths

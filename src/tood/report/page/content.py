@@ -113,7 +113,7 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
             row = rows.setdefault(
                 key[:3], {"stream": key.stream, "learner": key.learner, "detector": key.detector, "values": {}}
             )
-            paper = reference.get(key)
+            paper = reference.get(key.published())
             row["values"][key.metric] = {
                 **value._asdict(),
                 "best": key in best,
@@ -151,6 +151,8 @@ def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
 
 def _metrics(one: Measured, metrics: Sequence[str], long: bool) -> Json:
     """Triangles by detector, metric and OOD set; on long streams by group of sets."""
+    measured = set(one.table["metric"].unique().to_pylist())  # collected runs keep only some
+    metrics = [metric for metric in metrics if metric in measured]
     triangles: Json = {}
     for detector in _kept(one):
         for metric in metrics:

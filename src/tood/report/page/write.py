@@ -51,7 +51,7 @@ def write_page(
     -------
     The same path.
     """
-    measured = [Measured(run) for run in runs]
+    measured = Measured.all_of(runs)
     if not measured:
         raise ToodError("runs: expected at least one, found none")
     path = Path(path)
