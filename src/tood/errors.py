@@ -27,7 +27,11 @@ class UnknownNameError(ToodError):
 
 
 class MissingDependencyError(ToodError, ImportError):
-    """An optional package is missing; the message has the command that installs it."""
+    """An optional package is missing; the message has the command that installs it.
+
+    It installs an extra of this package, or with ``extra`` empty the other package itself.
+    """
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
-        super().__init__(f'{purpose} needs {package}: pip install "tood[{extra}]"')
+        install = f'"tood[{extra}]"' if extra else package
+        super().__init__(f"{purpose} needs {package}: pip install {install}")

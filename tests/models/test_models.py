@@ -191,7 +191,8 @@ def test_timm_models_are_resized_to_and_reload_without_the_hub(monkeypatch, tmp_
     asked = []
 
     class Model(nn.Sequential):
-        num_features, default_cfg = 7, {"input_size": (3, 16, 16)}
+        num_features = 7
+        default_cfg = {"input_size": (3, 16, 16), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.5)}
 
     def create_model(name, num_classes, in_chans, pretrained=False):
         asked.append((name, num_classes, pretrained))
@@ -205,6 +206,17 @@ def test_timm_models_are_resized_to_and_reload_without_the_hub(monkeypatch, tmp_
     network.save(tmp_path / "m.safetensors")
     assert torch.equal(Network.load(tmp_path / "m.safetensors")(x), network(x))
     assert asked == [("some_vit", 0, True), ("some_vit", 0, False)]
+    assert network.normalisation(3) == ((0.5, 0.4, 0.3), (0.2, 0.2, 0.5))
+    assert network.normalisation(1) == (pytest.approx((0.4,)), pytest.approx((0.3,)))
+    assert models.create("convnet", (8, 8, 3)).normalisation(3) is None
+
+
+def test_a_timm_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path):
+    (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ToodError, match="needs timm, which cannot be imported: operator torchvision::nms"):
+        models.create("timm:some_vit", (8, 8, 3))
 
 
 def test_damaged_files(tmp_path):

@@ -1,10 +1,12 @@
 """Frozen runs, end to end on digits: learners see the features of a network that never changes."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tood import ToodError
+from tood import ToodError, streams
 from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step
@@ -55,6 +57,25 @@ def test_a_run_writes_what_the_small_network_answers_on_the_features(tmp_path):
         expected = network(torch.from_numpy(stream.test.take(rows)))
     np.testing.assert_allclose(step.test.logits, expected, atol=1e-4)
     assert Run(tmp_path / "run").manifest["options"]["network"] == "convnet"
+
+
+@pytest.mark.parametrize("store", ["all", "figures"])
+def test_what_old_images_gave_is_not_mixed_with_what_changed_ones_give(tmp_path, store):
+    digits = streams.load("digits")
+    images = digits.train.take(np.arange(len(digits.train)))
+    images[len(images) // 2 :] = images[len(images) // 2 :, ::-1]
+    changed = dataclasses.replace(digits, train=streams.ArraySource(images, digits.train.labels))
+    config = dataclasses.replace(CONFIG, detectors=("energy",), store=store)
+    run(config, tmp_path / "run", stream=digits, say=str)
+    before = (tmp_path / "run/metrics.parquet").read_bytes()
+    run(config, tmp_path / "run", stream=digits, say=str)
+    assert (tmp_path / "run/metrics.parquet").read_bytes() == before
+    if store == "all":
+        with pytest.raises(ToodError, match=r"made with stream.features = .*; use the same or another directory"):
+            run(config, tmp_path / "run", stream=changed, say=str)
+    else:
+        run(config, tmp_path / "run", stream=changed, say=str)
+        assert (tmp_path / "run/metrics.parquet").read_bytes() != before
 
 
 def test_the_preset_implies_frozen_and_frozen_implies_the_preset():

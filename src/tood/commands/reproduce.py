@@ -159,6 +159,7 @@ def _total(waiting: list[Cell]) -> str:
     from tood.runs.plan import Estimate, estimate
     from tood.times import duration
 
+    click.echo("estimating time and disk …", err=True)
     costs: dict[str, Estimate] = {}
     seconds, disk = 0.0, 0.0
     for cell in waiting:

@@ -111,8 +111,5 @@ def create(
 
 def _normalised_for(network: Network, stream: Stream) -> Stream:
     """The stream, with the normalisation of the network's pretrained weights if it has any."""
-    expected = getattr(network.backbone, "normalisation", None)
-    if expected is None:
-        return stream
-    mean, std = ((value,) * len(stream.mean) for value in expected)
-    return replace(stream, mean=mean, std=std)
+    expected = network.normalisation(len(stream.mean))
+    return replace(stream, mean=expected[0], std=expected[1]) if expected else stream

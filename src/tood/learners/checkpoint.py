@@ -46,6 +46,7 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
         "reserve": stream.reserve,
         "seed": stream.seed,
         "labels": zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes()),
+        "features": getattr(stream.train, "key", ""),  # of a frozen network
     }
 
 
@@ -81,6 +82,7 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         wanted = json.loads(json.dumps(learner.config()))
         made.pop(ignored, None)
         wanted.pop(ignored, None)
+        made["stream"].setdefault("features", wanted["stream"]["features"])  # older checkpoints have none
         differences = _differences(made, wanted)
         if differences:
             key, stored, expected = differences[0]

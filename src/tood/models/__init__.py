@@ -110,8 +110,11 @@ def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:
         import timm
     except ImportError as error:
         raise MissingDependencyError("timm", "timm", f"the network {name!r}") from error
+    except RuntimeError as error:  # such as "operator torchvision::nms does not exist"
+        raise ToodError(f"the network {name!r} needs timm, which cannot be imported: {error}") from error
     model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
     size = tuple(model.default_cfg["input_size"][1:])  # type: ignore[index]
     backbone = model if size == tuple(shape[:2]) else nn.Sequential(nn.Upsample(size, mode="bicubic"), model)
     backbone.dim = model.num_features
+    backbone.normalisation = model.default_cfg["mean"], model.default_cfg["std"]  # type: ignore[index, assignment]
     return backbone

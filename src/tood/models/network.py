@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
@@ -51,6 +52,19 @@ class Network(HubMixin, nn.Module):
         self.backbone = backbone
         self.head = head
         self.spec = None if spec is None else dict(spec)
+
+    def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Mean and standard deviation per channel that pretrained weights expect; None if the backbone has no such.
+
+        A backbone may give one number for all channels. If it has another number of channels, their mean is used.
+        """
+        expected = getattr(self.backbone, "normalisation", None)
+        if expected is None:
+            return None
+        mean, std = (
+            np.ravel(values) if np.size(values) == channels else [np.mean(values)] * channels for values in expected
+        )
+        return tuple(map(float, mean)), tuple(map(float, std))
 
     @classmethod
     def wrap(cls, module: nn.Module, example: Tensor | None = None) -> Network:

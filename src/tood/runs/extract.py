@@ -70,6 +70,7 @@ def fingerprint(stream: Stream) -> bytes:
     for source in (stream.train, stream.test, *(ood_set.source for ood_set in stream.ood)):
         some = np.linspace(0, len(source) - 1, num=min(8, len(source)), dtype=np.int64)
         digest.update(str(len(source)).encode() + np.ascontiguousarray(source.take(some)).tobytes())
+        digest.update(getattr(source, "key", "").encode())  # features of a frozen network: of all images
     return digest.digest()
 
 

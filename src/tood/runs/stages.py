@@ -86,9 +86,10 @@ def run(
         return _run(config, Path(folder), stream, say, progress, on_step, renew)
 
 
-def _finished(config: RunConfig, folder: Path, renew: bool) -> tuple[bool, list[Outdated]]:
+def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> tuple[bool, list[Outdated]]:
     """Whether a run that keeps only its figures has them, and the outdated ones among them that are not made again."""
     done = config.store == "figures" and is_measured_as(config, folder)
+    done = done and Run(folder).manifest.get("features", _key(stream)) == _key(stream)
     stale = outdated_figures(folder, config.detectors) if done else []
     return (False, []) if stale and (renew or has_checkpoints(folder)) else (done, stale)
 
@@ -120,7 +121,7 @@ def _run(
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
-        done, _ = _finished(config, folder, renew)
+        done, _ = _finished(config, folder, stream, renew)
         for step in range(0 if done else len(stream)):
             learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
@@ -128,7 +129,7 @@ def _run(
         for leftover in folder.rglob(".*.tmp"):  # from a process that was killed while writing
             leftover.unlink()
         _check_config(config, folder)
-        done, stale = _finished(config, folder, renew)
+        done, stale = _finished(config, folder, stream, renew)
         made = _write_manifest(config, folder, stream, learner)
         write_yaml(folder / "config.yaml", config.to_mapping())
         rows: list[Row] = []
@@ -227,6 +228,7 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
         reserved_a_class=stream.reserve,
         fit=config.fit,
         **({"detectors": list(config.detectors)} if config.detectors else {}),
+        **({"features": _key(stream)} if _key(stream) else {}),
         made_by={
             "tood": tood.__version__,
             "python": platform.python_version(),
@@ -236,6 +238,11 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
             "precision": str(learner.fabric._precision.precision),
         },
     )
+
+
+def _key(stream: Stream) -> str:
+    """Digest of all images of a stream of features, and of the network that made them; empty for other streams."""
+    return " ".join(filter(None, (getattr(s, "key", "") for s in (stream.train, stream.test))))
 
 
 def _evaluate(

@@ -51,10 +51,14 @@ class FeatureSource:
         Class ids ``[N]``.
     shift, scale:
         ``[D]``, one number per feature.
+    key:
+        Digest of the images and the network that the features come from.
     """
 
-    def __init__(self, features: FloatArray, labels: IntArray, shift: FloatArray, scale: FloatArray) -> None:
-        self.features, self.labels = features, labels
+    def __init__(
+        self, features: FloatArray, labels: IntArray, shift: FloatArray, scale: FloatArray, key: str = ""
+    ) -> None:
+        self.features, self.labels, self.key = features, labels, key
         self.shift, self.scale = shift, scale
         self.shape: tuple[int, ...] = features.shape[1:]
 
@@ -112,7 +116,8 @@ def frozen(
 
     def vectors(source: Source, name: str) -> FeatureSource:
         features = extractor.features(source, name, say)
-        return FeatureSource(features, source.labels, shift.astype(np.float32), scale.astype(np.float32))
+        numbers = shift.astype(np.float32), scale.astype(np.float32)
+        return FeatureSource(features, source.labels, *numbers, key=extractor.path(source).stem)
 
     return dataclasses.replace(
         stream,
@@ -254,11 +259,7 @@ def content(source: Source) -> str:
 
 def _normalisation(network: Network, stream: Stream) -> tuple[Sequence[float], Sequence[float]]:
     """Mean and standard deviation per channel: the network's own, or the stream's."""
-    own = getattr(network.backbone, "normalisation", None)
-    if own is None:
-        return stream.mean, stream.std
-    channels = stream.train.shape[-1]
-    return (own[0],) * channels, (own[1],) * channels
+    return network.normalisation(stream.train.shape[-1]) or (stream.mean, stream.std)
 
 
 def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
