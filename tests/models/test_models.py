@@ -3,6 +3,7 @@
 import json
 import sys
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -192,7 +193,7 @@ def test_timm_models_are_resized_to_and_reload_without_the_hub(monkeypatch, tmp_
 
     class Model(nn.Sequential):
         num_features = 7
-        default_cfg = {"input_size": (3, 16, 16), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.5)}
+        default_cfg: ClassVar = {"input_size": (3, 16, 16), "mean": (0.5, 0.4, 0.3), "std": (0.2, 0.2, 0.5)}
 
     def create_model(name, num_classes, in_chans, pretrained=False):
         asked.append((name, num_classes, pretrained))

@@ -40,8 +40,8 @@ CAVEATS = (
 )
 # The implementation of the learners in each preset.
 WORLDS = {
-    "cpu": "the original methods, short training",
-    "paper": "the original methods, the settings in the paper's text",
+    "cpu": "the original methods except LwF's weight and DER's β, short training",
+    "paper": "the original methods except LwF's weight and DER's β, the settings in the paper's text",
     "released": "as the authors ran it",
 }
 RAW_NOTE = (

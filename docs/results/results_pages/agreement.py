@@ -165,10 +165,11 @@ def tood_ranks(ours: Summaries, theirs: Summaries) -> list[Rank]:
     return compared
 
 
-def claims(ours: Summaries, theirs: Summaries, gains: Gains) -> Iterator[Claim]:
+def claims(ours: Summaries, theirs: Summaries, gains: Gains, paired: Summaries | None = None) -> Iterator[Claim]:
     """The paper's claims about its tables, on the learners that both have. A setting is a learner on a stream.
 
     A claim about a mean gain holds if its interval over seeds (``gains``) is above 0, and is unclear if it contains 0.
+    ``paired``: the summaries that compare runs with and without BER, over the same seeds.
     """
     compared = [sign for sign in signs(ours, theirs) if sign.learner in LEARNERS]
     for detector in TOOD_VARIANTS:
@@ -194,7 +195,7 @@ def claims(ours: Summaries, theirs: Summaries, gains: Gains) -> Iterator[Claim]:
     text = "a TOOD variant ranks first or second by Avg AUROC in most settings"
     yield from _most(text, [(there <= 2, here <= 2) for there, here in best.values()])
     yield from _forgetting(ours)
-    yield from _fine_tuning(ours, theirs)
+    yield from _fine_tuning(paired or ours, theirs)
 
 
 def _forgetting(ours: Summaries) -> Iterator[Claim]:

@@ -14,7 +14,8 @@ __all__ = ["EXPLAINED", "FACT_NAMES", "Fact", "fact_rows"]
 FACT_NAMES = {"alignment": "WA: γ of the new weights", "scale": "BiC: scale of the new logits"}
 EXPLAINED = (
     "WA multiplies the weights of the new columns by γ, BiC multiplies their logits by a scale. Below 1, the new "
-    "task's logits were too large. Means over seeds, at ten steps or fewer."
+    "task's logits were too large. Means over seeds, at ten steps or fewer. Runs made before these numbers were kept "
+    "are not here."
 )
 MOST_STEPS = 10
 

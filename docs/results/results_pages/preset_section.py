@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from results_pages.agreement import Claim, Order, Rank, Sign, claims, learner_orders, reference, signs, tood_ranks
 from results_pages.facts import EXPLAINED, Fact, fact_rows
@@ -22,10 +23,21 @@ __all__ = ["preset_section"]
 OLD_TASKS = ("energy", *TOOD_VARIANTS, "tood_auto", "tood_joint")
 
 
+def with_and_without_ber(own: Sequence[Collected]) -> dict[Key, Summary]:
+    """Summaries of the runs with BER, and of those without it that have the same stream, learner and seed."""
+
+    def of(one: Collected) -> tuple[str, str, Any]:
+        return one.run.stream, learner_label(one.run).removesuffix("+ber"), one.run.manifest.get("seed")
+
+    tuned = {of(one) for one in own if learner_label(one.run).endswith("+ber")}
+    pairs = [(one.run, one.table) for one in own if of(one) in tuned]
+    return collect(pairs) if pairs else {}
+
+
 def preset_section(own: Sequence[Collected], preset: str) -> Iterator[str]:
     """The section of the index about the runs of one preset."""
     ours, theirs, gains = collect((one.run, one.table) for one in own), reference(), seed_gains(own)
-    judged = [*claims(ours, theirs, gains), *mechanism_claims(own)]
+    judged = [*claims(ours, theirs, gains, with_and_without_ber(own)), *mechanism_claims(own)]
     compared, orders = signs(ours, theirs), learner_orders(ours, theirs)
     yield from _coverage(own, preset)
     yield from ("### Claims of the paper", "")

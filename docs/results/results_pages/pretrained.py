@@ -58,12 +58,13 @@ def opening(table: Table) -> Iterator[str]:
     yield "# Pretrained, frozen features\n"
     yield (
         "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 "
-        "epochs per task (preset `frozen`: the original methods). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read "
-        "the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the stream, in percent, mean ± "
-        "standard deviation over seeds. BiC's logits are the corrected ones; rows that say so score its raw logits, as "
-        "the authors of the paper did. A value without ± has one seed. The default and TOOD with features were "
-        "measured again when their rule changed, on fewer seeds than the others (two for the seven learners of "
-        "README's table); they are missing if no run has been repeated.\n"
+        "epochs per task (preset `frozen`: the original methods except LwF's weight and DER's β). Closed-form learners "
+        "(NCM, SLDA, FeCAM, RanPAC) read the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the "
+        "stream, in percent, mean ± standard deviation over seeds. BiC's logits are the corrected ones; rows that say "
+        "so score its raw logits, as the authors of the paper did. A value without ± has one seed. The default and "
+        "TOOD with features were measured again when their rule changed: in brackets, of how many seeds if they are "
+        "fewer than the row's. Gap: energy of the newest task in its own channel minus that of older tasks, at the "
+        "last step.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
@@ -102,14 +103,16 @@ def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:
         for suffix in ("", RAW):
             if not table.seeds(stream, learner, "energy" + suffix):
                 continue
-            cells_ = [spread_of(table.seeds(stream, learner, name + suffix).values()) for name in shown]
+            accuracy = table.of_run((stream, learner), "accuracy")
+            seeds = len(accuracy)
+            cells_ = [spread_of(table.seeds(stream, learner, name + suffix).values(), seeds) for name in shown]
             best = int(np.nanargmax([table.mean(stream, learner, name + suffix) for name in shown]))
             cells_[best] = f"**{cells_[best]}**"
             forgotten = table.compared(stream, learner, ["energy" + suffix, default + suffix], "d_avg")
-            accuracy = table.of_run((stream, learner), "accuracy")
+            gap = f"{table.value((stream, learner), 'gap'):.1f}"
             name = label(learner) + suffix
-            rows.append((name, str(len(accuracy)), spread_of(accuracy), *cells_, arrow(forgotten)))
-    yield from grid(("learner", "seeds", "accuracy", *map(label, shown), "D_avg: energy → default"), rows)
+            rows.append((name, str(seeds), spread_of(accuracy), gap, *cells_, arrow(forgotten)))
+    yield from grid(("learner", "seeds", "accuracy", "gap", *map(label, shown), "D_avg: energy → default"), rows)
 
 
 def arrow(pair: Sequence[Sequence[float]]) -> str:
@@ -117,12 +120,13 @@ def arrow(pair: Sequence[Sequence[float]]) -> str:
     return " → ".join(f"{np.mean(seeds):.1f}" if seeds else "–" for seeds in pair)
 
 
-def spread_of(values: Iterable[float]) -> str:
-    """Mean ± standard deviation; a dash without values."""
+def spread_of(values: Iterable[float], of: int = 0) -> str:
+    """Mean ± standard deviation, and the number of seeds if it is below ``of``; a dash without values."""
     seeds = list(values)
     if not seeds:
         return "–"
-    return f"{np.mean(seeds):.1f}" + (f" ± {np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else "")
+    spread = f" ± {np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+    return f"{np.mean(seeds):.1f}{spread}" + (f" ({len(seeds)})" if len(seeds) < of else "")
 
 
 def claims(table: Table) -> Iterator[str]:
@@ -206,20 +210,28 @@ def relation(table: Table, group: Sequence[Setting], one: str, other: str) -> st
 
 
 def ranks(table: Table) -> Iterator[str]:
-    """Table of mean rank and mean Avg AUROC, for detectors measured in at least four fifths of the settings."""
+    """Table of mean rank and mean Avg AUROC over the settings in which all of these detectors were measured.
+
+    A detector is in the table if it was measured in at least four fifths of all settings.
+    """
     names = sorted({key[2] for key in table.scores if "(" not in key[2]})
-    settings = [s for s in table.settings() if table.seeds(*s, "energy")]
-    common = [name for name in names if sum(bool(table.seeds(*s, name)) for s in settings) >= 0.8 * len(settings)]
+    every = [s for s in table.settings() if table.seeds(*s, "energy")]
+    common = [name for name in names if sum(bool(table.seeds(*s, name)) for s in every) >= 0.8 * len(every)]
+    settings = [s for s in every if all(table.seeds(*s, name) for name in common)]
+    if not settings:
+        return
     values = np.array([[table.mean(*s, name) for name in common] for s in settings])
-    places = 1.0 + (values[:, None, :] > values[:, :, None]).sum(axis=2)  # a missing value is above and below none
-    places[np.isnan(values)] = np.nan
-    yield "\n## Every detector\n"
-    yield f"Mean over {len(settings)} settings (stream × learner), or those that were measured; rank 1 is best.\n"
+    places = 1.0 + (values[:, None, :] > values[:, :, None]).sum(axis=2)
+    yield "\n## Detectors compared\n"
+    yield (
+        f"Means over the {len(settings)} settings (stream × learner) in which each of these detectors was measured; "
+        "rank 1 is best. The sweep has more detectors; they have been measured in a few settings only.\n"
+    )
     rows = []
-    for j in np.argsort(np.nanmean(places, axis=0)):
+    for j in np.argsort(places.mean(axis=0)):
         metrics = ("near_auroc", "far_auroc", "d_avg")
-        others = [np.nanmean([table.mean(*s, common[j], metric) for s in settings]) for metric in metrics]
-        numbers = (np.nanmean(places[:, j]), np.nanmean(values[:, j]), *others)
+        others = [np.mean([table.mean(*s, common[j], metric) for s in settings]) for metric in metrics]
+        numbers = (places[:, j].mean(), values[:, j].mean(), *others)
         rows.append((label(common[j]), *(f"{value:.1f}" for value in numbers)))
     yield from grid(("detector", "mean rank", "Avg AUROC", "near", "far", "D_avg"), rows)
 
