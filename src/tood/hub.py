@@ -30,7 +30,8 @@ class HubMixin:
     @classmethod
     def from_pretrained(cls: type[Self], source: str | os.PathLike[str], **options: Any) -> Self:
         """Load from a folder or the Hub: see :func:`tood.integrations.huggingface.from_pretrained`."""
-        item = _functions().from_pretrained(source, **options)
+        functions = _functions()
+        item = functions.from_pretrained(source, kind=functions.kind_of(cls), **options)
         if not isinstance(item, cls):
             raise ToodError(f"{os.fspath(source)}: expected a {cls.__name__}, found a {type(item).__name__}")
         return item

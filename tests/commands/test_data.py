@@ -53,6 +53,7 @@ def test_prepare_verify_and_list_belong_together(tmp_path, folder):
     assert "svhn-test.npz" not in found["streams"]["cifar10"]
     absent = {entry["file"]: entry for entry in found["missing"]}
     assert "www.cs.toronto.edu/~kriz/cifar" in absent["cifar10-train.npz"]["source"]
+    assert absent["cifar10-train.npz"]["size"] == "50,000 training and 10,000 test images"
     assert "svhn-test.npz" not in absent
 
     assert tood("verify", root=root) == "svhn-test.npz: intact\n"
@@ -75,14 +76,40 @@ def test_prepare_knows_cifars_binary_files(tmp_path):
     np.testing.assert_array_equal(source.images, images)
 
 
+def test_prepare_refuses_labels_without_a_name(tmp_path):
+    (tmp_path / "test_batch.bin").write_bytes(bytes([2]) + bytes(3072))
+    (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\n")
+    text = tood("prepare", "cifar10", "test", "--from", tmp_path, root=tmp_path, code=1)
+    assert "expected labels below the 2 class names, found 2" in text
+    assert not (tmp_path / "cifar10-test.npz").exists()
+
+
 def test_list_in_words(tmp_path):
     text = tood("list", root=tmp_path / "nowhere")
     assert "nowhere: no such folder" in text
     assert "stream digits: ready" in text
     assert "stream tinyimagenet: missing tinyimagenet-train.npz" in text
     assert "TOOD_DATA" in text
+    assert "svhn-test.npz           missing: 73,257 training and 26,032 test images  http://ufldl" in text
     (tmp_path / "x-test.npz").write_bytes(b"not a set")
     assert "x-test.npz: damaged" in tood("list", root=tmp_path)
+
+
+def test_list_has_the_sets_that_are_image_folders_or_lists(tmp_path):
+    (tmp_path / "imagenet1k" / "train").mkdir(parents=True)
+    found = json.loads(tood("list", "--json", root=tmp_path))
+    assert [(entry["file"], entry["layout"]) for entry in found["folders"]] == [("imagenet1k/train", "folder")]
+    assert "imagenet1k/val" in {entry["file"] for entry in found["missing"]}
+    shown = tood("list", root=tmp_path)
+    assert ": 1 sets\n  imagenet1k/train        image folder  https://www.image-net.org  (ImageNet terms" in shown
+    lists = tmp_path / "benchmark_imglist" / "cifar10"
+    lists.mkdir(parents=True)
+    (lists / "test_svhn.txt").touch()
+    found = json.loads(tood("list", "--json", root=tmp_path))
+    (entry,) = found["folders"]
+    assert (entry["layout"], entry["licence"]) == ("list", "non-commercial use only")
+    absent = {entry["file"]: entry["size"] for entry in found["missing"]}
+    assert absent["benchmark_imglist/cifar10/test_texture.txt"] == "5,640 images"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import yaml
 from tood import TOOD, ToodError, models
 from tood.integrations import huggingface
 
+HUB = "https://huggingface.co"
 RNG = np.random.default_rng(0)
 LABELS = RNG.integers(6, size=300)
 LOGITS = 6 * np.eye(6)[LABELS] + RNG.normal(size=(300, 6))
@@ -54,18 +55,27 @@ def test_a_network_comes_back(tmp_path):
     assert "4 logit columns" in card and "\nfrom tood.models import Network\n" in card
 
 
-def test_push_then_load_through_the_hubs_interface(calibrator, tmp_path, monkeypatch):
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
     """The Hub is a folder here; the calls are those of huggingface_hub."""
     hub = pytest.importorskip("huggingface_hub")
-    remote = tmp_path / "remote"
+    folder = tmp_path / "remote"
 
     def upload(self, *, repo_id, folder_path, **options):
-        shutil.copytree(folder_path, remote / repo_id)
+        shutil.copytree(folder_path, folder / repo_id, dirs_exist_ok=True)
         return f"https://huggingface.co/{repo_id}"
 
-    monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, repo_id, **options: None)
+    def exists(self, repo_id, filename, *, revision=None):
+        return (folder / repo_id / filename).exists()
+
+    monkeypatch.setattr(hub.HfApi, "create_repo", lambda self, repo_id, **options: hub.RepoUrl(f"{HUB}/{repo_id}"))
     monkeypatch.setattr(hub.HfApi, "upload_folder", upload)
-    monkeypatch.setattr(hub, "snapshot_download", lambda repo_id, **options: str(remote / repo_id))
+    monkeypatch.setattr(hub.HfApi, "file_exists", exists)
+    monkeypatch.setattr(hub, "snapshot_download", lambda repo_id, **options: str(folder / repo_id))
+    return folder
+
+
+def test_push_then_load_through_the_hubs_interface(calibrator, remote):
     assert huggingface.push_to_hub(calibrator, "me/cal") == "https://huggingface.co/me/cal"
     assert sorted(file.name for file in (remote / "me" / "cal").iterdir()) == ["README.md", "calibrator.safetensors"]
     assert np.array_equal(huggingface.from_pretrained("me/cal").score(LOGITS), calibrator.score(LOGITS))
@@ -84,10 +94,40 @@ def test_calibrators_and_networks_have_the_hubs_methods(calibrator, tmp_path):
         TOOD.from_pretrained(folders[1])
 
 
+def test_a_calibrator_and_its_network_share_a_folder(calibrator, tmp_path):
+    network = models.create("mlp", shape=(16,), columns=6)
+    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
+    for items in ((calibrator, network), (network, calibrator)):
+        folder = tmp_path / type(items[0]).__name__
+        for item in items:
+            item.save_pretrained(folder)
+        assert np.array_equal(TOOD.from_pretrained(folder).score(LOGITS), calibrator.score(LOGITS))
+        assert torch.equal(models.Network.from_pretrained(folder)(x), network(x))
+        card = (folder / "README.md").read_text()
+        assert "TOOD.from_pretrained(" in card and "Network.from_pretrained(" in card
+    with pytest.raises(ToodError, match="has a calibrator and a network; give kind='calibrator' or kind='network'"):
+        huggingface.from_pretrained(folder)
+    assert torch.equal(huggingface.from_pretrained(folder, kind="network")(x), network(x))
+    with pytest.raises(ToodError, match="kind: expected calibrator or network, found 'net'"):
+        huggingface.from_pretrained(folder, kind="net")
+
+
+def test_a_card_on_the_hub_names_its_repository_and_what_else_is_there(calibrator, remote):
+    calibrator.push_to_hub("me/both", license="mit")
+    card = (remote / "me" / "both" / "README.md").read_text()
+    assert 'TOOD.from_pretrained("me/both")' in card and "OWNER/NAME" not in card
+    assert "Network.from_pretrained(" not in card and 'license: "mit"' in card
+    network = models.create("mlp", shape=(16,), columns=6)
+    network.push_to_hub("me/both")
+    card = (remote / "me" / "both" / "README.md").read_text()
+    assert 'TOOD.from_pretrained("me/both")' in card and 'Network.from_pretrained("me/both")' in card
+    assert np.array_equal(TOOD.from_pretrained("me/both").score(LOGITS), calibrator.score(LOGITS))
+
+
 def test_clear_errors(tmp_path):
     with pytest.raises(ToodError, match=r"no such folder, and not 'owner/name'"):
         huggingface.from_pretrained("./missing/folder")
-    with pytest.raises(ToodError, match=r"expected calibrator.safetensors or network.safetensors, found neither"):
+    with pytest.raises(ToodError, match=r"expected calibrator.safetensors or network.safetensors, found none"):
         huggingface.from_pretrained(tmp_path)
     with pytest.raises(ToodError, match="item: expected a TOOD or a Network, found dict"):
         huggingface.save_pretrained({}, tmp_path)

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tood import ToodError
+from tood.integrations.adapter import peer
 
 LIBRARIES = [
     ("avalanche", r'"tood\[avalanche\]"'),
@@ -56,3 +57,17 @@ def test_a_library_that_does_not_import_says_why_in_one_line(monkeypatch, tmp_pa
     message = import_error(monkeypatch, library)
     assert f"{library}, which is installed but does not import ({reason}); {advice.format(library)}" in message
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["torch", "a_module_that_is_not_there"])
+def test_an_absent_library_is_not_said_to_be_installed_if_another_import_fails_first(name):
+    with pytest.raises(ToodError) as caught, peer("no_such_peer", '"tood[peer]"', "the adapter"):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    assert str(caught.value) == 'the adapter needs no_such_peer: pip install "tood[peer]"'
+    with pytest.raises(ToodError, match="needs no_such_peer: pip install"), peer("no_such_peer", "it", "the adapter"):
+        raise RuntimeError(name)
+
+
+def test_an_installed_library_whose_import_of_another_fails_is_broken():
+    with pytest.raises(ToodError, match="json, which is installed but does not import"), peer("json", "json", "it"):
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")

@@ -67,27 +67,44 @@ def test_torchmetrics_own_loses_the_energies():
     assert float(own) < 0.6 < 0.9 < metrics.auroc(scores[inside], scores[~inside])
 
 
-def _process(rank, folder, uneven):
+def _process(rank, folder, cut, dtypes):
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     scores, inside = energies()
-    cut = len(scores) if uneven else 300  # uneven: the second process has no sample at all
     part = slice(0, cut) if rank == 0 else slice(cut, None)
     found = []
     for metric, _ in PAIRS:
         if len(scores[part]):
-            metric.update(torch.from_numpy(scores[part]), torch.from_numpy(inside[part]))
+            metric.update(torch.from_numpy(scores[part]).to(dtypes[rank]), torch.from_numpy(inside[part]))
         found.append(float(metric.compute()))
     np.save(f"{folder}/{rank}.npy", found)
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("uneven", [False, True])
-def test_two_processes_compute_what_one_does(tmp_path, uneven):
-    torch.multiprocessing.start_processes(_process, (str(tmp_path), uneven), nprocs=2, start_method=METHOD)
+@pytest.mark.parametrize("cut", [300, 1000])  # of 1,000: then the second process has no sample at all
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float32), (torch.float64, torch.float32)])
+def test_two_processes_compute_what_one_does(tmp_path, cut, dtypes):
+    torch.multiprocessing.start_processes(_process, (str(tmp_path), cut, dtypes), nprocs=2, start_method=METHOD)
     scores, inside = energies()
     expected = [function(scores[inside], scores[~inside]) for _, function in PAIRS]
     for rank in range(2):
         assert np.load(tmp_path / f"{rank}.npy").tolist() == expected
+
+
+def test_marks_of_id_samples_are_bools_or_zeros_and_ones():
+    scores, inside = energies()
+    metric = AUROC()
+    metric.update(torch.from_numpy(scores), torch.from_numpy(inside).long())
+    assert float(metric.compute()) == metrics.auroc(scores[inside], scores[~inside])
+    message = "in_distribution: expected true or 1 for ID, false or 0 for OOD, found -1, 0"
+    with pytest.raises(ToodError, match=message):  # labels, where -1 marks OOD
+        metric.update(torch.zeros(3), torch.tensor([0, -1, 0]))
+    for marks in (torch.ones(2, dtype=torch.bool), torch.ones(1, dtype=torch.bool), torch.ones(3, 1)):
+        with pytest.raises(ToodError, match="in_distribution: expected one value per score, 3, found shape"):
+            metric.update(torch.zeros(3), marks)
+    with pytest.raises(ToodError, match=r"in_distribution: expected whole numbers, found torch.float32"):
+        metric.update(torch.zeros(3), torch.tensor([0.2, 0.9, 1.0]))
+    with pytest.raises(ToodError, match="tasks: expected one value per score, 3, found shape"):
+        TrajectoryMetric().update(torch.zeros(3), torch.zeros(2, dtype=torch.int64), 0)
 
 
 @pytest.mark.parametrize("name", list(FUNCTIONS))

@@ -74,11 +74,46 @@ def test_figures_of_a_step(tmp_path):
     assert figures == pytest.approx({"accuracy/all": 0.8, "accuracy/task 0": 0.7, "auroc/energy": (0.6 + 0.9) / 2})
 
 
+def record(monkeypatch):
+    """Replace TensorBoard by recorders; returns the list of those that are opened."""
+    opened = []
+
+    class Recorded(Recorder):
+        def __init__(self, name, folder, settings):
+            super().__init__()
+            opened.append(self)
+
+        prepare = staticmethod(lambda: None)
+
+    monkeypatch.setitem(TRACKERS, "tensorboard", Recorded)
+    return opened
+
+
+def test_a_run_that_is_refused_opens_no_tracker(tmp_path, monkeypatch):
+    from click.testing import CliRunner
+
+    from tood.cli import cli
+    from tood.runs.config import RunConfig
+    from tood.runs.yaml_files import write_yaml
+
+    opened = record(monkeypatch)
+    write_yaml(tmp_path / "config.yaml", {**RunConfig().to_mapping(), "seed": 5})
+    result = CliRunner().invoke(cli, [*RUN, "--out", str(tmp_path), "--track", "tensorboard"])
+    assert result.exit_code == 1 and "was made with" in str(result.exception)
+    assert opened == []
+
+
 def test_trackers_are_closed_when_a_run_fails(tmp_path, monkeypatch):
-    recorder = Recorder()
-    monkeypatch.setitem(TRACKERS, "tensorboard", lambda *arguments: recorder)
-    with pytest.raises(RuntimeError), tracking(["tensorboard"], "run", tmp_path, {}):
-        raise RuntimeError
+    opened = record(monkeypatch)
+
+    def failing_run():
+        with tracking(["tensorboard"], "run", tmp_path, {}) as tracked:
+            tracked.progress(event(0, 0, 1))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        failing_run()
+    (recorder,) = opened
     assert recorder.closed is True
     with (
         pytest.raises(ToodError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"),

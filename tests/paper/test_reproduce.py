@@ -124,6 +124,26 @@ def test_dry_run_adds_up_time_and_disk_of_what_is_left(tmp_path, monkeypatch):
     assert len(asked) == count / 2  # seeds cost the same
 
 
+def test_dry_run_counts_the_extraction_of_features_once_per_stream_and_network(tmp_path, monkeypatch):
+    from tood.runs import plan
+
+    asked = []
+
+    def extraction(config):
+        asked.append((config.stream, plan.feature_network(config)))
+        return 1000, 3600.0
+
+    monkeypatch.setattr(plan, "estimate", lambda config: plan.Estimate(1, 1, 0.0, 0.0, disk=0.0, parameters=1))
+    monkeypatch.setattr(plan, "extraction", extraction)
+    result = CliRunner().invoke(command, ["pretrained", "--seeds", "2", "--out", str(tmp_path), "--dry-run"])
+    members = [cell.config for cell in cells("pretrained", tmp_path, seeds=2)]
+    expected = {(config.stream.split("-")[0], plan.feature_network(config)) for config in members}
+    assert {(stream.split("-")[0], network) for stream, network in asked} == expected and len(asked) == len(expected)
+    count = len(expected)
+    assert f"runs left: about {count}:00:00 on this device" in result.stdout
+    assert f"with features of {1000 * count:,} images (about {count}:00:00; not in the GB)" in result.stdout
+
+
 def test_targets_are_those_of_the_package():
     assert set(TRAINED) == set(TARGETS) and set(STORED) == {"figures", "ablations", "toy"}
 

@@ -68,9 +68,12 @@ def test_a_folder(tmp_path, hundred):
     contents = [batch(label=label) for _ in names]
     for name, content in zip(names, contents, strict=True):
         (tmp_path / name).write_bytes(python2(content))
-    (tmp_path / meta).write_bytes(pickle.dumps({key: [b"cat", b"dog"]}, protocol=2))
+    named = [f"class {i}".encode() for i in range(10)]
+    (tmp_path / meta).write_bytes(pickle.dumps({key: named}, protocol=2))
     source, classes = read_cifar_batches(tmp_path, "train")
-    assert classes == ["cat", "dog"] and len(source) == 7 * len(names) and source.shape == (32, 32, 3)
+    assert (
+        classes == [name.decode() for name in named] and len(source) == 7 * len(names) and source.shape == (32, 32, 3)
+    )
     image = source.take(np.array([3]))[0]
     np.testing.assert_array_equal(image[5, 6], contents[0][b"data"][3].reshape(3, 32, 32)[:, 5, 6])
     assert source.labels[:7].tolist() == contents[0][label]
@@ -106,6 +109,52 @@ def test_damage_and_other_contents_are_errors(tmp_path):
             read_cifar_batches(tmp_path, "test")
     with pytest.raises(ToodError, match=r"expected data_batch_1, .* or train, found neither"):
         read_cifar_batches(tmp_path, "train")
+
+
+DOUBLED = b")" + b"q\x00h\x00\x86" * 60  # a tuple whose hash and text take 2**60 steps
+DEEP = b")" + b"\x85" * 300_000
+SHAPE = b"K\x01\x85"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"}" + b"NESTED" + b"Ns",
+        b"(" + b"NESTED" + b"Nd",
+        b"NESTED" + b"U\x01x\x93",
+        b"NESTED" + b")R",
+        b"c_codecs\nencode\n" + b"NESTED" + b"\x85R",
+        b"cnumpy\ndtype\n" + b"NESTED" + b"\x85R",
+        b"NESTED" + b"Nb",
+        b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01" + SHAPE + b"NESTED" + b"\x89U\x01xtb",
+        b"cnumpy.core.multiarray\n_reconstruct\n)R(K\x01" + SHAPE + b"NESTED" + b"\x86\x89U\x01xtb",
+    ],
+)
+@pytest.mark.parametrize("nested", [DOUBLED, DEEP], ids=["doubled", "deep"])
+def test_nested_values_are_refused_at_once(tmp_path, nested, content):
+    (tmp_path / "b").write_bytes(b"\x80\x02" + content.replace(b"NESTED", nested) + b".")
+    with pytest.raises(ToodError, match="b: not a batch of CIFAR") as caught:
+        read_batch(tmp_path / "b")
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("labels", "meta", "message"),
+    [
+        ([0, 2**70], None, "test_batch: expected labels from 0 to 999, found 0 to 1180591620717411303424"),
+        ([0, -1], None, "test_batch: expected labels from 0 to 999, found -1 to 0"),
+        ([0, 1], 5, "batches.meta: expected a list of texts as label_names, found int"),
+        ([0, 1], [5, 6], "batches.meta: expected a list of texts as label_names, found list"),
+        ([0, 2], ["a", "b"], "batches.meta: expected a name for each label up to 2 in label_names, found 2 names"),
+    ],
+)
+def test_labels_and_names_that_do_not_fit_are_refused(tmp_path, labels, meta, message):
+    content = {"data": np.zeros((2, 3072), np.uint8), "labels": labels}
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(content, protocol=2))
+    if meta is not None:
+        (tmp_path / "batches.meta").write_bytes(pickle.dumps({"label_names": meta}, protocol=2))
+    with pytest.raises(ToodError, match=message):
+        read_cifar_batches(tmp_path, "test")
 
 
 def test_prepare_takes_the_batches_and_list_says_where_a_set_comes_from(tmp_path):

@@ -33,6 +33,8 @@ def command() -> None:
 def list_sets(root: Path | None, as_json: bool) -> None:
     """List image sets, present or missing, with size, source and licence, and which streams can be used.
 
+    The size of a missing set is that of the publisher's whole set.
+
     Example: tood data list --root ~/data
     """
     from tood.streams.catalog import CATALOG, data_root, missing
@@ -41,21 +43,50 @@ def list_sets(root: Path | None, as_json: bool) -> None:
     folder = data_root(root)
     sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
     streams = {name: missing(name, folder) for name in sorted(CATALOG)}
+    named = _named_sets(folder)
+    folders = [_describe_folder(folder / file, file, name) for file, name in named.items() if _is_folder(folder / file)]
     wanted = sorted({name for names in streams.values() for name in names})
-    absent = [{"file": name, **origin(name)._asdict()} for name in wanted]
+    absent = [{"file": file, **origin(named[file])._asdict()} for file in wanted]
     if as_json:
-        figures = {"root": str(folder), "sets": sets, "missing": absent, "streams": streams}
+        figures = {"root": str(folder), "sets": sets, "folders": folders, "missing": absent, "streams": streams}
         click.echo(json.dumps(figures, indent=2))
         return
-    click.echo(f"{folder}: {len(sets)} sets" if folder.is_dir() else f"{folder}: no such folder")
+    click.echo(f"{folder}: {len(sets) + len(folders)} sets" if folder.is_dir() else f"{folder}: no such folder")
     for present in sets:
         click.echo("  " + _line(present))
+    for found in folders:
+        click.echo(f"  {found['file']:<24}image {found['layout']}  {found['source']}  ({found['licence']})")
     for needed in absent:
-        click.echo(f"  {needed['file']:<24}missing: {needed['source']}  ({needed['licence']})")
+        click.echo(f"  {needed['file']:<24}missing: {needed['size']}  {needed['source']}  ({needed['licence']})")
     for name, lacking in streams.items():
         click.echo(f"stream {name}: " + ("ready" if not lacking else f"missing {', '.join(lacking)}"))
     if absent:
         click.echo("Set TOOD_DATA to a folder that has them, or make them: tood data prepare --help")
+
+
+def _named_sets(folder: Path) -> dict[str, str]:
+    """The files and folders of all named streams, relative to ``folder``; each with the name its origin is found by."""
+    from tood.streams.catalog import CATALOG, family, locate
+
+    names: dict[str, str] = {}
+    for stream, entry in CATALOG.items():
+        for name, path in locate(entry, folder).items() if entry else ():
+            own = family(stream) if name in ("train", "test") else name
+            names[str(path.relative_to(folder))] = path.name if path.suffix == ".npz" else own
+    return dict(sorted(names.items()))
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a set is present as images in folders, or as a list of them."""
+    return path.suffix != ".npz" and path.exists()
+
+
+def _describe_folder(path: Path, file: str, name: str) -> dict[str, Any]:
+    from tood.streams.origins import origin
+
+    source = origin(name)
+    layout = "folder" if path.is_dir() else "list"
+    return {"file": file, "layout": layout, "source": source.source, "licence": source.licence}
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -74,7 +105,8 @@ def _describe(path: Path) -> dict[str, Any]:
         "shape": list(source.shape),
         "layout": source.layout,
         "bytes": path.stat().st_size,
-        **origin(path.name)._asdict(),
+        "source": origin(path.name).source,
+        "licence": origin(path.name).licence,
     }
 
 
@@ -161,6 +193,8 @@ def prepare(
     if target.exists() and not force:
         raise ToodError(f"{target}: exists; --force replaces it")
     source, classes = _open(origin, kind, split, size, columns)
+    if (highest := int(source.labels.max())) >= len(classes):
+        raise ToodError(f"{origin}: expected labels below the {len(classes)} class names, found {highest}")
     path = write_packed(folder, target.stem, source, classes)
     click.echo(f"{path}: {len(source):,} images, {len(classes):,} classes, {path.stat().st_size / 2**20:.1f} MiB")
 

@@ -38,7 +38,9 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
     "--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 )
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
-@click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
+@click.option(
+    "--dry-run", is_flag=True, help="List the runs, their progress and the total time and disk left, and stop."
+)
 @click.option(
     "--collect",
     type=FILE,
@@ -46,7 +48,7 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
     help="Copy the results of finished runs to DIR, for `make results`, and stop.",
 )
 @click.option("--commit", help="With --collect: commit that made the runs.  [default: git describe]")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress as JSON, without the totals.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -156,22 +158,29 @@ def _list(target: str, members: list[Cell], out: Path, preset: str | None, as_js
 def _total(waiting: list[Cell]) -> str:
     """Time and disk of the runs that are not done, from a few batches of one seed each."""
     from tood.errors import ToodError
-    from tood.runs.plan import Estimate, estimate
+    from tood.runs.plan import Estimate, estimate, extraction, feature_network
+    from tood.streams.catalog import family
     from tood.times import duration
 
     click.echo("estimating time and disk …", err=True)
     costs: dict[str, Estimate] = {}
+    features: dict[tuple[object, ...], tuple[int, float]] = {}  # runs on the same stream and network share them
     seconds, disk = 0.0, 0.0
     for cell in waiting:
         key = json.dumps({**cell.config.to_mapping(), "seed": 0}, sort_keys=True, default=str)
         try:
             cost = costs[key] = costs.get(key) or estimate(cell.config)
+            if cell.config.frozen:
+                shared = family(cell.config.identity.stream), cell.config.ood, feature_network(cell.config)
+                features[shared] = features.get(shared) or extraction(cell.config)
         except ToodError as error:
             return f"time and disk cannot be estimated: {error}"
         seconds += cost.training + cost.evaluation
         disk += cost.disk
-    times = f"about {duration(seconds)} on this device, one after another"
-    return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB"
+    images, first = (sum(part) for part in zip((0, 0.0), *features.values(), strict=True))
+    times = f"about {duration(seconds + first)} on this device, one after another"
+    extra = f", with features of {images:,} images (about {duration(first)}; not in the GB)" if images else ""
+    return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB{extra}"
 
 
 def _collect(target: str, members: list[Cell], out: Path, preset: str | None, folder: Path, commit: str | None) -> None:

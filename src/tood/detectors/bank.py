@@ -233,7 +233,8 @@ class KNN(_Neighbours):
     probe:
         1 is exact. Below 1, the share of the bank that each sample searches with faiss, an approximate index
         (``pip install "tood[faiss]"``). With 0.16 a bank of 50,000 is searched six times as fast, and scores have a
-        rank correlation of 0.999 with the exact ones. A bank below 10,000 samples is always searched whole.
+        rank correlation of 0.999 with the exact ones, measured with 512 features; with very few features it is lower.
+        A bank below 10,000 samples is always searched whole.
     """
 
     name = "knn"
@@ -278,7 +279,9 @@ class NNGuide(_Neighbours):
     seed:
         Seed of that sample.
     probe:
-        Share of the bank that each sample searches, as for :class:`KNN`; 0.08 is enough here.
+        Share of the bank that each sample searches, as for :class:`KNN`; 0.08 is enough here. A bank below 10,000
+        samples is searched whole. With the default ``alpha`` the bank is 1 % of the fit samples, so ``probe`` changes
+        nothing below about a million of them.
     """
 
     name = "nnguide"

@@ -38,6 +38,9 @@ class GROOD(Bank):
     authors mix the maps of an early layer in this way, or use noise images or OOD validation samples instead. Outputs
     hold the penultimate features, so the mixture is made there.
 
+    ``π_0`` falls exponentially with distances. If they reach about 100, scores of samples near a class are 0 in float32
+    and tie; float64 outputs keep them apart.
+
     Parameters
     ----------
     size:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -51,12 +53,19 @@ def peer(library: str, install: str, purpose: str) -> Iterator[None]:
     """
     try:
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] == library:
-            raise MissingPeerError(library, install, purpose) from None
-        raise BrokenPeerError(library, purpose, error) from None
     except Exception as error:  # such as torchvision's RuntimeError "operator torchvision::nms does not exist"
+        absent = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+        if absent == library or not _is_installed(library):
+            raise MissingPeerError(library, install, purpose) from None
         raise BrokenPeerError(library, purpose, error) from None  # the message repeats what matters of its traceback
+
+
+def _is_installed(library: str) -> bool:
+    """Whether a library can be found; another import may fail before it is tried."""
+    try:
+        return importlib.util.find_spec(library) is not None
+    except ValueError:  # an imported module that hides its origin
+        return library in sys.modules
 
 
 class Adapted:

@@ -1,7 +1,7 @@
 """Calibrators and networks on the Hugging Face Hub: save, push and load, with a model card that states the limits.
 
-A repository (or folder) holds ``calibrator.safetensors`` or ``network.safetensors`` and a ``README.md``. Nothing is
-pickled, and loading runs no code from the repository.
+A repository (or folder) holds ``calibrator.safetensors``, ``network.safetensors`` or both, and a ``README.md``. Nothing
+is pickled, and loading runs no code from the repository.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,11 @@ __all__ = ["from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
 
 Item: TypeAlias = "TOOD | Network"
 Entry: TypeAlias = "str | list[str]"
-FILES = {"calibrator": "calibrator.safetensors", "network": "network.safetensors"}
+Kind: TypeAlias = Literal["calibrator", "network"]
+FILES: dict[Kind, str] = {"calibrator": "calibrator.safetensors", "network": "network.safetensors"}
+CLASSES: dict[Kind, str] = {"calibrator": "TOOD", "network": "Network"}
+IMPORTS: dict[Kind, str] = {"calibrator": "from tood import TOOD", "network": "from tood.models import Network"}
+PLACEHOLDER = "OWNER/NAME"
 TAGS = ["out-of-distribution-detection", "continual-learning", "tood"]
 
 
@@ -39,7 +43,7 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: Entry) -
     item:
         A fitted :class:`~tood.TOOD` or a :class:`tood.models.Network`.
     folder:
-        The folder; created if it is missing.
+        The folder; created if it is missing. It may hold a calibrator and a network; the card then mentions both.
     card:
         Further entries of the card's header, each a text or a list of texts, such as ``license="mit"``,
         ``base_model="..."`` or ``tags=[...]``.
@@ -55,9 +59,15 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], **card: Entry) -
     >>> bool(np.array_equal(from_pretrained(folder).score(logits), calibrator.score(logits)))
     True
     """
-    text, folder = model_card(item, **card), Path(folder)
+    folder = Path(folder)
+    return _save(item, folder, PLACEHOLDER, (folder / FILES[_other(item)]).exists(), card)
+
+
+def _save(item: Item, folder: Path, repo_id: str, beside: bool, card: dict[str, Entry]) -> Path:
+    """Write an item and its card; ``beside``: the other kind is in the same place."""
+    text = _card(item, repo_id, beside, card)
     folder.mkdir(parents=True, exist_ok=True)
-    item.save(folder / FILES[_kind(item)])
+    item.save(folder / FILES[kind_of(type(item))])
     write_text(folder / "README.md", text)
     return folder
 
@@ -79,7 +89,7 @@ def push_to_hub(
     item:
         As for :func:`save_pretrained`.
     repo_id:
-        ``"owner/name"``; created if it does not exist.
+        ``"owner/name"``; created if it does not exist. It may hold a calibrator and a network.
     commit_message:
         By default ``"Upload calibrator with tood"`` or ``"Upload network with tood"``.
     private:
@@ -95,24 +105,31 @@ def push_to_hub(
         from huggingface_hub import HfApi
     api = HfApi(token=token, library_name="tood", library_version=tood.__version__)
     with tempfile.TemporaryDirectory() as folder:
-        save_pretrained(item, folder, **card)
-        api.create_repo(repo_id, private=private, exist_ok=True)
+        model_card(item, **card)  # raises before anything is created
+        created = api.create_repo(repo_id, private=private, exist_ok=True)
+        full_name = str(getattr(created, "repo_id", repo_id))
+        beside = api.file_exists(full_name, FILES[_other(item)], revision=branch)
+        _save(item, Path(folder), full_name, beside, card)
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
             revision=branch,
-            commit_message=commit_message or f"Upload {_kind(item)} with tood",
+            commit_message=commit_message or f"Upload {kind_of(type(item))} with tood",
         )
     return str(getattr(commit, "commit_url", commit))
 
 
-def from_pretrained(source: str | os.PathLike[str], *, backbone: Any = None, **download: Any) -> Item:
+def from_pretrained(
+    source: str | os.PathLike[str], *, kind: Kind | None = None, backbone: Any = None, **download: Any
+) -> Item:
     """Load a calibrator or a network from a local folder or from the Hub.
 
     Parameters
     ----------
     source:
         A folder that :func:`save_pretrained` wrote, or ``"owner/name"`` on the Hub, which is downloaded.
+    kind:
+        ``"calibrator"`` or ``"network"``; needed only if ``source`` has both.
     backbone:
         For a network of your own design: the module that its weights go into, of the same design; for one that
         ``Network.wrap(model)`` made, ``Network.wrap(model).backbone``.
@@ -120,21 +137,32 @@ def from_pretrained(source: str | os.PathLike[str], *, backbone: Any = None, **d
         For the Hub, passed to ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
         ``local_files_only`` and the like.
     """
+    if kind not in (None, *FILES):
+        raise ToodError(f"kind: expected {' or '.join(FILES)}, found {kind!r}")
     folder = Path(source)
     if not folder.is_dir():
-        if len(str(source).split("/")) != 2 or str(source).startswith((".", "/", "~")):
-            raise ToodError(f"{source}: no such folder, and not 'owner/name' of a repository on the Hub")
-        with peer("huggingface_hub", '"tood[hub]"', "from_pretrained"):
-            from huggingface_hub import snapshot_download
-        wanted = [*FILES.values(), "README.md"]
-        folder = Path(snapshot_download(str(source), allow_patterns=wanted, **download))
-    if (folder / FILES["calibrator"]).exists():
+        folder = _downloaded(str(source), [FILES[kind]] if kind else list(FILES.values()), download)
+    found = [name for name, file in FILES.items() if (folder / file).exists()]
+    if not found:
+        raise ToodError(f"{source}: expected {FILES[kind] if kind else ' or '.join(FILES.values())}, found none")
+    if kind is None and len(found) > 1:
+        raise ToodError(f"{source}: has a calibrator and a network; give kind='calibrator' or kind='network'")
+    if kind and kind not in found:
+        raise ToodError(f"{source}: expected a {CLASSES[kind]}, found a {CLASSES[found[0]]}")
+    if (kind or found[0]) == "calibrator":
         return TOOD.load(folder / FILES["calibrator"])
-    if (folder / FILES["network"]).exists():
-        from tood.models import Network
+    from tood.models import Network
 
-        return Network.load(folder / FILES["network"], backbone)
-    raise ToodError(f"{source}: expected {' or '.join(FILES.values())}, found neither")
+    return Network.load(folder / FILES["network"], backbone)
+
+
+def _downloaded(source: str, files: list[str], download: dict[str, Any]) -> Path:
+    """The folder of a repository's files, downloaded from the Hub."""
+    if len(source.split("/")) != 2 or source.startswith((".", "/", "~")):
+        raise ToodError(f"{source}: no such folder, and not 'owner/name' of a repository on the Hub")
+    with peer("huggingface_hub", '"tood[hub]"', "from_pretrained"):
+        from huggingface_hub import snapshot_download
+    return Path(snapshot_download(source, allow_patterns=[*files, "README.md"], **download))
 
 
 def model_card(item: Item, **card: Entry) -> str:
@@ -147,19 +175,26 @@ def model_card(item: Item, **card: Entry) -> str:
     card:
         As for :func:`save_pretrained`.
     """
+    return _card(item, PLACEHOLDER, False, card)
+
+
+def _card(item: Item, repo_id: str, beside: bool, card: dict[str, Entry]) -> str:
     for name, value in card.items():
         texts = value if isinstance(value, list) else [value]
         if not name.isidentifier() or not all(isinstance(text, str) for text in texts):
             raise ToodError(f"card: expected texts and lists of texts, found {name} = {value!r}")
-    kind = _kind(item)
-    own = card.pop("tags", [])
-    header: dict[str, Entry] = {"library_name": "tood", **card, "tags": TAGS + ([own] if isinstance(own, str) else own)}
+    kind = kind_of(type(item))
+    own = card.get("tags", [])
+    tags = TAGS + ([own] if isinstance(own, str) else own)
+    header: dict[str, Entry] = {"library_name": "tood", **card, "tags": tags}
     entries = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in header.items()]  # JSON is YAML
-    body = _calibrator_card(item) if kind == "calibrator" else _network_card(item)
+    body = _calibrator_card(item, repo_id) if kind == "calibrator" else _network_card(item, repo_id)
+    if beside:
+        body += ["", *_also(_other(item), repo_id)]
     return "\n".join(["---", *entries, "---", "", *body, "", f"Made with tood {tood.__version__}.", ""])
 
 
-def _calibrator_card(cal: Any) -> list[str]:
+def _calibrator_card(cal: Any, repo_id: str) -> list[str]:
     diagnostics = cal.diagnostics_
     total = sum(d.samples for d in diagnostics)
     dead = ", ".join(str(d.task) for d in diagnostics if not d.alive) or "none"
@@ -188,11 +223,11 @@ def _calibrator_card(cal: Any) -> list[str]:
         "- The score ranks samples; it is not a probability. A threshold must come from ID samples of your own.",
         f"- Tasks whose logits do not separate their own samples from the rest (not alive): {dead}.",
         "",
-        *_usage("from tood import TOOD", 'scores = TOOD.from_pretrained("OWNER/NAME").score(logits)'),
+        *_usage(IMPORTS["calibrator"], f'scores = TOOD.from_pretrained("{repo_id}").score(logits)'),
     ]
 
 
-def _network_card(network: Any) -> list[str]:
+def _network_card(network: Any, repo_id: str) -> list[str]:
     weight, _ = network.effective_head()
     if network.spec is None:
         design = "not one of tood's: pass it as `backbone=` (of a wrapped model: `Network.wrap(model).backbone`)"
@@ -212,10 +247,18 @@ def _network_card(network: Any) -> list[str]:
         "- Inputs must be normalised as in training.",
         "",
         *_usage(
-            "from tood.models import Network",
-            f'logits = Network.from_pretrained("OWNER/NAME"{backbone}).eval()(inputs)',
+            IMPORTS["network"],
+            f'logits = Network.from_pretrained("{repo_id}"{backbone}).eval()(inputs)',
         ),
     ]
+
+
+def _also(kind: Kind, repo_id: str) -> list[str]:
+    """The section of the card about the other kind in the same place."""
+    what = "the calibrator of a network's logits" if kind == "calibrator" else "a network"
+    note = "; its tasks and limits are in `diagnostics_`" if kind == "calibrator" else ""
+    code = ["```python", IMPORTS[kind], "", f'{kind} = {CLASSES[kind]}.from_pretrained("{repo_id}")', "```"]
+    return ["## Also here", "", f"`{FILES[kind]}` is {what}{note}:", "", *code]
 
 
 def _usage(*lines: str) -> list[str]:
@@ -231,11 +274,16 @@ def _short(columns: Any) -> str:
     return ", ".join(map(str, columns))
 
 
-def _kind(item: Item) -> str:
-    if isinstance(item, TOOD):
+def _other(item: Item) -> Kind:
+    return "network" if kind_of(type(item)) == "calibrator" else "calibrator"
+
+
+def kind_of(cls: type) -> Kind:
+    """The kind of a class: calibrator or network."""
+    if issubclass(cls, TOOD):
         return "calibrator"
     from tood.models import Network
 
-    if isinstance(item, Network):
+    if issubclass(cls, Network):
         return "network"
-    raise ToodError(f"item: expected a TOOD or a Network, found {type(item).__name__}")
+    raise ToodError(f"item: expected a TOOD or a Network, found {cls.__name__}")

@@ -28,6 +28,7 @@ __all__ = ["AUROC", "AUPRIn", "AUPROut", "FPRAtIDRecall", "FPRAtOODRecall", "Tra
 
 METRICS = ("auroc", "fpr_at_id_recall", "fpr_at_ood_recall", "aupr_in", "aupr_out")
 FUNCTIONS: dict[str, Callable[..., float]] = {name: getattr(metrics, name) for name in METRICS}
+NO_SCORES = torch.empty(0, dtype=torch.float64)
 
 
 class _Scores(Metric):
@@ -63,7 +64,7 @@ class _TwoSets(_Scores):
     _function: Callable[..., float]
 
     def __init__(self, options: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__({"id_scores": torch.empty(0), "ood_scores": torch.empty(0)}, **kwargs)
+        super().__init__({"id_scores": NO_SCORES, "ood_scores": NO_SCORES}, **kwargs)
         self._options = options or {}
 
     def update(self, scores: torch.Tensor, in_distribution: torch.Tensor | bool) -> None:
@@ -74,10 +75,10 @@ class _TwoSets(_Scores):
         scores:
             ``[n]``, higher = in-distribution, of any range.
         in_distribution:
-            ``[n]``, true for ID samples; or one bool for the whole batch.
+            ``[n]``, true or 1 for ID samples, false or 0 for OOD; or one of them for the whole batch.
         """
         scores = _checked(scores)
-        inside = torch.as_tensor(in_distribution, dtype=torch.bool, device=scores.device).expand_as(scores)
+        inside = _inside(in_distribution, scores)
         self._keep("id_scores", scores[inside])
         self._keep("ood_scores", scores[~inside])
 
@@ -167,7 +168,7 @@ class TrajectoryMetric(_Scores):
     higher_is_better = None
 
     def __init__(self, metric: str = "auroc", definition: Definition = "at_learning", **kwargs: Any) -> None:
-        super().__init__({"scores": torch.empty(0), "places": torch.empty(0, 3, dtype=torch.int64)}, **kwargs)
+        super().__init__({"scores": NO_SCORES, "places": torch.empty(0, 3, dtype=torch.int64)}, **kwargs)
         if metric not in FUNCTIONS:
             raise UnknownNameError("metric", metric, FUNCTIONS)
         self.metric = metric
@@ -188,7 +189,7 @@ class TrajectoryMetric(_Scores):
             The number of the OOD set that the OOD samples belong to, from 0.
         """
         scores = _checked(scores)
-        task = torch.as_tensor(tasks, dtype=torch.int64, device=scores.device).expand_as(scores)
+        task = _per_sample("tasks", tasks, scores).to(torch.int64)
         if step < 0 or ood_set < 0 or bool(((task < -1) | (task > step)).any()):
             raise ToodError(f"tasks: expected 0 to the step {step}, or -1 for OOD, found {sorted(set(task.tolist()))}")
         self._keep("scores", scores)
@@ -223,11 +224,30 @@ class TrajectoryMetric(_Scores):
 
 
 def _checked(scores: torch.Tensor) -> torch.Tensor:
-    """Scores ``[n]`` in single or double precision."""
+    """Scores ``[n]`` in double precision, because processes can only gather states of one precision."""
     if not isinstance(scores, torch.Tensor) or scores.ndim != 1:
         found = tuple(scores.shape) if isinstance(scores, torch.Tensor) else type(scores).__name__
         raise ToodError(f"scores: expected a tensor with one axis, found {found}")
     scores = scores.detach()
     if not bool(torch.isfinite(scores).all()):
         raise ToodError("scores: expected finite numbers, found NaN or infinity")
-    return scores if scores.dtype == torch.float64 else scores.float()
+    return scores.float() if scores.device.type == "mps" else scores.double()  # MPS has no double precision
+
+
+def _inside(marks: Any, scores: torch.Tensor) -> torch.Tensor:
+    """``[n]``: whether each sample is in-distribution."""
+    values = _per_sample("in_distribution", marks, scores)
+    if values.dtype != torch.bool and bool(((values != 0) & (values != 1)).any()):
+        found = ", ".join(map(str, sorted(set(values.tolist()))[:5]))
+        raise ToodError(f"in_distribution: expected true or 1 for ID, false or 0 for OOD, found {found}")
+    return values.to(torch.bool)
+
+
+def _per_sample(name: str, values: Any, scores: torch.Tensor) -> torch.Tensor:
+    """``[n]``: one whole number or bool per score; a single one holds for all."""
+    given: torch.Tensor = torch.as_tensor(values, device=scores.device)
+    if given.ndim and given.shape != scores.shape:
+        raise ToodError(f"{name}: expected one value per score, {len(scores)}, found shape {tuple(given.shape)}")
+    if given.numel() and (given.is_floating_point() or given.is_complex()):
+        raise ToodError(f"{name}: expected whole numbers, found {given.dtype}")
+    return given.expand_as(scores)

@@ -8,10 +8,11 @@ it is measured. They are written through the tracker's own library, so its setti
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -151,13 +152,45 @@ TRACKERS: dict[str, type[TensorBoard] | type[MLflow] | type[WandB]] = {
 }
 
 
+class Deferred:
+    """A tracker that is opened at its first event, so that a run that is refused leaves nothing in it.
+
+    Parameters
+    ----------
+    start:
+        Opens the tracker.
+    """
+
+    def __init__(self, start: Callable[[], Tracker]) -> None:
+        self._start = start
+        self._tracker: Tracker | None = None
+
+    def _opened(self) -> Tracker:
+        if self._tracker is None:
+            self._tracker = self._start()
+        return self._tracker
+
+    def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
+        """Record figures."""
+        self._opened().log(figures, axis, place)
+
+    def artifact(self, path: Path) -> None:
+        """Keep a file."""
+        self._opened().artifact(path)
+
+    def close(self, failed: bool) -> None:
+        """Close the tracker if it is open."""
+        if self._tracker is not None:
+            self._tracker.close(failed)
+
+
 class Tracking:
     """Turns a run's events into figures by name and hands them to all trackers.
 
     Parameters
     ----------
     trackers:
-        The open trackers.
+        The trackers.
     file:
         Where the iterations of each task are kept, so that a resumed run counts on.
     """
@@ -211,7 +244,7 @@ def prepare(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[Tracking]:
-    """Context with trackers opened by name; they are closed on errors too.
+    """Context with trackers by name, opened at the first event; they are closed on errors too.
 
     Parameters
     ----------
@@ -224,17 +257,17 @@ def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[st
     settings:
         The run's settings, recorded once.
     """
-    for wanted in names:
-        if wanted not in TRACKERS:
-            raise UnknownNameError("tracker", wanted, TRACKERS)
-    if names:
+    prepare(names)
+
+    def start(wanted: str) -> Tracker:
         folder.mkdir(parents=True, exist_ok=True)
-    opened: list[Tracker] = []
+        return TRACKERS[wanted](name, folder, settings)
+
+    trackers = [Deferred(functools.partial(start, wanted)) for wanted in dict.fromkeys(names)]
     failed = True
     try:
-        opened.extend(TRACKERS[wanted](name, folder, settings) for wanted in dict.fromkeys(names))
-        yield Tracking(opened, folder / "iterations.json")
+        yield Tracking(trackers, folder / "iterations.json")
         failed = False
     finally:
-        for tracker in opened:
+        for tracker in trackers:
             tracker.close(failed)

@@ -17,7 +17,7 @@ from tood.runs.stages import build, torch_threads
 from tood.streams import Stream
 from tood.times import duration
 
-__all__ = ["Estimate", "estimate", "plan"]
+__all__ = ["Estimate", "estimate", "extraction", "feature_network", "plan"]
 
 
 class Estimate(NamedTuple):
@@ -75,11 +75,19 @@ def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
     return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
 
 
-def _extraction(config: RunConfig) -> str:
-    """The images whose features a frozen run must extract first, and the time."""
+def feature_network(config: RunConfig) -> str | None:
+    """Name of the fixed network of a frozen run: its own, or the preset's."""
     preset = learners.preset(config.preset, config.identity.stream, config.without_finetuning().learner)
-    stream = streams.load(config.stream, ood=config.ood)
-    images, seconds = extraction_left(config, stream, config.network or preset.get("network"))
+    return config.network or preset.get("network")
+
+
+def extraction(config: RunConfig) -> tuple[int, float]:
+    """The images whose features a frozen run must extract first, and the seconds that will take."""
+    return extraction_left(config, streams.load(config.stream, ood=config.ood), feature_network(config))
+
+
+def _extraction(config: RunConfig) -> str:
+    images, seconds = extraction(config)
     return f"{images:,} images to extract first, about {duration(seconds)}" if images else "all in the cache"
 
 
