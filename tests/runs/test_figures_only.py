@@ -1,6 +1,7 @@
 """``store: figures``: the same figures, a fraction of the disk, nothing trained twice."""
 
 import dataclasses
+import json
 import shutil
 
 import pytest
@@ -65,7 +66,9 @@ def test_the_results_page_reads_both(parents, tmp_path):
     from results_pages.pretrained import collect
 
     for name, parent in zip(("all", "figures"), parents, strict=True):
-        collect([str(parent)], tmp_path / name)
+        path = shutil.copytree(parent, tmp_path / "runs" / name) / ALL.name / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"preset": "frozen"}))  # the page has no others
+        collect([str(tmp_path / "runs" / name)], tmp_path / name)
     for file in ("pretrained-scores.csv", "pretrained-runs.csv", "pretrained-facts.csv"):
         assert (tmp_path / "all" / file).read_text() == (tmp_path / "figures" / file).read_text()
     assert "alignment" in (tmp_path / "all" / "pretrained-facts.csv").read_text()

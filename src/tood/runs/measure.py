@@ -110,10 +110,13 @@ def is_measured(folder: Path, names: Iterable[str] = ()) -> bool:
 
 
 def is_measured_as(config: RunConfig, folder: Path) -> bool:
-    """True if a run has the figures that a configuration asks for, of whichever version of the detectors."""
-    file = folder / "config.yaml"
-    if not (file.exists() and is_measured(folder, config.detectors)):
-        return False
+    """True if a run has the figures that a configuration asks for, of whichever version of the detectors.
+
+    A run without a ``config.yaml`` is taken to be as asked.
+    """
+    measured, file = is_measured(folder, config.detectors), folder / "config.yaml"
+    if not (measured and file.exists()):
+        return measured
     before, now = RunConfig().to_mapping() | read_yaml(file), config.to_mapping()
     if before["detectors"] and not now["detectors"]:  # now all are asked for
         return False
