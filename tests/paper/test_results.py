@@ -13,6 +13,8 @@ from results_pages.__main__ import write_results
 from results_pages.agreement import claims, learner_orders, reference, signs, tood_ranks
 from results_pages.gains import both_protocols, mean_over_learners
 from results_pages.mechanisms import interval, mechanism_claims, relation
+from results_pages.pretrained_data import Table
+from results_pages.pretrained_data import collect as collect_frozen
 from tood.paper.ablation_summary import differences, draw_ablations, findings, over_seeds, summarize
 from tood.paper.collect import Collected, collect_runs, read_collected
 from tood.paper.reference import reported
@@ -244,6 +246,13 @@ def kept(tmp_path_factory, build):
     return metrics
 
 
+def split_claims(index):
+    """The lines before the rows of the table of claims, and its rows."""
+    lines = index.split("## Claims of the paper\n\n")[1].split("\n\n## ")[0].splitlines()
+    first = lines.index(next(line for line in lines if line.startswith("| ---"))) + 1
+    return lines[:first], [line for line in lines[first:] if line]
+
+
 def test_the_pages_say_what_is_there_and_what_is_missing(kept):
     index, tables = (path.read_text() for path in write_results(kept, kept.parent))
     assert "| `tood reproduce table1 --preset cpu` | 3 of 30 |" in index
@@ -255,14 +264,52 @@ def test_the_pages_say_what_is_there_and_what_is_missing(kept):
         next(line for line in index.splitlines() if f"| {name} | TOOD" in line) for name in ("iCaRL", "DER")
     )
     assert ", 2 seeds |" in of_icarl and "| one seed |" in of_der
-    words = [line.rsplit(" | ")[-1] for line in index.split("### Claims")[1].split("###")[0].splitlines()[6:-1]]
-    held, failed, unsure = (words.count(word) for word in ("yes |", "**no** |", "unclear |"))
+    (*counts, _, head, _), rows = split_claims(index)
+    words = [row.split(" | ")[2].split(":")[0] for row in rows]
+    held, failed, unsure = (words.count(word) for word in ("yes", "**no**", "unclear"))
     assert held + failed + unsure == len(words) and unsure > held
-    assert f"{held} hold here, {failed} do not, {unsure} are unclear." in index
+    assert head == "| claim | paper | preset `cpu`, from scratch |"
+    assert counts == [f"- preset `cpu`, from scratch: {held} hold, {failed} do not, {unsure} are unclear."]
     assert "commit `0123abc`" in index and "commit `0123abc`" in tables
     assert "`tood reproduce table1 --preset cpu`" in tables
     row = next(line for line in tables.splitlines() if line.startswith("| Energy |"))
     assert "(65.9, " in row and "(61.2, " in row  # the paper's iCaRL and DER
+
+
+def test_claims_of_frozen_runs_stand_beside_those_from_scratch(kept, build, tmp_path):
+    metrics = tmp_path / "metrics"
+    shutil.copytree(kept, metrics)
+    few = ("energy", "mds", *VARIANTS)
+    frozen = {"stream": "cifar10", "preset": "frozen", "options": {"frozen": True, "network": "efficientnet_lite0"}}
+    runs = tmp_path / "runs"
+    for learner, fade in (("icarl", 2.0), ("bic", 1.0), ("wa", 0.5), ("er", 0.0)):
+        build(runs / learner, learner=learner, fade=fade, per_class=10, detectors=few, **frozen)
+    collect_frozen([str(runs)], metrics)
+    collect_runs([Run(runs / "icarl")], metrics, commit="0123abc")
+    index, tables = (path.read_text() for path in write_results(metrics, tmp_path / "pages"))
+    (scratch, here, _, head, _), rows = split_claims(index)
+    assert head == "| claim | paper | preset `cpu`, from scratch | pretrained, frozen |"
+    assert scratch in write_results(kept, tmp_path / "without")[0].read_text()  # the other regime does not change it
+    cells = {row.split(" | ")[0].removeprefix("| "): row.removesuffix(" |").split(" | ")[1:] for row in rows}
+    words = [row[2].split(":")[0] for row in cells.values()]
+    held, failed, unsure = (words.count(word) for word in ("yes", "**no**", "unclear"))
+    assert here == f"- pretrained, frozen: {held} hold, {failed} do not, {unsure} are unclear." and held + failed > 2
+    table = Table(metrics)
+    gains = [table.changes(("cifar10", name), VARIANTS[0], "avg_auroc") for name in ("icarl", "bic", "wa")]
+    above = sum(gain > 0 for (gain,) in gains)
+    name = f"{label(VARIANTS[0])} raises Avg AUROC over energy in most settings"
+    assert cells[name][2].endswith(f": {above} of 3 (paper: 3 of 3)") and cells[name][0] == "2 of 2"
+    text = f"cifar10: {label(VARIANTS[0])} raises Avg AUROC over energy, mean of 3 learners"
+    assert cells[text][1] == "–" and f"{np.mean(gains):+.1f} (no interval" in cells[text][2]
+    settings = [("cifar10", name) for name in ("icarl", "bic", "wa", "er")]
+    points = [(table.value(setting, "old_accuracy"), table.value(setting, "d_avg")) for setting in settings]
+    r = stats.pearsonr(*zip(*points, strict=True)).statistic
+    found = cells["cifar10: OOD forgetting of energy does not correlate with accuracy on old tasks"][2]
+    assert f"r = {r:.2f} (" in found and found.endswith("4 learners")
+    energies = next(one for one in read_collected(metrics) if one.preset == "frozen").along["task0_energy"]
+    falls = cells["cifar10, iCaRL: the mean energy of task 0 falls to that of OOD"]
+    assert f": {energies[0]:.1f} to {energies[-1]:.1f}, OOD" in falls[2]
+    assert "frozen" not in tables and "Preset `frozen`" not in index  # they have their own page
 
 
 def test_each_ood_set_has_its_column_with_means_over_seeds(kept, tmp_path):
@@ -396,7 +443,10 @@ def test_runs_with_options_stand_apart(kept, tmp_path):
     before, after = (
         write_results(folder, tmp_path / name)[0].read_text() for name, folder in (("a", kept), ("b", metrics))
     )
-    claims_of = [text.split("### Claims")[1].split("### What did not")[0] for text in (before, after)]
+    claims_of = [
+        (split_claims(text), text.split("### Both protocols")[1].split("### What did not")[0])
+        for text in (before, after)
+    ]
     assert claims_of[0] == claims_of[1]
     tables = (tmp_path / "b" / "tables.md").read_text()
     assert all(f"{name} AUROC" in tables for name in ("LwF (alpha=3.0, ce=new)", "DER (calibration=memory)", "DER+BER"))

@@ -70,7 +70,7 @@ def _lines(run: Run) -> Iterator[dict[str, Any]]:
 
 def length_section(metrics: Path) -> Iterator[str]:
     """The section of the results page; nothing if there are no measurements."""
-    by_setting: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    by_setting: dict[tuple[str, str, str, str, str], list[dict[str, str]]] = {}
     for row in read_csv(metrics / FILE):
         key = row["preset"], row["stream"], row["learner"], row["network"], row["epochs"]
         by_setting.setdefault(key, []).append(row)

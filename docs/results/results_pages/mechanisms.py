@@ -17,7 +17,7 @@ from tood.report.gather import Measured
 from tood.report.summary import learner_label, on_its_own, run_figures
 from tood.report.tables import LEARNERS
 
-__all__ = ["Relation", "interval", "mechanism_claims", "relation"]
+__all__ = ["STREAM", "Relation", "claims_about_causes", "interval", "mechanism_claims", "point_of", "relation"]
 
 STREAM = "cifar10"  # the stream of the paper's figures on causes
 SHOWN = "icarl"  # the learner in these figures
@@ -61,9 +61,16 @@ def mechanism_claims(own: Sequence[Collected]) -> Iterator[Claim]:
     """
     # Without BER, whose features are those of its learner, and without runs with another network.
     own = [one for one in own if one.run.stream == STREAM and on_its_own(learner_label(one.run))]
-    known = {row["finding"]: row["value"] for row in table_rows("findings.csv")}
-    yield from _relations(own, known)
     learners = {name: seeds for name in LEARNERS if (seeds := [o for o in own if learner_label(o.run) == name])}
+    yield from claims_about_causes([point_of(one) for one in own], learners)
+
+
+def claims_about_causes(
+    points: Sequence[Mapping[str, Any]], learners: Mapping[str, Sequence[Collected]]
+) -> Iterator[Claim]:
+    """The claims, from the points of all runs and the collected runs of the paper's learners."""
+    known = {row["finding"]: row["value"] for row in table_rows("findings.csv")}
+    yield from _relations(points, known)
     yield from _first_task(learners, known)
     yield from _energies(learners, known)
     yield from _crowding(learners, known)
@@ -97,9 +104,13 @@ def interval(r: float, count: int) -> tuple[float, float]:
     return float(np.tanh(middle - reach)), float(np.tanh(middle + reach))
 
 
-def _relations(own: Sequence[Collected], known: Mapping[str, str]) -> Iterator[Claim]:
+def point_of(one: Collected) -> dict[str, Any]:
+    """The point of a run in figures over learners, with the loss of its lead over OOD and the forgetting of MDS."""
+    return one.point | _severity(one) | _of_features(one)
+
+
+def _relations(points: Sequence[Mapping[str, Any]], known: Mapping[str, str]) -> Iterator[Claim]:
     """Claims about correlations over learners; the third entry says whether the paper sees one."""
-    points = [one.point | _severity(one) | _of_features(one) for one in own]
     r_d, p_d, r_f, p_f = (known[f"drift and {name}: {letter}"] for name in ("D_avg", "F_avg") for letter in "rp")
     old = "does not correlate with accuracy on old tasks"
     stated = (

@@ -8,7 +8,7 @@ from typing import Any
 from results_pages.agreement import Claim, Order, Rank, Sign, claims, learner_orders, reference, signs, tood_ranks
 from results_pages.facts import EXPLAINED, Fact, fact_rows
 from results_pages.gains import Gains, both_protocols, seed_gains
-from results_pages.markdown import claim_table, quoted, table, yes_or_no
+from results_pages.markdown import quoted, table, yes_or_no
 from results_pages.mechanisms import mechanism_claims
 from tood.paper.collect import Collected
 from tood.paper.reproduce import TARGETS, cells, notes, presets_of
@@ -18,7 +18,7 @@ from tood.report.tables import LEARNERS, TOOD_VARIANTS
 from tood.runs.config import RunConfig
 from tood.runs.metrics_file import trajectory
 
-__all__ = ["preset_section"]
+__all__ = ["preset_claims", "preset_section"]
 
 OLD_TASKS = ("energy", *TOOD_VARIANTS, "tood_auto", "tood_joint")
 
@@ -34,17 +34,18 @@ def with_and_without_ber(own: Sequence[Collected]) -> dict[Key, Summary]:
     return collect(pairs) if pairs else {}
 
 
-def preset_section(own: Sequence[Collected], preset: str) -> Iterator[str]:
-    """The section of the index about the runs of one preset."""
-    ours, theirs, gains = collect((one.run, one.table) for one in own), reference(), seed_gains(own)
-    judged = [*claims(ours, theirs, gains, with_and_without_ber(own)), *mechanism_claims(own)]
+def preset_claims(own: Sequence[Collected]) -> list[Claim]:
+    """The paper's claims, judged by the runs of one preset."""
+    ours = collect((one.run, one.table) for one in own)
+    return [*claims(ours, reference(), seed_gains(own), with_and_without_ber(own)), *mechanism_claims(own)]
+
+
+def preset_section(own: Sequence[Collected], preset: str, judged: Sequence[Claim]) -> Iterator[str]:
+    """The section of the index about the runs of one preset; ``judged``: its claims."""
+    ours, theirs = collect((one.run, one.table) for one in own), reference()
     compared, orders = signs(ours, theirs), learner_orders(ours, theirs)
     yield from _coverage(own, preset)
-    yield from ("### Claims of the paper", "")
-    held, failed, unsure = ([c.holds for c in judged].count(word) for word in (True, False, None))
-    yield from (f"{held} hold here, {failed} do not, {unsure} are unclear.", "")
-    yield from claim_table(judged)
-    yield from _protocols(gains, compared)
+    yield from _protocols(seed_gains(own), compared)
     if rows := list(fact_rows(_facts(own))):
         yield from ("### What learners did to the newest task", "", EXPLAINED, "")
         yield from table(("learner", "stream", "step: value"), rows)

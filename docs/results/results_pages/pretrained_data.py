@@ -62,6 +62,7 @@ def collect(paths: Iterable[str], folder: Path) -> None:
                 **who,
                 "tasks": last + 1,
                 "accuracy": f"{figures['-', ACCURACY]:.2f}",
+                "old_accuracy": f"{point['old_accuracy']:.2f}",
                 "accuracy_forgetting": f"{point['f_avg']:.2f}",
                 "drift": f"{point['drift']:.4f}",
                 "gap": f"{gap:.3f}",
@@ -81,7 +82,8 @@ def add(lines: Mapping[str, list[dict[str, Any]]], folder: Path) -> None:
     """Add lines to the CSV files; earlier lines of the same run, detector or step are replaced."""
     for name, new in lines.items():
         rows = {identity(row): row for row in (*read_csv(folder / name), *new)}
-        write_csv(folder / name, [rows[key] for key in sorted(rows)])
+        columns = dict.fromkeys([*(new[0] if new else ()), *(column for row in rows.values() for column in row)], "")
+        write_csv(folder / name, [columns | rows[key] for key in sorted(rows)])
 
 
 def identity(row: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
