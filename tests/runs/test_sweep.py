@@ -82,6 +82,7 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     assert "1 of 2 runs failed" in done.stderr and "memory" in done.stderr and "Traceback" not in done.stderr
     good, bad = read_sweep(file, tmp_path / "runs")
     assert good.status() == "done" and bad.status().startswith("failed: ")
+    assert good.log.read_text().count("processor time: ") == 1  # core-hours of a sweep are their sum
     assert {r["detector"] for r in load_metrics(good.path).to_pylist()} == {None, "energy", "tood_mean_shift"}
     shown = tood(*command, "--status", "--json")
     assert json.loads(shown.stdout) == {c.config.name: c.status() for c in (good, bad)}

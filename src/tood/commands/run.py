@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tood.console import FILE, complete_names
+from tood.times import duration
 
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
@@ -134,6 +136,7 @@ def command(
             figures.setdefault(detector, {})[metric] = value
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
     elif not quiet:
+        click.echo(f"processor time: {duration(time.process_time())}")
         click.echo(f"{folder}: the figures are in {result.metrics_path.name}; `tood report {folder}` shows them")
 
 
