@@ -555,3 +555,39 @@ def test_one_dead_channel_does_not_keep_the_others_in_place():
     assert channels.location[0] == 0  # its own samples lie below the others
     assert channels.location[1] > 1
     assert channels.location[2] < -1
+
+
+@pytest.mark.parametrize("value", [0.1, 0.3, 0.5, 0.7])
+def test_equal_energies_of_a_task_have_no_strength(value):
+    """A deviation of 1e-17 is rounding: the statistics of other channels must not depend on it."""
+    labels = np.repeat(np.arange(3), 50)
+    logits = np.random.default_rng(0).normal(size=(150, 3)) + 4 * np.eye(3)[labels]
+    logits[:50] = value, -3.0, -6.0
+    cal = TOOD([[0], [1], [2]]).fit(logits, labels)
+    products = (logits[50:100, 2] - logits[:100, 2].mean()) * zscore(logits[50:100, 1])
+    assert cal.statistics_["rest_slope"][2] == pytest.approx(products.sum() / 100)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+def test_an_overflowing_score_is_an_error_in_torch_too():
+    logits, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 4
+    logits[:, :2] = 0.0
+    cal = TOOD([[0, 1], [2, 3]], variant="temperature").fit(logits, labels)
+    huge = torch.full((2, 4), 3e38)
+    for tensor in (huge, huge.clone().requires_grad_()):
+        with pytest.raises(ToodError, match="score of row 0 overflows"):
+            cal.score(tensor)
+
+
+def test_a_refused_setting_changes_nothing():
+    partition, logits, labels, test, _ = problem()
+    cal = TOOD(partition).fit(logits, labels)
+    before = cal.score(test)
+    with pytest.raises(ToodError, match="variant"):
+        cal.set_params(margin=0.1, variant="x")
+    assert cal.margin == 0.5
+    np.testing.assert_array_equal(cal.score(test), before)
+    with pytest.raises(ToodError, match="found an iterator"):
+        TOOD(iter([[0], [1]]))
+    with pytest.raises(ToodError, match="found no count"):
+        TOOD.from_statistics([[0], [1]], {name: [0.0, 1.0] for name in ("mean", "median", "mad", "std")})

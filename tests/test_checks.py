@@ -27,7 +27,7 @@ def draw(rows=600, seed=0):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_softmax_is_recognised_in_every_precision_and_logits_never_are(dtype):
     logits, _ = draw()
-    assert looks_like_probabilities(softmax(logits, axis=1).astype(dtype)) == (dtype != np.float16)
+    assert looks_like_probabilities(softmax(logits, axis=1).astype(dtype))
     assert looks_like_log_probabilities(log_softmax(logits, axis=1).astype(np.float32))
     for other in (logits, logits / 20 + 0.5, np.eye(6), np.zeros((3, 6)), np.ones((3, 1)), logits[:0]):
         assert not looks_like_probabilities(other)
@@ -125,3 +125,16 @@ def test_a_calibrator_says_what_it_is():
         TOOD(TASKS, variant="robust_ancor")
     assert repr(TOOD(TASKS)).endswith("not fitted>")
     assert repr(TOOD(TASKS).fit(logits, labels)).endswith("fitted to 600 samples>")
+
+
+def test_few_rows_that_could_be_logits_by_chance_get_a_warning():
+    logits, labels = draw()
+    cal = TOOD(TASKS).fit(logits, labels)
+    row = np.array([[0.4, 0.1, 0.0, 0.0, 0.3, 0.2]])
+    with pytest.warns(UserWarning, match="found probabilities"):
+        alone = cal.score(row)
+    np.testing.assert_allclose(cal.score(np.concatenate([logits[:40], row]))[-1:], alone)
+    with pytest.raises(ToodError, match="found probabilities"):
+        cal.score(np.repeat(row, 8, axis=0))
+    with pytest.raises(ToodError, match="found probabilities"):
+        cal.score(softmax(logits, axis=1).astype(np.float16))

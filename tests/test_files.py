@@ -163,3 +163,29 @@ def test_a_zip_directory_that_hides_a_member_is_noticed(tmp_path):
     for read in (npz_names, read_npz):
         with pytest.raises(ToodError, match=r"f\.npz: truncated.*the directory lists 1 of 2 members"):
             read(path)
+
+
+def test_files_have_the_mode_of_any_new_file(tmp_path):
+    for mask in (0o022, 0o077):
+        before = os.umask(mask)
+        try:
+            write_atomically(tmp_path / "new", lambda path: path.write_text("text"))
+            (tmp_path / "plain").write_text("text")
+        finally:
+            os.umask(before)
+        modes = [(tmp_path / name).stat().st_mode for name in ("new", "plain")]
+        assert modes[0] == modes[1]
+        (tmp_path / "new").unlink()
+        (tmp_path / "plain").unlink()
+
+
+def test_long_names_in_any_script_can_be_written(tmp_path):
+    name = file_name("漢" * 120)
+    (tmp_path / name).write_text("")
+    assert len(name) == 40 and name == file_name(name)
+
+
+def test_objects_in_an_archive_are_named(tmp_path):
+    np.savez(tmp_path / "objects.npz", labels=np.array([1, 2, None], dtype=object))
+    with pytest.raises(ToodError, match=r"labels.npy: expected numbers, found Python objects"):
+        read_npz(tmp_path / "objects.npz")

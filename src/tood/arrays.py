@@ -53,16 +53,14 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
     """
     if is_tensor(x):
         tensor = x.detach().cpu()
-        if not tensor.dtype.is_floating_point:
-            tensor = tensor.double()
-        elif tensor.element_size() < 4:  # half precision, bfloat16 included, which NumPy does not have
+        if tensor.dtype.is_floating_point and tensor.element_size() < 4:  # bfloat16 included, which NumPy does not have
             tensor = tensor.float()
         x = tensor.numpy()
     array = as_array(x, name)
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
-    elif array.dtype == np.float16:
-        array = array.astype(np.float32)
+    elif array.dtype.kind == "f" and (array.dtype.itemsize < 4 or not array.dtype.isnative):
+        array = array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32)
     if array.dtype not in (np.float32, np.float64):
         raise ToodError(f"{name}: expected real numbers, found dtype {array.dtype}")
     if array.ndim != ndim:
@@ -91,8 +89,10 @@ def finite(array: FloatArray, name: str) -> FloatArray:
 
 def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     """A one-dimensional int64 NumPy array of whole numbers, optionally of a given length."""
-    array = as_array(x.detach().cpu().numpy() if is_tensor(x) else x, name)
-    if array.ndim == 1 and array.dtype.kind == "f" and (array == np.trunc(array)).all():
+    if is_tensor(x):
+        x = (x.double() if x.dtype.is_floating_point else x).detach().cpu().numpy()
+    array = as_array(x, name)
+    if array.ndim == 1 and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.trunc(array)).all():
         array = array.astype(np.int64)  # whole numbers that a data frame or CSV reader made floats
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
@@ -154,6 +154,8 @@ class TOOD(HubMixin):
         cal = cls(tasks, **settings)
         cal.partition_ = Partition(tasks)
         cal.statistics_ = {}
+        if missing := [name for name in OWN if name not in statistics]:
+            raise ToodError(f"statistics: expected {', '.join(OWN)}, found no {', '.join(missing)}")
         for name in (*OWN, *(name for name in REST if name in statistics)):
             values = np.array(statistics[name], dtype=np.float64)
             if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
@@ -180,7 +182,12 @@ class TOOD(HubMixin):
         if on_torch(logits):
             energies = tensor_energies(logits, partition)
             best, channel = tensor_with_lead(_normalised_tensor(energies, channels), margin)
-            return cast(ArrayT, best * channels.gain + channels.offset), cast(ArrayT, channel)
+            best = best * channels.gain + channels.offset
+            if not bool(best.isfinite().all()):
+                raise ToodError(
+                    f"logits: the score of row {int(best.isfinite().int().argmin())} overflows {best.dtype}"
+                )
+            return cast(ArrayT, best), cast(ArrayT, channel)
         scores = np.empty(len(logits), dtype=score_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
         for rows, values in energy_blocks(logits, partition):
@@ -244,11 +251,16 @@ class TOOD(HubMixin):
 
     def set_params(self, **params: Any) -> TOOD:
         """Change settings; variant, margin and reference take effect at once, other tasks need a new ``fit``."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise UnknownNameError("setting", name, self.get_params())
-            setattr(self, name, value)
-        self._check_parameters()
+        before = self.get_params()
+        for name in params:
+            if name not in before:
+                raise UnknownNameError("setting", name, before)
+        vars(self).update(params)
+        try:
+            self._check_parameters()
+        except ToodError:
+            vars(self).update(before)
+            raise
         return self
 
     def __repr__(self) -> str:
@@ -257,6 +269,8 @@ class TOOD(HubMixin):
         return f"<TOOD {Partition(self.tasks)!r}, {', '.join(settings)}{fitted or ', not fitted'}>"
 
     def _check_parameters(self) -> None:
+        if isinstance(self.tasks, Iterator):
+            raise ToodError("tasks: expected lists of columns, found an iterator, which can be read only once")
         if self.variant not in get_args(Variant):
             raise UnknownNameError("variant", self.variant, get_args(Variant))
         if self.reference not in get_args(Reference):
@@ -291,7 +305,8 @@ class TOOD(HubMixin):
         so more is no further evidence for the task, while unknown inputs with large features have far more. With one
         task nothing is capped. If nothing is trusted the score is the largest capped task energy, plus its lead.
 
-        ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``.
+        ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``; there b is the mean of other
+        tasks' samples.
         """
         self._fitted()
         statistics = self.statistics_

@@ -22,6 +22,7 @@ __all__ = [
 ]
 
 SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too few to cost time
+FEWEST_ROWS = 8  # fewer rows of logits could lie in [0, 1] and sum to 1 by chance
 FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
 OUTSIDE = 0.01  # a larger share of rows outside the calibrated range is a warning
 REMEDY = "pass the network's outputs before softmax"
@@ -36,7 +37,7 @@ def looks_like_probabilities(logits: Any) -> bool:
     values = floats(logits, "logits", ndim=2)
     if values.size == 0 or values.shape[1] < 2 or not (values.min() >= 0 and values.max() <= 1):
         return False
-    return bool(np.abs(values.sum(axis=1) - 1).max() < 1e-4 and (values % 1).any())
+    return bool(np.abs(values.sum(axis=1) - 1).max() < _rounding(logits) and (values % 1).any())
 
 
 def looks_like_log_probabilities(logits: Any) -> bool:
@@ -48,7 +49,13 @@ def looks_like_log_probabilities(logits: Any) -> bool:
     values = floats(logits, "logits", ndim=2)
     if values.size == 0 or values.shape[1] < 2 or not values.max() <= 0:
         return False
-    return bool(np.abs(np.exp(values).sum(axis=1) - 1).max() < 1e-4)
+    return bool(np.abs(np.exp(values).sum(axis=1) - 1).max() < _rounding(logits))
+
+
+def _rounding(logits: Any) -> float:
+    """How far from 1 a sum of probabilities may be: more in half precision."""
+    half = getattr(getattr(logits, "dtype", None), "itemsize", 4) < 4
+    return 1e-2 if half else 1e-4
 
 
 def near_chance(logits: Any, labels: IntArray, partition: Partition) -> bool:
@@ -115,8 +122,8 @@ def check_calibration(logits: Any, labels: IntArray, partition: Partition, stack
 def check_scale(logits: Any, seen: Float64Array, rows: int | None = SAMPLE, stacklevel: int = 3) -> None:
     """Compare logits to score with the range seen in calibration.
 
-    Probabilities given to a calibrator of logits are an error, since their scores mean nothing. More than 1 % of the
-    rows far outside the range are a warning.
+    Probabilities given to a calibrator of logits are an error, since their scores mean nothing; a warning if there are
+    fewer than 8 rows, which could be logits by chance. More than 1 % of the rows far outside the range are a warning.
 
     Parameters
     ----------
@@ -130,11 +137,14 @@ def check_scale(logits: Any, seen: Float64Array, rows: int | None = SAMPLE, stac
         Stack level of the warning, as in :func:`warnings.warn`.
     """
     values = floats(logits[:rows], "logits", ndim=2)
-    if (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(values):
-        raise ToodError(
+    if (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
+        message = (
             "logits: expected logits as in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}), found probabilities (rows in [0, 1] that sum to 1); {REMEDY}"
         )
+        if len(values) >= FEWEST_ROWS:
+            raise ToodError(message)
+        warnings.warn(message, UserWarning, stacklevel=stacklevel)
     if outside_range(values, seen) > OUTSIDE:
         warnings.warn(
             f"logits: more than {OUTSIDE:.0%} of the rows lie far outside the range seen in calibration "

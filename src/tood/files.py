@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import re
-import tempfile
+import secrets
 import tokenize
 import zipfile
 import zlib
@@ -66,7 +66,8 @@ def file_name(text: str) -> str:
     >>> file_name("../../etc/passwd"), file_name("bic+ber"), file_name("")
     ('etc-passwd', 'bic+ber', 'unnamed')
     """
-    return re.sub(r"[^\w.+-]+", "-", text).lstrip(".-")[:120] or "unnamed"
+    name = re.sub(r"[^\w.+-]+", "-", text).lstrip(".-")
+    return name.encode()[:120].decode(errors="ignore") or "unnamed"
 
 
 def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -87,15 +88,13 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         raise ToodError(f"{target.parent}: no such folder; make it first, or write {target.name} elsewhere")
     _remove_leftovers(target)
     temporary = None
-    prefix = f".{target.name[:100]}.{_machine()}-{os.getpid()}."
+    name = f".{target.name[:100]}.{_machine()}-{os.getpid()}.{secrets.token_hex(8)}.tmp"
     try:
-        handle, name = tempfile.mkstemp(prefix=prefix, suffix=".tmp", dir=target.parent)
-        os.close(handle)
-        temporary = Path(name)
+        os.close(os.open(target.parent / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        temporary = target.parent / name
         write(temporary)
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
     except BaseException as error:
         if temporary is not None:
@@ -135,12 +134,6 @@ def _is_running(process: int) -> bool:
     except OSError:  # a process of another user
         pass
     return True
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _sync_folder(folder: Path) -> None:

@@ -95,6 +95,8 @@ def _check_size(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
     with archive.open(info) as file:
         shape, _, dtype = npy_header(file)
         size = file.tell()
+    if dtype.hasobject:
+        raise ValueError(f"{info.filename}: expected numbers, found Python objects")
     expected = size + int(np.prod(shape, dtype=object)) * dtype.itemsize
     if min(shape, default=0) < 0 or info.file_size != expected:
         raise ValueError(f"{info.filename}: shape {shape} needs {expected} bytes, found {info.file_size}")

@@ -166,8 +166,8 @@ class Partition:
         >>> part.tasks, columns.tolist()
         (((1, 0),), [0, 3])
         """
-        if not 1 <= count <= len(self):
-            raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count}")
+        if not (isinstance(count, int | np.integer) and 1 <= count <= len(self)):
+            raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count!r}")
         return self.keep(range(count))
 
     def keep(self, tasks: Iterable[int]) -> tuple[Partition, IntArray]:
@@ -177,6 +177,9 @@ class Partition:
         >>> part.tasks, columns.tolist()
         (((0, 1),), [1, 2])
         """
+        tasks = list(tasks)
+        if not tasks or not all(isinstance(t, int | np.integer) and 0 <= t < len(self) for t in tasks):
+            raise ToodError(f"tasks: expected some of 0 to {len(self) - 1}, found {tasks}")
         kept = [self.tasks[t] for t in tasks]
         columns = np.sort(np.concatenate([np.asarray(task, dtype=np.int64) for task in kept]))
         return Partition(np.searchsorted(columns, task).tolist() for task in kept), columns

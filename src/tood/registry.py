@@ -71,6 +71,8 @@ class Registry(Generic[Item]):
         Registering the same class or function again replaces it, so that a notebook cell can run twice.
         """
         if isinstance(item, str):
+            if self.base:
+                raise ToodError(f"{self.kind}: write @register, without a name: it is the class attribute `name`")
             return lambda factory: self._add(item, factory)
         self._check(item, described(item))
         return self._add(item.name if self.base else getattr(item, "__name__", ""), item)

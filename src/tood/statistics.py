@@ -60,7 +60,8 @@ def energy_statistics(energies: Float64Array, tasks: IntArray) -> Statistics:
     if energies.shape[1] == 1:
         rest = {"rest_mean": result["mean"].copy(), "rest_std": result["std"].copy()}
         return result | rest | {"rest_slope": np.zeros(1), "rest_auroc": np.array([0.5])}
-    strength = (own - result["mean"][tasks]) / nonzero(result["std"])[tasks]  # mean 0 and deviation 1 in each task
+    # Mean 0 and deviation 1 in each task whose samples differ.
+    strength = (own - result["mean"][tasks]) / divisor(result["std"], result["mean"])[tasks]
     result |= {name: np.empty(energies.shape[1]) for name in REST}
     for t, values in enumerate(energies.T):
         other = tasks != t
@@ -86,9 +87,9 @@ def task_statistics(own: Float64Array, tasks: IntArray, count: int) -> Statistic
     }
 
 
-def nonzero(spread: FloatArray) -> FloatArray:
-    """``spread`` with 1 in place of 0, to divide by."""
-    result: FloatArray = np.where(spread > 0, spread, 1.0)
+def divisor(spread: FloatArray, mean: FloatArray) -> FloatArray:
+    """``spread`` to divide by: infinite where it is zero, or so small beside the mean that it is rounding."""
+    result: FloatArray = np.where(spread > least_spread(mean), spread, np.inf)
     return result
 
 
@@ -97,7 +98,7 @@ def _middle(ordered: Float64Array) -> float:
     return float((ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2)
 
 
-def least_spread(median: FloatArray) -> FloatArray:
-    """The floor of a MAD or deviation, so that nothing is divided by zero."""
-    floor: FloatArray = 1e-6 * np.maximum(1.0, np.abs(median))
+def least_spread(centre: FloatArray) -> FloatArray:
+    """The floor of a MAD or deviation about a median or mean, so that nothing is divided by zero."""
+    floor: FloatArray = 1e-6 * np.maximum(1.0, np.abs(centre))
     return floor

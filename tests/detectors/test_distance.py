@@ -193,3 +193,42 @@ def test_the_state_of_vim_does_not_grow_with_the_fit_set(tmp_path):
         with safe_open(tmp_path / "vim", framework="numpy") as file:
             shapes.append({name: file.get_tensor(name).shape for name in file.keys()})  # noqa: SIM118
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(("rows", "classes", "dims"), [(400, 20, 512), (60, 20, 64)])
+def test_rmds_with_few_samples_uses_the_same_directions_twice(rows, classes, dims):
+    """Directions without spread within classes would count for the common mean alone, and favour what is far."""
+    rng = np.random.default_rng(0)
+    means = 3 * rng.normal(size=(classes, dims))
+    labels = np.arange(rows) % classes
+    features = means[labels] + rng.normal(size=(rows, dims))
+    new = means[labels] + rng.normal(size=(rows, dims))
+    far = 6 * rng.normal(size=(rows, dims))
+    detector = detectors.create("rmds").fit(Outputs(np.zeros((rows, classes)), features, labels))
+    known, unknown = (detector.score(Outputs(np.zeros((rows, classes)), x)) for x in (new, far))
+    assert (known[:, None] > unknown).mean() > 0.9
+    within = features - np.stack([features[labels == c].mean(axis=0) for c in range(classes)])[labels]
+    basis = np.linalg.svd(within, full_matrices=False)[2][: rows - classes]
+    x, y = features @ basis.T, new @ basis.T
+    about = [y - x.mean(axis=0), *(y - x[labels == c].mean(axis=0) for c in range(classes))]
+    inverses = [np.linalg.pinv(np.cov(z.T, bias=True)) for z in (x, within @ basis.T)]
+    squared = [np.einsum("nd,de,ne->n", z, inverses[min(k, 1)], z) for k, z in enumerate(about)]
+    np.testing.assert_allclose(known, squared[0] - np.min(squared[1:], axis=0), rtol=1e-5, atol=1e-4 * squared[0].max())
+
+
+@pytest.mark.parametrize("name", ["mds", "rmds"])
+def test_features_that_never_differ_score_zero(name):
+    features = np.full((60, D), 0.1)
+    with pytest.warns(UserWarning, match="every score is 0"):
+        detector = fitted(name, features, np.arange(60) % C)
+    assert (scores(detector, blobs(10, seed=1)[0]) == 0).all()
+
+
+def test_vim_warns_of_negative_logits():
+    features, labels = blobs(N, seed=0)
+    head = Head(np.random.default_rng(3).normal(size=(C, D)), np.full(C, -100.0))
+    logits = features @ head.weight.T + head.bias
+    with pytest.warns(UserWarning, match=r"vim: the largest logits of the fit samples are negative on average"):
+        detectors.create("vim", dim=4).fit(Outputs(logits, features, labels), head=head)
+    with pytest.warns(UserWarning, match=r"openmax: the largest logits .* revising them raises them"):
+        detectors.create("openmax").fit(Outputs(logits, features, labels))

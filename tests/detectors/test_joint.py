@@ -9,7 +9,7 @@ from tests.detectors.test_typicality import PARTITION, directions, make, pooled
 
 from tood import TOOD, detectors
 from tood.detectors import Detector, Outputs, joint
-from tood.detectors.joint import LARGEST_WEIGHT, normalised_score, spread, weight_of_features
+from tood.detectors.joint import LARGEST_WEIGHT, mixture, normalised_score, spread, weight_of_features
 from tood.errors import ToodError
 from tood.statistics import energy_statistics
 
@@ -199,3 +199,10 @@ def test_a_sample_has_its_tasks_distribution_and_a_small_task_keeps_enough():
         kept, every = values[chosen & (tasks == t)], values[tasks == t]
         assert ks_2samp(kept, every).statistic < 1 / len(kept)
     assert spread(values, ties, tasks, len(tasks)).all()
+
+
+def test_a_spread_that_is_rounding_counts_as_none():
+    rng = np.random.default_rng(0)
+    for value in (np.full(10, 0.3), np.full(10, 3.3) + 1e-15 * rng.normal(size=10)):
+        assert mixture(rng.normal(size=10), value, 0.5).squared == 0
+        assert mixture(value, rng.normal(size=10), 0.5).logits == 1

@@ -3,9 +3,10 @@
 import warnings
 
 import numpy as np
+import pytest
 import scipy.special
 
-from tood.detectors.rowwise import softmax
+from tood.detectors.rowwise import softmax, unit
 from tood.energy import logsumexp
 
 
@@ -15,3 +16,12 @@ def test_sums_that_overflow_say_nothing_and_are_right():
         warnings.simplefilter("error")  # exp(88.5) is finite in float32, twice it is not
         np.testing.assert_allclose(logsumexp(x), scipy.special.logsumexp(x.astype(float), axis=1), rtol=1e-6)
         np.testing.assert_allclose(softmax(x), scipy.special.softmax(x.astype(float), axis=1), rtol=1e-5, atol=1e-30)
+
+
+@pytest.mark.parametrize("factor", [1e-24, 1e-30, 1.0, 1e20, 1e37])
+def test_directions_do_not_depend_on_the_scale(factor):
+    x = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    expected = x / np.linalg.norm(x, axis=1, keepdims=True)
+    x[2] = 0
+    expected[2] = 0
+    np.testing.assert_allclose(unit(x * np.float32(factor)), expected, rtol=1e-5, atol=1e-6)

@@ -18,7 +18,7 @@ from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
-from tood.statistics import all_energies, nonzero
+from tood.statistics import all_energies, divisor
 
 __all__ = ["LiveTOOD"]
 
@@ -214,14 +214,14 @@ class LiveTOOD:
         """Statistics of each channel over other tasks' samples; over its own samples if there are no others."""
         count, mean, squares, products = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
-        seen, divisor = total > 0, np.maximum(total, 1)
-        centre = (count * mean).sum(axis=0) / divisor
-        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / divisor)
-        deviation = nonzero(np.array(statistics["std"]))
+        seen, samples = total > 0, np.maximum(total, 1)
+        centre = (count * mean).sum(axis=0) / samples
+        spread = np.sqrt((squares + count * (mean - centre) ** 2).sum(axis=0) / samples)
+        deviation = divisor(np.array(statistics["std"]), np.array(statistics["mean"]))
         return {
             "rest_mean": np.where(seen, centre, statistics["mean"]),
             "rest_std": np.where(seen, spread, statistics["std"]),
-            "rest_slope": (products / deviation[:, None]).sum(axis=0) / divisor,
+            "rest_slope": (products / deviation[:, None]).sum(axis=0) / samples,
         }
 
     def _widen(self, seen: Float64Array) -> None:

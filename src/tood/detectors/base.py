@@ -232,11 +232,16 @@ class Detector:
 
     def set_params(self: Self, **params: Any) -> Self:
         """Change hyper-parameters; those that ``fit`` reads are refused by ``score`` until the next ``fit``."""
-        for name, value in params.items():
-            if name not in self.parameters:
+        before = self.get_params()
+        for name in params:
+            if name not in before:
                 raise UnknownNameError(f"hyper-parameter of {self.name}", name, self.parameters)
-            setattr(self, name, value)
-        self._check()
+        vars(self).update(params)
+        try:
+            self._check()
+        except ToodError:
+            vars(self).update(before)
+            raise
         return self
 
     def __repr__(self) -> str:

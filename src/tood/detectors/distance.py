@@ -20,6 +20,7 @@ from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
 FAR_ABOVE_ZERO = 1e-8  # smallest over largest eigenvalue: with less, the two factorisations could differ visibly
+NEGATIVE_LOGITS = "the largest logits of the fit samples are negative on average, so {}; add a constant to all logits"
 ROUNDING = 1e-5  # a shorter residual, as a share of the features' size, is rounding in float32
 
 
@@ -55,7 +56,7 @@ def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
     size of the numbers whose difference the covariance is. If all are far above that, ``A`` is the inverse of the
     Cholesky factor, which is several times faster.
     """
-    with suppress(np.linalg.LinAlgError):  # not positive definite
+    with suppress(np.linalg.LinAlgError), np.errstate(divide="ignore"):  # not positive definite
         inverse = lower_inverse(np.linalg.cholesky(covariance))
         least = 1 / np.einsum("ij,ij->", inverse, inverse)  # no eigenvalue is below
         if least > max(float(np.trace(covariance)), scale) * FAR_ABOVE_ZERO:
@@ -76,6 +77,13 @@ def lower_inverse(matrix: FloatArray) -> FloatArray:
     last = result[half:, half:] = lower_inverse(matrix[half:, half:])
     result[half:, :half] = -last @ (matrix[half:, :half] @ first)
     return result
+
+
+def _size(moments: Moments) -> float:
+    """The size of the numbers that covariances are differences of; above zero unless every feature is zero."""
+    mean = moments.mean
+    rounding = float(np.finfo(np.float64).eps * (mean @ mean))
+    return max(float(np.trace(moments.second_moment(mean))), rounding)
 
 
 @register
@@ -102,7 +110,7 @@ class MDS(Detector):
 
     def _learn(self, moments: Moments) -> None:
         self.means_ = moments.class_means[moments.seen]
-        self.whitening_ = whiten(moments.within_covariance(), float(np.trace(moments.second_moment(moments.mean))))
+        self.whitening_ = whiten(moments.within_covariance(), _size(moments))
         if self.whitening_.shape[1] == 0:
             self._warn("no class has two samples that differ, so there is no covariance; every score is 0")
 
@@ -119,7 +127,9 @@ class MDS(Detector):
 class RMDS(MDS):
     """Mahalanobis distance to the mean of everything minus that to the nearest class mean.
 
-    Both squared; the first uses the covariance about the common mean, the second that about the class means.
+    Both squared; the first uses the covariance about the common mean, the second that about the class means. With fewer
+    fit samples than dimensions and classes, directions in which samples do not differ within classes are ignored in
+    both.
     """
 
     name = "rmds"
@@ -134,7 +144,12 @@ class RMDS(MDS):
     def _learn(self, moments: Moments) -> None:
         super()._learn(moments)
         self.mean_ = moments.mean
-        self.background_ = whiten(moments.second_moment(about=self.mean_))
+        second = moments.second_moment(about=self.mean_)
+        if self.whitening_.shape[1] == len(second):
+            self.background_ = whiten(second, _size(moments))
+        else:
+            basis = np.linalg.qr(self.whitening_)[0]
+            self.background_ = basis @ whiten(basis.T @ second @ basis, _size(moments))
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         y = (rows.features - self.mean_) @ self.background_
@@ -147,7 +162,8 @@ class ViM(Detector):
     """Energy minus the scaled distance to the principal subspace of the fit features (the virtual logit).
 
     Features are centred at ``u = -W⁺b``; the residual lies along all but the ``dim`` leading eigenvectors of their
-    second moment; its norm is scaled so that on average it equals the largest logit.
+    second moment; its norm is scaled so that on average it equals the largest logit. Logits that are negative turn the
+    sign of the residual's term, as in the paper's formula, and get a warning.
 
     Parameters
     ----------
@@ -191,6 +207,8 @@ class ViM(Detector):
             logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
             norm += float(residual_norms(rows.features, *prepared).sum(dtype=np.float64))
         self.alpha_ = logit / norm if norm > ROUNDING * moments.total * np.sqrt(np.trace(moment)) else 0.0
+        if self.alpha_ < 0:
+            self._warn(NEGATIVE_LOGITS.format("a long residual counts for a sample, not against it"))
         if self.alpha_ == 0:
             self._warn(f"the fit samples lie within {dim} dimensions, so there is no residual; this is plain energy")
         del self.weight_, self.bias_  # not needed for scoring

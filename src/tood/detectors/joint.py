@@ -21,7 +21,7 @@ from tood.detectors.rowwise import own_columns
 from tood.detectors.typicality import MAHALANOBIS_PP, Classes, Shrinkage, _Directions, held_out
 from tood.energy import segment_logsumexp, with_lead
 from tood.partition import Partition
-from tood.statistics import Statistics, all_energies, nonzero, task_statistics
+from tood.statistics import Statistics, all_energies, divisor, least_spread, task_statistics
 
 Weight: TypeAlias = "float | Literal['auto']"
 
@@ -41,9 +41,11 @@ class Mixture(NamedTuple):
 
 def mixture(logits: FloatArray, squared: FloatArray, weight: float) -> Mixture:
     """Both scores standardised by their values on calibration samples, distances held out, and added."""
-    to_logits = 1 / (float(np.std(logits)) or 1.0)
-    to_squared = -weight / (float(np.std(squared)) or np.inf)  # distances that do not vary say nothing
-    return Mixture(to_logits, to_squared, -to_logits * float(np.mean(logits)) - to_squared * float(np.mean(squared)))
+    means, deviations = (np.array([float(of(score)) for score in (logits, squared)]) for of in (np.mean, np.std))
+    varies = deviations > least_spread(means)
+    to_logits = 1 / deviations[0] if varies[0] else 1.0
+    to_squared = -weight / deviations[1] if varies[1] else 0.0  # distances that do not vary say nothing
+    return Mixture(to_logits, to_squared, -float(np.dot((to_logits, to_squared), means)))
 
 
 def normalised_score(
@@ -101,7 +103,7 @@ def _leaving_out(energies: Float64Array, tasks: IntArray) -> Callable[[int], Sta
     own = energies[np.arange(len(tasks)), tasks]
     statistics = task_statistics(own, tasks, count)
     centred = energies - energies.mean(axis=0)
-    strength = (own - statistics["mean"][tasks]) / nonzero(statistics["std"])[tasks]
+    strength = (own - statistics["mean"][tasks]) / divisor(statistics["std"], statistics["mean"])[tasks]
     order = np.argsort(tasks, kind="stable")
     starts = np.searchsorted(tasks[order], np.arange(count))
     terms = (np.ones_like(centred), centred, centred**2, centred * strength[:, None])

@@ -116,11 +116,11 @@ class GEN(Detector):
         each = np.arange(len(winner))
         others = rows.logits - rows.logits[each, winner][:, None]
         others[each, winner] = -np.inf
-        rest = np.exp(others).sum(axis=1)  # p of the winner is 1 / (1 + rest)
-        log_total = np.log1p(rest)
-        result: FloatArray = -np.where(
-            rest > 0, np.exp(gamma * (np.log(np.where(rest > 0, rest, 1)) - 2 * log_total)), 0
-        )
+        if columns == 1:
+            return np.zeros(len(others), dtype=others.dtype)
+        log_rest = logsumexp(others)  # p of the winner is 1 / (1 + rest)
+        log_total = np.logaddexp(0, log_rest)
+        result: FloatArray = -np.exp(gamma * (log_rest - 2 * log_total))
         count = min(self.m, columns) - 1
         if count == 0:
             return result

@@ -96,8 +96,8 @@ class ODIN(_Networked):
     def _check(self) -> None:
         self._number("temperature", 1e-6, 1e9)
         self._number("epsilon", 0, 1e3)
-        each = self.std if isinstance(self.std, (tuple, list)) else [self.std]
-        if not each or not all(isinstance(s, (int, float)) and 0 < s < np.inf for s in each):
+        each = np.atleast_1d(np.asarray(self.std))
+        if each.ndim != 1 or not len(each) or each.dtype.kind not in "iuf" or not ((each > 0) & (each < np.inf)).all():
             raise ToodError(f"std: expected a positive number, or one per channel, found {self.std!r}")
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:

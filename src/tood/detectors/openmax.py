@@ -8,6 +8,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, Grid
+from tood.detectors.distance import NEGATIVE_LOGITS
 from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
 from tood.detectors.rowwise import norms
@@ -37,7 +38,8 @@ class OpenMax(Detector):
     score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown) and does not saturate.
 
     A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
-    its logit is revised as if ``F_c`` were 1.
+    its logit is revised as if ``F_c`` were 1. Revising moves logits towards 0 and so raises negative ones, which gets
+    a warning.
 
     Parameters
     ----------
@@ -70,6 +72,8 @@ class OpenMax(Detector):
     def _fit(self, data: FitData) -> None:
         means = correct_class_means(data, "logits")
         self.centres_, self.seen_ = means.means, means.seen.astype(np.float64)
+        if self.centres_[means.seen].max(axis=1).mean() < 0:
+            self._warn(NEGATIVE_LOGITS.format("revising them raises them"))
         self.tails_ = np.full((data.columns, self.tail), np.nan)
         for rows in data:
             right = (rows.logits.argmax(axis=1) == rows.classes) | ~means.any_correct[rows.classes]

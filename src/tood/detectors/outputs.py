@@ -116,7 +116,7 @@ def read_rows(
         raise ToodError(f"outputs: expected Outputs(logits=...), found {type(outputs).__name__}")
     needs = {*needs, *(part for part in optional if getattr(outputs, part) is not None)}
     logits = floats(outputs.logits, "logits", ndim=2)
-    if "logits" in needs and not again:
+    if ("logits" in needs or (labels and outputs.labels is None)) and not again:  # without labels, predictions
         finite(logits, "logits")
     count, columns = logits.shape
     if columns == 0:
@@ -124,6 +124,8 @@ def read_rows(
     features = logits[:, :0]
     if "features" in needs:
         features = floats(_given(outputs.features, "features"), "features", ndim=2)
+        if features.shape[1] == 0:
+            raise ToodError(f"features: expected at least one column, found shape {features.shape}")
         if not again:
             finite(features, "features")
     inputs = _given(outputs.inputs, "inputs") if "inputs" in needs else None

@@ -26,8 +26,16 @@ def norms(x: FloatArray) -> FloatArray:
 
 def unit(x: FloatArray) -> FloatArray:
     """Each row divided by its length; a zero row has no direction and stays zero."""
-    length = norms(x)
-    return x / np.where(length > 0, length, 1)[:, None]
+    with np.errstate(over="ignore"):
+        length = norms(x)
+    extreme = ~((length > np.sqrt(np.finfo(x.dtype).tiny)) & (length < np.inf))
+    result: FloatArray = x / np.where(extreme, 1, length)[:, None]
+    if extreme.any():  # the squares of these entries are too large or too small for the precision
+        rows = x[extreme]
+        largest = np.abs(rows).max(axis=1, initial=0)
+        rows = rows / np.where(largest > 0, largest, 1)[:, None]
+        result[extreme] = rows / np.where(largest > 0, norms(rows), 1)[:, None]
+    return result
 
 
 def ratio(above: FloatArray, below: FloatArray, otherwise: float) -> FloatArray:

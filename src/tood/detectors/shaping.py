@@ -84,7 +84,10 @@ class DICE(_Shaper):
 
     def _prepare(self, dtype: np.dtype[Any]) -> Linear:
         contribution = self.mean_ * self.weight_
-        weight = np.where(contribution > np.percentile(contribution, self.percentile), self.weight_, 0)
+        kept = contribution > np.percentile(contribution, self.percentile)
+        if not kept.any():
+            self._warn(f"percentile {self.percentile:g} leaves no weight; every score is the same")
+        weight = np.where(kept, self.weight_, 0)
         return Linear(weight.T.astype(dtype, order="C"), self.bias_.astype(dtype))
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
