@@ -83,7 +83,7 @@ def write_results(metrics: Path, out: Path) -> list[Path]:
     judged = {name: preset_claims(own) for name, own in presets.items()}
     regimes = {f"preset `{name}`, from scratch": of for name, of in judged.items()}
     regimes["pretrained, frozen"] = frozen_claims(Table(metrics), shown)
-    index += claims_by_regime(regimes)
+    index += claims_by_regime(regimes, shown)
     for preset, own in presets.items():
         heading = f"## Preset `{preset}`" + (f": {WORLDS[preset]}" if preset in WORLDS else "")
         index += [heading, "", *preset_section(own, preset, judged[preset])]

@@ -27,9 +27,8 @@ class Mean(NamedTuple):
 
     @property
     def sign(self) -> int | None:
-        """1 or -1; None if the interval contains 0. Without an interval, the sign of the mean."""
-        ends = (self.low, self.high) if np.isfinite(self.low) else (self.value, self.value)
-        return 1 if ends[0] > 0 else -1 if ends[1] < 0 else None
+        """1 or -1; None if the interval contains 0 or there is none."""
+        return 1 if self.low > 0 else -1 if self.high < 0 else None
 
     def __str__(self) -> str:
         interval = f"{self.low:+.1f} to {self.high:+.1f}" if np.isfinite(self.low) else "no interval: one seed each"

@@ -152,12 +152,16 @@ class Table:
         return [own[seed] - energy[seed] for seed in own if seed in energy]
 
     def value(self, setting: Setting, name: str) -> float:
-        """Mean over seeds of ``gain`` (of mean shift over energy), ``d_avg`` (of energy), or a column of the runs."""
+        """Mean over seeds of ``gain`` (of mean shift over energy), ``d_avg`` (of energy), or a column of the runs.
+
+        The drift of a closed-form learner is NaN: it trains no features.
+        """
         if name == "gain":
             return self.mean(*setting, TOOD_VARIANTS[0]) - self.mean(*setting, "energy")
         if name == "d_avg":
             return self.mean(*setting, "energy", "d_avg")
-        return float(np.mean(self.of_run(setting, name)))
+        value = float(np.mean(self.of_run(setting, name)))
+        return value if name != "drift" or value > 0 else float("nan")  # untrained features cannot drift
 
     def tasks(self, stream: str) -> str:
         """The number of tasks of a stream."""

@@ -66,7 +66,7 @@ def _points(frozen: Table) -> Iterator[dict[str, Any]]:
         for seed, row in seeds.items():
             yield {
                 "learner": name,
-                "drift": float(row["drift"]),
+                "drift": float(row["drift"]) or None,  # closed-form learners train no features
                 "f_avg": float(row["accuracy_forgetting"]),
                 "old_accuracy": float(row["old_accuracy"]) if row.get("old_accuracy") else None,
                 "d_avg": energy.get(seed),
@@ -74,8 +74,11 @@ def _points(frozen: Table) -> Iterator[dict[str, Any]]:
             }
 
 
-def claims_by_regime(regimes: Mapping[str, Sequence[Claim]]) -> Iterator[str]:
-    """One row per claim, one column per regime; a dash where a claim was not measured."""
+def claims_by_regime(regimes: Mapping[str, Sequence[Claim]], shown: Sequence[Collected] = ()) -> Iterator[str]:
+    """One row per claim, one column per regime; a dash where a claim was not measured.
+
+    ``shown``: the frozen runs whose outputs were measured along the stream.
+    """
     regimes = {name: judged for name, judged in regimes.items() if judged}
     if not regimes:
         return
@@ -84,6 +87,10 @@ def claims_by_regime(regimes: Mapping[str, Sequence[Claim]]) -> Iterator[str]:
         held, failed, unsure = ([claim.holds for claim in judged].count(word) for word in (True, False, None))
         yield f"- {name}: {held} hold, {failed} do not, {unsure} are unclear."
     yield ""
+    if shown:
+        seeds = ", ".join(sorted({str(one.run.manifest.get("seed")) for one in shown}))
+        about = "Pretrained, frozen: rows about task 0, its energy and distances are of"
+        yield from (f"{about} seed {seeds}, other rows of all seeds.", "")
     by_text = [{claim.text: claim for claim in judged} for judged in regimes.values()]
     rows = []
     for text in dict.fromkeys(text for own in by_text for text in own):
