@@ -23,6 +23,15 @@ with Run(sys.argv[1]).lock():
     time.sleep(60)
 """
 
+LOOK = """
+import sys
+from pathlib import Path
+from tood.runs.directory import is_locked
+print("looking", flush=True)
+while True:
+    is_locked(Path(sys.argv[1]))
+"""
+
 
 def hold_lock(path):
     process = subprocess.Popen([sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True)
@@ -258,3 +267,16 @@ def test_a_lock_is_released_and_shared_by_the_threads_of_a_process(small, tmp_pa
         thread.join()
         assert entered == [True]
     assert not is_locked(small)
+
+
+def test_looking_at_a_lock_does_not_stop_who_wants_it(small):
+    run = Run(small)
+    process = subprocess.Popen([sys.executable, "-c", LOOK, str(small)], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline() == "looking\n"
+        for _ in range(200):
+            with run.lock():
+                pass
+    finally:
+        process.kill()
+        process.wait()

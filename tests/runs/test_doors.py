@@ -8,6 +8,7 @@ from tood import ToodError, learners
 from tood.runs import Run, RunConfig, load_metrics, run
 from tood.runs.sweep import importable
 from tood.streams import Stream
+from tood.streams.registry import STREAMS
 
 MINE = '''
 import numpy as np
@@ -74,6 +75,20 @@ def test_workers_get_the_path_of_what_a_module_registered():
             importable(RunConfig(learner="mine_of_a_module"))
     finally:
         del registry._items["mine_of_a_module"]
+
+
+def test_workers_get_the_path_of_a_stream_in_a_mapping():
+    def of_a_module(tasks=2):
+        return tasks
+
+    STREAMS.register("mine_of_a_module")(of_a_module)
+    try:
+        of_a_module.__qualname__ = "of_a_module"
+        of_a_module.__module__ = "package.module"
+        sent = importable(RunConfig(stream={"stream": "mine_of_a_module", "tasks": 3})).stream
+        assert sent == {"stream": "package.module:of_a_module", "tasks": 3}
+    finally:
+        del STREAMS._items["mine_of_a_module"]
 
 
 def test_a_stream_object_goes_through_a_run(tmp_path):

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from tood import ToodError, streams
 from tood.cli import cli
 from tood.models import Network
-from tood.runs import Run, Step
+from tood.runs import Run, Step, load_metrics
 from tood.runs.config import RunConfig
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
@@ -79,7 +79,7 @@ def test_what_old_images_gave_is_not_mixed_with_what_changed_ones_give(tmp_path,
 
 
 def test_the_preset_implies_frozen_and_frozen_implies_the_preset():
-    assert RunConfig(preset="frozen").frozen
+    assert RunConfig(preset="frozen").frozen and RunConfig(frozen=True).preset == "frozen"
     assert RunConfig.from_mapping({"frozen": True}).preset == "frozen"
     assert RunConfig.from_mapping({"frozen": True, "preset": "cpu"}).preset == "cpu"
     assert RunConfig(stream="cifar100", preset="frozen").name == "cifar100-icarl-frozen-s0"
@@ -118,3 +118,62 @@ def test_a_dry_run_counts_the_images_and_extracts_nothing(tmp_path, monkeypatch)
     assert not (tmp_path / "cache").exists()
     build(CONFIG)
     assert plan(CONFIG, tmp_path / "run")["features"] == "all in the cache"
+
+
+def test_changed_ood_images_make_figures_again(tmp_path):
+    digits = streams.load("digits")
+    last = digits.ood[-1]
+    other = streams.ArraySource(255 - last.source.take(np.arange(len(last.source))), last.source.labels)
+    changed = dataclasses.replace(digits, ood=(*digits.ood[:-1], dataclasses.replace(last, source=other)))
+    config = dataclasses.replace(CONFIG, detectors=("energy",), store="figures")
+    run(config, tmp_path / "run", stream=digits, say=str)
+    before = load_metrics(tmp_path / "run")
+    run(config, tmp_path / "run", stream=changed, say=str)
+    run(config, tmp_path / "fresh", stream=changed, say=str)
+    assert load_metrics(tmp_path / "run").equals(load_metrics(tmp_path / "fresh"))
+    assert not load_metrics(tmp_path / "run").equals(before)
+
+
+def test_fewer_detectors_leave_a_finished_run_as_it_is(tmp_path):
+    config = dataclasses.replace(CONFIG, detectors=("energy", "msp"), store="figures")
+    run(config, tmp_path / "run", say=str)
+    run(dataclasses.replace(config, detectors=("energy",)), tmp_path / "run", say=str)
+    assert Run(tmp_path / "run").manifest["detectors"] == ["energy", "msp"]
+    lines = []
+    run(config, tmp_path / "run", say=lines.append)
+    assert lines == []  # nothing was trained again
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"epoch": 1}}, "unknown setting 'epoch'; did you mean 'epochs'"),
+        ({"settings": {"seed": 3}}, "seed is a setting of the run, not of the learner; use --seed"),
+        ({"settings": {"device": "cpu"}}, "device is a setting of the run"),
+        ({"detectors": ("enrgy",)}, "unknown detector 'enrgy'"),
+        ({"learner": "slda", "settings": {}, "calibration": "memory"}, "slda keeps no memory"),
+    ],
+)
+def test_mistakes_are_found_before_features_are_extracted(tmp_path, monkeypatch, change, message):
+    monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ToodError, match=message):
+        run(dataclasses.replace(CONFIG, **change), tmp_path / "run", say=str)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_another_runs_folder_is_refused_before_features_are_extracted(tmp_path, monkeypatch):
+    run(dataclasses.replace(CONFIG, detectors=("energy",)), tmp_path / "run", say=str)
+    monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ToodError, match="was made with seed = 0, not 1"):
+        run(dataclasses.replace(CONFIG, seed=1), tmp_path / "run", say=str)
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_dry_run_has_the_tasks_of_the_run(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (240, 8, 8, 1), dtype=np.uint8)
+    labels = np.arange(240) % 6
+    test = {"test": images[:60], "test_labels": labels[:60], "ood_far_noise": images[60:90]}
+    np.savez(tmp_path / "six.npz", train=images, train_labels=labels, **test)
+    config = RunConfig(stream={"npz": str(tmp_path / "six.npz")}, tasks=3, learner="er", frozen=True, network="convnet")
+    assert config.preset == "frozen"
+    assert plan(config, tmp_path / "run")["features"].startswith("330 images to extract first")

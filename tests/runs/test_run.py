@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner
 from tests.processes import Process, tood
 
-from tood import ToodError, learners
+from tood import ToodError, learners, streams
 from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step, load_metrics
@@ -308,3 +308,32 @@ def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
     expected = odin.score(Outputs(logits=step.ood["noise"].logits[:40], inputs=inputs))
     stored = scores(step, Scorer("odin", {"std": stream.std})).ood["noise"][:40]
     np.testing.assert_allclose(stored, expected, rtol=1e-4)
+
+
+def test_plan_counts_what_is_replayed_and_what_detectors_are_fitted_on():
+    stream, _ = build(CONFIG)
+    new = [len(stream.train_rows(task)) for task in range(4)]
+
+    def images(what, **changes):
+        return int(plan(RunConfig(**{"preset": "smoke", **changes}), Path("nowhere"))[what].split()[0].replace(",", ""))
+
+    settings = {"epochs": 1, "memory": 80, "batch_size": 32}
+    assert images("training", learner="er", settings=settings) == sum(new) + sum(new[1:])  # a batch with each batch
+    per_class = {"epochs": 1, "memory": 5, "memory_unit": "class"}
+    assert images("training", learner="icarl", settings=per_class) == sum(new) + 5 * (2 + 4 + 6)
+    fitted = {
+        fit: images("evaluation", learner="er", settings=settings, fit=fit) for fit in ("current", "memory", "all")
+    }
+    assert fitted["current"] - fitted["memory"] == sum(new)
+    assert fitted["all"] - fitted["memory"] == sum(sum(new[: step + 1]) for step in range(4)) - 4 * 80
+
+
+def test_other_images_are_not_learned_on_with_old_checkpoints(tmp_path):
+    digits = streams.load("digits")
+    images = 255 - digits.train.take(np.arange(len(digits.train)))
+    changed = dataclasses.replace(digits, train=streams.ArraySource(images, digits.train.labels))
+    config = dataclasses.replace(CONFIG, detectors=("energy",))
+    run(config, tmp_path / "run", stream=digits, say=str)
+    with pytest.raises(ToodError, match=r"made with stream.images = \d+, not \d+; use the same or another directory"):
+        run(config, tmp_path / "run", stream=changed, say=str)
+    run(config, tmp_path / "run", stream=streams.load("digits"), say=str)

@@ -190,9 +190,9 @@ def test_a_damaged_file_is_extracted_again(stream, network, tmp_path):
     expected = np.array(extractor.features(stream.test, "test"))
     path = extractor.path(stream.test)
     path.write_bytes(path.read_bytes()[:500])
-    assert extractor.missing(stream) == 40 + 20 + 10
+    assert sum(extractor.missing(stream).values()) == 40 + 20 + 10
     np.testing.assert_array_equal(extractor.features(stream.test, "test"), expected)
-    assert extractor.missing(stream) == 40 + 10
+    assert sum(extractor.missing(stream).values()) == 40 + 10
 
 
 def test_a_disk_without_room_is_one_line_before_anything_is_computed(stream, network, tmp_path, monkeypatch, calls):
@@ -223,3 +223,47 @@ def test_the_cache_is_where_the_variable_says(stream, network, tmp_path, monkeyp
     monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "here"))
     frozen(stream, network)
     assert len(list((tmp_path / "here" / "features").rglob("*.npy"))) == 3
+
+
+def test_networks_of_ones_own_that_differ_only_in_what_they_compute_are_told_apart(stream, tmp_path):
+    class Squared(torch.nn.Flatten):
+        power = 2
+
+        def forward(self, x):
+            return super().forward(x) ** self.power
+
+        def extra_repr(self):
+            return ""
+
+    class Cubed(Squared):
+        power = 3
+
+    Cubed.__name__ = Squared.__name__
+    linear = torch.nn.Linear(192, 6)
+    made = {}
+    for name, parts in {
+        "relu": [torch.nn.Flatten(), linear, torch.nn.ReLU()],
+        "tanh": [torch.nn.Flatten(), linear, torch.nn.Tanh()],
+        "squared": [Squared(), linear],
+        "cubed": [Cubed(), linear],
+    }.items():
+        network = models.Network.wrap(torch.nn.Sequential(*parts, torch.nn.Linear(6, 4)))
+        made[name] = frozen(stream, network, tmp_path, standardise=False).train
+    assert len({source.key for source in made.values()}) == 4
+    assert not np.array_equal(made["relu"].take(np.arange(5)), made["tanh"].take(np.arange(5)))
+
+
+def test_an_image_that_cannot_be_read_is_not_called_a_full_disk(stream, network, tmp_path):
+    class Broken(ArraySource):
+        def take(self, rows):
+            if 33 in rows:
+                raise FileNotFoundError(2, "No such file or directory", "33.png")
+            return super().take(rows)
+
+        def content(self):
+            return "broken"
+
+    broken = Broken(pictures(), np.arange(40) % 4)
+    with pytest.raises(ToodError, match=r"images: cannot be read \(.*33.png") as error:
+        Extractor(network, stream, tmp_path).features(broken, "training images")
+    assert "TOOD_CACHE" not in str(error.value)

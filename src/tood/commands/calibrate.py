@@ -34,8 +34,8 @@ __all__ = ["command"]
 @click.option(
     "--folds",
     type=int,
-    help="Use every sample to fit and to decide, by cross-fitting in this many folds: about alpha of the known inputs is "
-    "rejected, at most about 2 alpha.",
+    help="Use every sample to fit and to decide, by cross-fitting in this many folds: about alpha of the known inputs "
+    "is rejected, at most about 2 alpha.",
 )
 @click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
 @click.option(

@@ -164,20 +164,24 @@ def _total(waiting: list[Cell]) -> str:
 
     click.echo("estimating time and disk …", err=True)
     costs: dict[str, Estimate] = {}
-    features: dict[tuple[object, ...], tuple[int, float]] = {}  # runs on the same stream and network share them
-    seconds, disk = 0.0, 0.0
+    looked: set[tuple[object, ...]] = set()  # runs on the same stream and network share features
+    missing: dict[Path, int] = {}
+    seconds, first, disk = 0.0, 0.0, 0.0
     for cell in waiting:
         key = json.dumps({**cell.config.to_mapping(), "seed": 0}, sort_keys=True, default=str)
         try:
             cost = costs[key] = costs.get(key) or estimate(cell.config)
             if cell.config.frozen:
                 shared = family(cell.config.identity.stream), cell.config.ood, feature_network(cell.config)
-                features[shared] = features.get(shared) or extraction(cell.config)
+                files, each = ({}, 0.0) if shared in looked else extraction(cell.config)
+                looked.add(shared)
+                first += each * sum(images for file, images in files.items() if file not in missing)
+                missing |= files
         except ToodError as error:
             return f"time and disk cannot be estimated: {error}"
         seconds += cost.training + cost.evaluation
         disk += cost.disk
-    images, first = (sum(part) for part in zip((0, 0.0), *features.values(), strict=True))
+    images = sum(missing.values())
     times = f"about {duration(seconds + first)} on this device, one after another"
     extra = f", with features of {images:,} images (about {duration(first)}; not in the GB)" if images else ""
     return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB{extra}"

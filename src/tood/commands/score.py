@@ -35,7 +35,7 @@ __all__ = ["command"]
     help="The Parquet file to write; with several inputs the folder, for one NAME.parquet per input.",
 )
 @click.option("--alpha", type=SHARE, help="Also decide: reject at most this share of in-distribution rows.")
-@click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows is wrong, with 90 % certainty.")
+@click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows is wrong (90 % confidence).")
 @invalid_option("reject them with a null score")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Copy this input column, such as an id; may be repeated.")
 @click.option(

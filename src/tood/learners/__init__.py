@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -98,15 +99,20 @@ def create(
     if finetune not in FINETUNINGS:
         raise UnknownNameError("finetune", finetune, FINETUNINGS)
     kind = LEARNERS.get(name)
-    with_ber = finetune == "ber"
-    ber = {key.removeprefix("ber_"): settings.pop(key) for key in list(settings) if with_ber and key.startswith("ber_")}
-    own_settings = make_settings(settings_class(kind), settings)
-    ber_settings = make_settings(BERSettings, ber)
+    own_settings, ber_settings = checked_settings(name, finetune, settings)
     if network is None or isinstance(network, str):
         network = create_network(network or suggest(stream.train.shape), stream.train.shape, seed=seed)
     learner = kind(_normalised_for(network, stream), network, own_settings, seed, start(device, precision))
-    learner.ber = BER(ber_settings) if with_ber else None
+    learner.ber = BER(ber_settings) if finetune == "ber" else None
     return learner
+
+
+def checked_settings(name: str, finetune: str, settings: Mapping[str, Any]) -> tuple[Settings, BERSettings]:
+    """The settings of a learner and of BER from values by name; raises for an unknown name or a wrong value."""
+    ber = {key: value for key, value in settings.items() if finetune == "ber" and key.startswith("ber_")}
+    own = {key: value for key, value in settings.items() if key not in ber}
+    of_ber = {key.removeprefix("ber_"): value for key, value in ber.items()}
+    return make_settings(settings_class(LEARNERS.get(name)), own), make_settings(BERSettings, of_ber)
 
 
 def _normalised_for(network: Network, stream: Stream) -> Stream:

@@ -20,15 +20,17 @@ import torch
 from tood.arrays import is_tensor
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
+from tood.streams.features import FeatureSource
 
 if TYPE_CHECKING:
     from tood.learners.base import Learner
-    from tood.streams import Stream
+    from tood.streams import Source, Stream
 
 __all__ = ["checkpoint_path", "describe_stream", "resume", "save"]
 
 KIND = "tood-learner"
 SCALAR = "()"
+SOME = 64  # training images that identify a stream
 Leaf = npt.NDArray[Any]
 
 
@@ -46,8 +48,17 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
         "reserve": stream.reserve,
         "seed": stream.seed,
         "labels": zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes()),
-        "features": getattr(stream.train, "key", ""),  # of a frozen network
+        **_samples(stream.train),
     }
+
+
+def _samples(source: Source) -> dict[str, Any]:
+    """The identity of training samples: a few images, or the key of features of a frozen network."""
+    if isinstance(source, FeatureSource):
+        return {"features": source.key, "standardised": bool((source.scale != 1).any())}
+    rows = np.linspace(0, len(source) - 1, num=min(SOME, len(source)), dtype=np.int64)
+    sums = {zlib.crc32(np.ascontiguousarray(source.take(rows)).tobytes()) for _ in range(2)}
+    return {"features": "", "images": sums.pop() if len(sums) == 1 else 0}  # 0: the data set changes its images itself
 
 
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
@@ -82,7 +93,9 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         wanted = json.loads(json.dumps(learner.config()))
         made.pop(ignored, None)
         wanted.pop(ignored, None)
-        made["stream"].setdefault("features", wanted["stream"]["features"])  # older checkpoints have none
+        for name in ("features", "standardised", "images"):  # older checkpoints lack them
+            if name in wanted["stream"]:
+                made["stream"].setdefault(name, wanted["stream"][name])
         differences = _differences(made, wanted)
         if differences:
             key, stored, expected = differences[0]

@@ -59,7 +59,8 @@ class RunConfig:
         A learner's name or ``package.module:Class``. With the suffix ``+ber``, the run is scored with the head that
         OpenCIL's BER fine-tunes after each task.
     preset:
-        The preset of the learner's settings: ``"cpu"``, ``"paper"``, ``"released"``, ``"frozen"`` or ``"smoke"``.
+        The preset of the learner's settings: ``"cpu"``, ``"paper"``, ``"released"``, ``"frozen"`` or ``"smoke"``. By
+        default ``"cpu"``, or ``"frozen"`` for a frozen run.
     seed:
         Seed of every random choice.
     order, tasks:
@@ -69,8 +70,8 @@ class RunConfig:
     network:
         The network's name; the preset's by default.
     frozen:
-        Learn on the features of a fixed network, which are extracted once. Implied by the preset ``frozen``, which is
-        then the default preset. See the page "Start from a pretrained network".
+        Learn on the features of a fixed network, which are extracted once. Implied by the preset ``frozen``. See the
+        page "Start from a pretrained network".
     adapter:
         With ``frozen``: the width of a trained hidden layer with ReLU between features and head; 0 for none, -1 for the
         preset's.
@@ -108,7 +109,7 @@ class RunConfig:
 
     stream: str | Mapping[str, Any] = "digits"
     learner: str = "icarl"
-    preset: str = "cpu"
+    preset: str = ""
     seed: int = 0
     order: str | int = "label"
     tasks: int = 0
@@ -129,6 +130,7 @@ class RunConfig:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "preset", self.preset or ("frozen" if self.frozen is True else "cpu"))
         for name, value in {"calibration": "train", "fit": "current", **EVALUATED.get(self.preset, {})}.items():
             object.__setattr__(self, name, getattr(self, name) or value)
         choices = {"calibration": CalibrationSource, "fit": FitData, "logits": Logits, "store": Store}
@@ -169,8 +171,6 @@ class RunConfig:
             if name not in known:
                 raise UnknownNameError(f"setting of {where}", str(name), known)
         settings = dict(values)
-        if settings.get("frozen"):
-            settings.setdefault("preset", "frozen")
         try:
             if settings.get("preset") == "frozen" and settings.get("frozen") is False:
                 raise ToodError("frozen: expected true with the preset frozen, found false")

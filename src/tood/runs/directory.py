@@ -27,6 +27,7 @@ __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
 FORMAT = 1
 GROUPS = ("near", "far")
 LOCK, OWNER = ".lock", ".lock-owner"
+PATIENCE = 1.0  # seconds: whoever only looks at a lock holds it for an instant
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
@@ -196,7 +197,7 @@ def _ood_groups(ood: Any) -> dict[str, str]:
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Context in which only this process writes in ``folder``; the system frees the lock when the process ends."""
-    held = FileLock(folder / LOCK, timeout=0, thread_local=False, is_singleton=True)  # reentrant in this process
+    held = FileLock(folder / LOCK, timeout=PATIENCE, thread_local=False, is_singleton=True)  # reentrant in this process
     try:
         held.acquire()
     except Timeout as error:

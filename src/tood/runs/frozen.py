@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -58,14 +59,14 @@ def _network(config: RunConfig, stream: Stream, name: str | None) -> Network:
     return models.create(name or models.suggest(shape), shape, seed=config.seed).to("cuda" if gpu else "cpu")
 
 
-def extraction_left(config: RunConfig, stream: Stream, name: str | None) -> tuple[int, float]:
-    """Number of images whose features are not extracted yet, and the seconds that will take on this device."""
+def extraction_left(config: RunConfig, stream: Stream, name: str | None) -> tuple[dict[Path, int], float]:
+    """Files of features that are not extracted yet with their number of images, and the seconds per image."""
     extractor = Extractor(_network(config, stream, name), stream)
     left = extractor.missing(stream)
     if not left:
-        return 0, 0.0
+        return {}, 0.0
     samples = stream.train.take(np.arange(min(BATCH, len(stream.train))))
     extractor.forward(samples)
     started = time.perf_counter()
     extractor.forward(samples)
-    return left, left * (time.perf_counter() - started) / len(samples)
+    return left, (time.perf_counter() - started) / len(samples)

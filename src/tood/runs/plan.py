@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tood import learners, streams
+from tood import learners
 from tood.learners import Learner
+from tood.learners.replay import ReservoirLearner
 from tood.runs.config import RunConfig
 from tood.runs.extract import BATCH, forward
 from tood.runs.frozen import extraction_left
-from tood.runs.stages import build, torch_threads
+from tood.runs.stages import build, load_stream, torch_threads
 from tood.streams import Stream
 from tood.times import duration
 
@@ -59,20 +60,40 @@ def estimate(config: RunConfig) -> Estimate:
 def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
     with torch_threads(config.threads):
         train_speed, forward_speed = _speeds(stream, learner)
-    memory = getattr(learner.settings, "memory", 0)
-    replayed = [memory if task else 0 for task in range(len(stream))]
-    rows = sum(len(learner.training_rows(task)) + replayed[task] for task in range(len(stream)))
-    trained = learner.settings.epochs * rows
+    tasks = range(len(stream))
+    new = [len(learner.training_rows(task)) for task in tasks]
+    kept = [_memory(learner, step) for step in tasks]  # after each step
+    replayed = [_replayed(learner, new[task], kept[task - 1]) if task else 0 for task in tasks]
+    trained = learner.settings.epochs * (sum(new) + sum(replayed))
     ood = sum(len(s.source) for s in stream.ood)
     forwarded = 0
-    for step in range(len(stream)):
-        test = sum(len(stream.test_rows(task)) for task in range(step + 1))
-        forwarded += len(stream.train_rows(step)) + memory + test + ood
+    for step in tasks:
+        seen = [len(stream.train_rows(task)) for task in range(step + 1)]
+        fit = {"current": seen[-1] + kept[step], "memory": kept[step], "all": sum(seen)}[config.fit]
+        forwarded += fit + sum(len(stream.test_rows(task)) for task in range(step + 1)) + ood
     parameters = sum(p.numel() for p in learner.network.parameters())
     disk = 16 * parameters  # with store: figures only the last network stays
     if config.store == "all":
-        disk = disk * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
+        state = sum(x.nbytes for name in learner.remembers if torch.is_tensor(x := getattr(learner, name)))
+        disk = (disk + state) * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
     return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
+
+
+def _memory(learner: Learner, step: int) -> int:
+    """Samples in the memory after a step."""
+    settings, stream = learner.settings, learner.stream
+    memory: int = getattr(settings, "memory", 0)
+    if getattr(settings, "memory_unit", "total") == "class":
+        memory *= sum(stream.sizes[: step + 1])
+    return min(memory, sum(len(stream.train_rows(task)) for task in range(step + 1)))
+
+
+def _replayed(learner: Learner, new: int, memory: int) -> int:
+    """Replayed samples per epoch: with each batch of new ones, or the whole memory once."""
+    if not isinstance(learner, ReservoirLearner):
+        return memory
+    size = learner.settings.replay_size or learner.settings.batch_size
+    return new * min(size, memory) // learner.settings.batch_size
 
 
 def feature_network(config: RunConfig) -> str | None:
@@ -81,14 +102,16 @@ def feature_network(config: RunConfig) -> str | None:
     return config.network or preset.get("network")
 
 
-def extraction(config: RunConfig) -> tuple[int, float]:
-    """The images whose features a frozen run must extract first, and the seconds that will take."""
-    return extraction_left(config, streams.load(config.stream, ood=config.ood), feature_network(config))
+def extraction(config: RunConfig) -> tuple[dict[Path, int], float]:
+    """Files of features that a frozen run must extract first with their number of images, and the seconds per image."""
+    with torch_threads(config.threads):
+        return extraction_left(config, load_stream(config, say=str), feature_network(config))
 
 
 def _extraction(config: RunConfig) -> str:
-    images, seconds = extraction(config)
-    return f"{images:,} images to extract first, about {duration(seconds)}" if images else "all in the cache"
+    missing, seconds = extraction(config)
+    images = sum(missing.values())
+    return f"{images:,} images to extract first, about {duration(images * seconds)}" if images else "all in the cache"
 
 
 def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:

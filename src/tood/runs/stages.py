@@ -89,7 +89,8 @@ def run(
 def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> tuple[bool, list[Outdated]]:
     """Whether a run that keeps only its figures has them, and the outdated ones among them that are not made again."""
     done = config.store == "figures" and is_measured_as(config, folder)
-    done = done and Run(folder).manifest.get("features", _key(stream)) == _key(stream)
+    if done and (key := Run(folder).manifest.get("features")):  # older manifests have none, or those of train and test
+        done = key in (_key(stream), " ".join(_key(stream).split()[:2]))
     stale = outdated_figures(folder, config.detectors) if done else []
     return (False, []) if stale and (renew or has_checkpoints(folder)) else (done, stale)
 
@@ -114,6 +115,7 @@ def _run(
     on_step: OnStep | None,
     renew: bool,
 ) -> Run:
+    _check_config(config, folder)
     stream, learner = build(config, own_stream, say)
     folder.mkdir(parents=True, exist_ok=True)
     logits = config.logits if learner.corrects_head else "corrected"
@@ -130,8 +132,11 @@ def _run(
             leftover.unlink()
         _check_config(config, folder)
         done, stale = _finished(config, folder, stream, renew)
-        made = _write_manifest(config, folder, stream, learner)
-        write_yaml(folder / "config.yaml", config.to_mapping())
+        if done:
+            made = Run(folder)
+        else:
+            made = _write_manifest(config, folder, stream, learner)
+            write_yaml(folder / "config.yaml", config.to_mapping())
         rows: list[Row] = []
         for step in range(0 if done else len(stream)):
             started = time.perf_counter()
@@ -158,12 +163,7 @@ def build(
     config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
 ) -> tuple[Stream, learners.Learner]:
     """Stream and learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
-    if stream is None:
-        with warnings.catch_warnings(record=True) as noted:
-            warnings.simplefilter("always", UserWarning)
-            stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, ood=config.ood)
-        for note in noted:
-            (say or print)(f"note: {note.message}")
+    stream = load_stream(config, say) if stream is None else stream
     if not stream.ood:
         raise ToodError(f"{stream.name}: expected at least one near- or far-OOD set to test against, found none")
     stream = dataclasses.replace(stream, seed=config.seed, reserve=config.reserved_per_class(len(stream.order)))
@@ -171,8 +171,17 @@ def build(
     name = config.without_finetuning().learner
     settings = learners.preset(config.preset, identity.stream, name, identity.finetune)
     adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
+    for key in config.settings:
+        if key in RunConfig.__dataclass_fields__:
+            raise ToodError(
+                f"settings: {key} is a setting of the run, not of the learner; use --{key} or {key}: in YAML"
+            )
+    settings |= config.settings
     network: Network | str | None = config.network or suggested
-    if config.frozen:
+    if config.frozen:  # raise before features are extracted
+        own, _ = learners.checked_settings(name, identity.finetune, settings)
+        scorers_for(config.detectors, stream, "corrected", frozen=True)
+        check_sources(config, stream, keeps_memory=hasattr(own, "memory"))
         closed_form = LEARNERS.get(name).closed_form
         stream, network = freeze(config, stream, config.network or suggested, adapter, closed_form, say, dry)
     learner = learners.create(
@@ -183,9 +192,19 @@ def build(
         seed=config.seed,
         device=config.device,
         precision=config.precision,
-        **{**settings, **config.settings},
+        **settings,
     )
     return learner.stream, learner  # normalised as the network expects
+
+
+def load_stream(config: RunConfig, say: Say | None = None) -> Stream:
+    """The stream of a configuration; ``say`` is called with a line about each OOD set that is missing."""
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", UserWarning)
+        stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, ood=config.ood)
+    for note in noted:
+        (say or print)(f"note: {note.message}")
+    return stream
 
 
 def _check_config(config: RunConfig, folder: Path) -> None:
@@ -241,8 +260,9 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
 
 
 def _key(stream: Stream) -> str:
-    """Digest of all images of a stream of features, and of the network that made them; empty for other streams."""
-    return " ".join(filter(None, (getattr(s, "key", "") for s in (stream.train, stream.test))))
+    """Digests of all images of a stream of features, and of the network that made them; empty for other streams."""
+    sources = (stream.train, stream.test, *(s.source for s in stream.ood))
+    return " ".join(filter(None, (getattr(source, "key", "") for source in sources)))
 
 
 def _evaluate(

@@ -266,6 +266,8 @@ def importable(config: RunConfig) -> RunConfig:
     changes["detectors"] = tuple(_path(REGISTRY, name) for name in config.detectors)
     if isinstance(config.stream, str):
         changes["stream"] = _path(STREAMS, config.stream)
+    elif isinstance(name := config.stream.get("stream"), str):
+        changes["stream"] = {**config.stream, "stream": _path(STREAMS, name)}
     return dataclasses.replace(config, **changes)
 
 

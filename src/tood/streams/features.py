@@ -14,7 +14,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,6 +153,9 @@ class Extractor:
         self.dry = dry
         spec = {name: value for name, value in (network.spec or {}).items() if name not in TRAINING_ONLY}
         digest = hashlib.sha256(json.dumps([FORMAT, spec or None, self.mean, self.std]).encode())
+        if not spec:  # a network of the user's own: what it is, and what it computes
+            probe = np.random.default_rng(0).integers(0, 256, size=(2, *stream.train.shape)).astype(np.uint8)
+            digest.update(repr(network.backbone).encode() + self.forward(probe).astype(np.float16).tobytes())
         for name, tensor in sorted(network.backbone.state_dict().items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
         self.digest = digest.hexdigest()
@@ -165,10 +168,10 @@ class Extractor:
         key = hashlib.sha256(f"{self.digest} {content(source)}".encode()).hexdigest()
         return self.folder / self.digest[:12] / f"{key[:32]}.npy"
 
-    def missing(self, stream: Stream) -> int:
-        """The number of images of a stream whose features must still be extracted."""
+    def missing(self, stream: Stream) -> dict[Path, int]:
+        """The files of features of a stream that must still be extracted, and the number of images of each."""
         sources = {self.path(s): s for s in (stream.train, stream.test, *(ood.source for ood in stream.ood))}
-        return sum(len(source) for path, source in sources.items() if _open(path, self._shape(source)) is None)
+        return {path: len(s) for path, s in sources.items() if _open(path, self._shape(s)) is None}
 
     def features(self, source: Source, name: str, say: Say | None = None) -> FloatArray:
         """Features ``[N, D]`` of every sample of a source, memory-mapped and read-only.
@@ -225,7 +228,7 @@ class Extractor:
                     say(f"features of {name}: {first:,} of {rows:,} images")
                 last = min(first + BLOCK, rows)
                 chunks = [np.arange(i, min(i + BATCH, last)) for i in range(first, last, BATCH)]
-                for samples in batches(source, chunks):
+                for samples in _read(source, chunks):
                     file.write(self.forward(samples).tobytes())
                 file.flush()
                 os.fsync(file.fileno())
@@ -241,6 +244,14 @@ class Extractor:
             inputs = prepare(samples, self.mean, self.std, self.network.head.weight.device)
             features: FloatArray = self.network.features(inputs).float().cpu().numpy()
         return features
+
+
+def _read(source: Source, chunks: Sequence[IntArray]) -> Iterator[Any]:
+    """Batches of images; an image that cannot be read is not mistaken for features that cannot be written."""
+    try:
+        yield from batches(source, chunks)
+    except OSError as error:
+        raise ToodError(f"images: cannot be read ({error})") from error
 
 
 def content(source: Source) -> str:
