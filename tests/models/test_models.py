@@ -123,6 +123,12 @@ def test_fused_answers_the_same(name):
     torch.testing.assert_close(fused(inputs(name)), network(inputs(name)), rtol=1e-4, atol=1e-5)
 
 
+def test_fused_leaves_normalisation_by_the_batch_s_own_statistics():
+    layers = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), nn.Flatten(), nn.Linear(144, 2)
+    network, x = Network.wrap(nn.Sequential(*layers)).eval(), torch.randn(5, 3, 8, 8)
+    torch.testing.assert_close(network.fused()(x), network(x))
+
+
 def test_training_in_channels_last_equals_contiguous():
     x, y = inputs("resnet8", 8), torch.arange(8) % 3
     gradients = []
@@ -218,6 +224,25 @@ def test_a_timm_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path):
     monkeypatch.delitem(sys.modules, "timm", raising=False)
     with pytest.raises(ToodError, match="needs timm, which cannot be imported: operator torchvision::nms"):
         models.create("timm:some_vit", (8, 8, 3))
+
+
+def test_timm_models_that_cannot_be_made_are_one_line(monkeypatch):
+    def create_model(name, **options):
+        raise OSError("no connection\nto the Hub")
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': timm cannot make it \(no connection\)$"):
+        models.create("timm:some_vit+pretrained", (8, 8, 3))
+
+
+def test_unknown_timm_models_are_one_line(torchvision):
+    pytest.importorskip("timm")
+    with pytest.raises(
+        ToodError, match=r"^network 'timm:resnet19': timm cannot make it \(Unknown model \(resnet19\)\)$"
+    ):
+        models.create("timm:resnet19", (32, 32, 3))
+    with pytest.raises(ToodError, match=r"'timm:resnet18\.none': timm cannot make it .*Invalid pretrained tag"):
+        models.create("timm:resnet18.none", (32, 32, 3))
 
 
 def test_damaged_files(tmp_path):

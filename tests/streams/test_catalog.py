@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tood import streams
 from tood.errors import ToodError, UnknownNameError
@@ -112,6 +113,79 @@ def test_openoods_folder_is_read_by_its_lists(tmp_path, images, write_folder):
         ("places", "far", 1),
     ]
     np.testing.assert_array_equal(stream.train.take(stream.train_rows(1)), samples[labels >= 2])
+
+
+@pytest.fixture
+def cifar(tmp_path, images, write_pack):
+    """CIFAR-10's layout with the OOD sets svhn and textures, 20 images each."""
+    for name in ("cifar10-train", "cifar10-test", "svhn-test", "dtd-test"):
+        write_pack(tmp_path / f"{name}.npz", *images, "images")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"resize": "squish"}, "resize: expected 'squash' or pixels of the shorter side, found 'squish'"),
+        ({"resize": 4}, "expected a whole size of 1 or more and a resize no smaller, found (32|224) and 4"),
+        ({"size": "32"}, "expected a whole size of 1 or more .* found '32' and None"),
+        ({"size": 0}, "expected a whole size of 1 or more .* found 0"),
+        ({"size": -1}, "expected a whole size of 1 or more .* found -1"),
+    ],
+)
+@pytest.mark.parametrize("name", ["cifar10", "imagenet1k"])
+def test_sizes_that_cannot_be_are_refused_before_files_are_read(tmp_path, name, option, message):
+    with pytest.raises(ToodError, match=message):
+        streams.load({"stream": name, "root": str(tmp_path), **option})
+
+
+def test_packed_sets_are_resized_as_folders_are(cifar, images):
+    options = {"stream": "cifar10", "root": str(cifar), "tasks": 2, "size": 16, "resize": 20}
+    stream = streams.load(options, ood=["svhn"])
+    large = Image.fromarray(images[0][3]).resize((20, 20), Image.Resampling.BILINEAR)
+    for source in (stream.train, stream.ood[0].source):
+        np.testing.assert_array_equal(source.take(np.array([3]))[0], np.asarray(large)[2:18, 2:18])
+
+
+@pytest.mark.filterwarnings("ignore:cifar10. OOD sets left out")
+def test_named_streams_take_further_ood_sets(cifar, images, tmp_path, write_folder, write_pack):
+    write_folder(tmp_path / "cats", *images)
+    write_pack(tmp_path / "dogs-test.npz", *images, "sheets")
+    np.savez(tmp_path / "owls.npz", images=np.zeros((3, 32, 32, 3), np.uint8))
+    places = {
+        "near": {"cats": str(tmp_path / "cats")},
+        "far": {"dogs": "dogs-test", "owls": str(tmp_path / "owls.npz")},
+    }
+    mapping = {"stream": "cifar10", "root": str(cifar), "tasks": 2, "ood": places}
+    stream = streams.load(mapping)
+    assert [(s.name, s.group, len(s.source)) for s in stream.ood] == [
+        ("svhn", "far", 20),
+        ("textures", "far", 20),
+        ("cats", "near", 20),
+        ("dogs", "far", 20),
+        ("owls", "far", 3),
+    ]
+    assert [s.name for s in streams.load(mapping, ood=["dogs", "svhn"]).ood] == ["svhn", "dogs"]
+    assert [s.name for s in streams.load(mapping, ood=["owls"]).ood] == ["owls"]
+    with pytest.raises(UnknownNameError, match="unknown OOD set of cifar10 'owl'"):
+        streams.load(mapping, ood=["owl"])
+    with pytest.raises(ToodError, match=r"ood: expected \{near.* found \['svhn'\]"):
+        streams.load({**mapping, "ood": ["svhn"]})
+    with pytest.raises(ToodError, match="two OOD sets have the same name"):
+        streams.load({**mapping, "ood": {"far": {"svhn": "dogs-test"}}})
+
+
+def test_further_ood_sets_are_resized_as_the_stream(imagenet, images, write_folder):
+    write_folder(imagenet / "cats", *images)
+    places = {"far": {"cats": str(imagenet / "cats")}}
+    stream = streams.load({"stream": "imagenet1k", "root": str(imagenet), "tasks": 2, "size": 56, "ood": places})
+    source = stream.ood[-1].source
+    assert (source.shape, source.resize) == ((56, 56, 3), 64)
+
+
+def test_the_names_of_ood_sets_are_no_option_of_a_mapping(tmp_path):
+    with pytest.raises(UnknownNameError, match="unknown option of the stream cifar10 'ood_names'; did you mean 'ood'"):
+        streams.load({"stream": "cifar10", "root": str(tmp_path), "ood_names": ["svhn"]})
 
 
 def test_tiny_imagenets_own_classes_are_no_ood(tmp_path, images, write_pack):

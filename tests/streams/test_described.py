@@ -121,7 +121,10 @@ def test_normalised_tensors_are_refused():
         DatasetSource(TensorDataset(torch.randn(4, 3, 8, 8), torch.arange(4)))
 
 
-def test_a_registered_factory_is_a_named_stream():
+def test_a_registered_factory_is_a_named_stream(tmp_path):
+    npz_of_images = tmp_path / "owls.npz"
+    np.savez(npz_of_images, images=X[:5])
+
     @streams.register("tiny-birds")
     def factory(tasks=2, order="label"):
         return Stream.from_arrays(X, Y, X, Y, tasks=tasks, order=order, ood={"far": {"same": X}})
@@ -131,6 +134,8 @@ def test_a_registered_factory_is_a_named_stream():
         stream = streams.load("tiny-birds", tasks=4, seed=2)
         assert (len(stream), stream.name, stream.seed) == (4, "tiny-birds", 2)
         assert len(streams.load({"stream": "tiny-birds", "tasks": 4})) == 4
+        more = streams.load({"stream": "tiny-birds", "ood": {"near": {"owls": str(npz_of_images)}}}, ood=["owls"])
+        assert [(s.name, s.group, len(s.source)) for s in more.ood] == [("owls", "near", 5)]
         with pytest.raises(UnknownNameError, match="unknown option of the stream tiny-birds 'size'"):
             streams.load("tiny-birds", size=8)
         with pytest.raises(UnknownNameError, match="unknown OOD set of custom 'sam'; did you mean 'same'"):

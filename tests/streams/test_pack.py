@@ -1,11 +1,14 @@
 import hashlib
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from tood.errors import ToodError
-from tood.streams import ArraySource, FolderSource, PackedSource
+from tood.streams import ArraySource, FolderSource, PackedSource, pack
 from tood.streams.pack import read_cifar, write_packed
+from tood.streams.packed import checksums
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 5), (20, 16), (1100, 4), (3, 1500)])
@@ -29,6 +32,26 @@ def test_checksums_are_kept_in_the_form_of_sha256sum(tmp_path, images):
     assert (tmp_path / "SHA256SUMS").read_text() == f"{'a' * 64}  other.npz\n{digest}  x-train.npz\n"
 
 
+def test_sets_packed_at_the_same_time_all_get_their_checksum(tmp_path, images, monkeypatch):
+    def slow(root):
+        found = checksums(root)
+        time.sleep(0.02)  # so that others would read the same list meanwhile
+        return found
+
+    monkeypatch.setattr(pack, "checksums", slow)
+    names = [f"x{i}-train" for i in range(6)]
+    with ThreadPoolExecutor(len(names)) as pool:
+        paths = list(pool.map(lambda name: write_packed(tmp_path, name, ArraySource(*images), list("abcd")), names))
+    expected = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in paths}
+    assert checksums(tmp_path) == expected
+
+
+def test_a_lock_that_cannot_be_made_is_one_line(tmp_path, images):
+    (tmp_path / ".SHA256SUMS.lock").mkdir()
+    with pytest.raises(ToodError, match=r"SHA256SUMS: cannot be written \(.+\)"):
+        write_packed(tmp_path, "x-train", ArraySource(*images), list("abcd"))
+
+
 def test_a_failure_leaves_the_old_set_alone(tmp_path, images, write_folder):
     path = write_packed(tmp_path, "x-train", ArraySource(*images), list("abcd"))
     before = path.read_bytes()
@@ -37,7 +60,7 @@ def test_a_failure_leaves_the_old_set_alone(tmp_path, images, write_folder):
     with pytest.raises(ToodError, match=r"001\.png: damaged"):
         write_packed(tmp_path, "x-train", FolderSource(folder, size=16), list("abcd"))
     assert path.read_bytes() == before
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["SHA256SUMS", "images", "x-train.npz"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".SHA256SUMS.lock", "SHA256SUMS", "images", "x-train.npz"]
 
 
 def test_only_colour_images_are_packed(tmp_path):

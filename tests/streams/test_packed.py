@@ -33,6 +33,35 @@ def test_resizing_is_pillows_bilinear(tmp_path, images, write_pack, layout):
     np.testing.assert_array_equal(source.take(np.arange(20)), np.stack(expected))
 
 
+@pytest.mark.parametrize("layout", ["sheets", "jpeg", "images"])
+def test_a_resize_in_pixels_scales_the_shorter_side_before_the_crop(tmp_path, images, write_pack, layout):
+    """Also for images that have the size already, as those of a folder."""
+    samples, labels = images
+    source = PackedSource(write_pack(tmp_path / "x-train.npz", samples, labels, layout), size=16, resize=20)
+    large = [Image.fromarray(image).resize((20, 20), Image.Resampling.BILINEAR) for image in samples]
+    expected = np.stack([np.asarray(image)[2:18, 2:18] for image in large])
+    np.testing.assert_array_equal(source.take(np.arange(20)), expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "resize", "message"),
+    [
+        (16, "squish", "resize: expected 'squash' or pixels of the shorter side, found 'squish'"),
+        (16, 8, "size, resize: expected a whole size of 1 or more and a resize no smaller, found 16 and 8"),
+        ("16", None, "size, resize: expected a whole size of 1 or more .* found '16' and None"),
+        (16.0, None, "expected a whole size"),
+        (True, None, "expected a whole size"),
+        (0, None, "expected a whole size of 1 or more .* found 0"),
+        (-1, None, "expected a whole size of 1 or more .* found -1"),
+        (None, 20, "expected a whole size of 1 or more .* found None and 20"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, images, write_pack, size, resize, message):
+    path = write_pack(tmp_path / "x-train.npz", *images, "images")
+    with pytest.raises(ToodError, match=message):
+        PackedSource(path, size, resize)
+
+
 def test_two_sources_of_one_file_share_one_copy_that_goes_with_them(tmp_path, images, write_pack):
     path = write_pack(tmp_path / "x-train.npz", *images, "sheets")
     one, two = PackedSource(path), PackedSource(path)
@@ -145,6 +174,9 @@ def test_a_list_of_checksums_that_is_not_one(tmp_path):
     assert checksums(tmp_path) == {}
     (tmp_path / "SHA256SUMS").write_text("what is this\n")
     with pytest.raises(ToodError, match="SHA256SUMS: expected lines"):
+        checksums(tmp_path)
+    (tmp_path / "SHA256SUMS").write_bytes(b"\xff\xfe" + b"0" * 64)
+    with pytest.raises(ToodError, match=r"SHA256SUMS: expected lines of a SHA-256 and a file name .*utf-8"):
         checksums(tmp_path)
 
 

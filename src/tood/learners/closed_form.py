@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from torch.nn.functional import pad
 
+from tood.errors import ToodError
 from tood.learners.base import Learner
 from tood.learners.progress import Report
 from tood.models import Network
@@ -38,6 +40,7 @@ class ClosedForm(Learner):
 
     settings: ClosedFormSettings  # type: ignore[assignment]
     closed_form = True
+    regulariser = ""  # the setting that keeps the matrix of `solve` regular, if there is one
 
     def __init__(
         self, stream: Stream, network: Network, settings: ClosedFormSettings, seed: int, fabric: Fabric
@@ -72,10 +75,22 @@ class ClosedForm(Learner):
         rows = self.training_rows(task)
         features = self.outputs(rows, network=self.untransformed)[0].to(self.exact_device)
         self.absorb(features, torch.from_numpy(self.columns[rows]).to(self.exact_device))
-        weight, bias = self.solve()
+        weight, bias = self._solve()
         with torch.no_grad():
             self.network.head.weight.copy_(weight.float())
             self.network.head.bias.copy_(bias.float())
+
+    def _solve(self) -> tuple[Tensor, Tensor]:
+        """:meth:`solve`; a singular matrix is an error that names the setting to raise."""
+        try:
+            return self.solve()
+        except LinAlgError as error:
+            if not self.regulariser:
+                raise
+            value = getattr(self.settings, self.regulariser)
+            raise ToodError(
+                f"{self.regulariser}: {value} leaves the covariance of the features singular; raise it"
+            ) from error
 
 
 class Moments:

@@ -8,12 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from torch.nn.functional import normalize
 
+from tood.errors import ToodError
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
 from tood.learners.registry import register
 from tood.learners.slda import discriminant
 from tood.models.tops import Tukey
+
+ROUNDING = 1e-12  # a variance of unit vectors that float32 rounding alone can cause
 
 
 @dataclass(frozen=True)
@@ -23,15 +27,22 @@ class FeCAMSettings(ClosedFormSettings):
     Parameters
     ----------
     power:
-        λ of Tukey's transform; 1 for none.
+        λ of Tukey's transform, above 0; 1 for none.
     shrink_diagonal, shrink_rest:
         γ₁ and γ₂: the multiple of the mean variance added to every variance, and of the mean covariance added to every
-        covariance.
+        covariance; 0 or more.
     """
 
     power: float = 0.5
     shrink_diagonal: float = 1.0
     shrink_rest: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.power > 0:
+            raise ToodError(f"power: expected a number above 0, found {self.power}")
+        for name in ("shrink_diagonal", "shrink_rest"):
+            if not getattr(self, name) >= 0:
+                raise ToodError(f"{name}: expected 0 or more, found {getattr(self, name)}")
 
 
 @register
@@ -58,6 +69,7 @@ class FeCAM(ClosedForm):
     )
     settings: FeCAMSettings
     remembers = ("moments", "unit")
+    regulariser = "shrink_diagonal"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -78,6 +90,8 @@ class FeCAM(ClosedForm):
     def solve(self) -> tuple[Tensor, Tensor]:
         """The linear part of ``-½ s d_c``."""
         s = self.settings
+        if self.unit.covariance().trace() < ROUNDING:
+            raise ToodError("features: FeCAM compares directions; expected some that vary within a class, found none")
         matrix = correlation(shrink(self.moments.covariance(), s.shrink_diagonal, s.shrink_rest))
         mean = normalize(self.moments.mean)
         own = torch.linalg.solve(matrix, self.unit.covariance()).trace()  # mean distance of samples to their own class
@@ -92,11 +106,13 @@ def shrink(covariance: Tensor, diagonal: float, rest: float) -> Tensor:
     d = len(covariance)
     identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
     v1 = covariance.trace() / d
-    v2 = (covariance.sum() - covariance.trace()) / (d * (d - 1))
+    v2 = (covariance.sum() - covariance.trace()) / max(1, d * (d - 1))  # 0 for a single feature
     return covariance + diagonal * v1 * identity + rest * v2 * (1 - identity)
 
 
 def correlation(covariance: Tensor) -> Tensor:
-    """``Σ_ij / √(Σ_ii Σ_jj)``."""
+    """``Σ_ij / √(Σ_ii Σ_jj)``; a variance of 0 is an error, as a singular matrix is."""
     deviation = covariance.diagonal().sqrt()
+    if not deviation.all():
+        raise LinAlgError("a feature has a variance of 0")
     return covariance / torch.outer(deviation, deviation)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tood.errors import ToodError
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
 from tood.learners.registry import register
 
@@ -20,10 +21,14 @@ class NCMSettings(ClosedFormSettings):
     Parameters
     ----------
     scale:
-        Factor of the cosine. It sets how sharp the softmax is and does not change predictions.
+        Factor of the cosine, above 0. It sets how sharp the softmax is and does not change predictions.
     """
 
     scale: float = 16.0
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ToodError(f"scale: expected a number above 0, found {self.scale}")
 
 
 @register

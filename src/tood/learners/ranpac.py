@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from tood.errors import ToodError
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
 
@@ -27,13 +28,21 @@ class RanPACSettings(ClosedFormSettings):
     ridge:
         λ of the regression; 0 to choose it at every task, from 10⁻⁸ to 10⁹, on a fifth of the task.
     scale:
-        Factor of the regression's outputs, which are around 0 and 1. It sets how sharp the softmax is and does not
-        change predictions.
+        Factor of the regression's outputs, which are around 0 and 1; above 0. It sets how sharp the softmax is and
+        does not change predictions.
     """
 
     width: int = 10_000
     ridge: float = 0.0
     scale: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ToodError(f"width: expected 1 or more, found {self.width}")
+        if not self.ridge >= 0:
+            raise ToodError(f"ridge: expected 0 or more, found {self.ridge}")
+        if not self.scale > 0:
+            raise ToodError(f"scale: expected a number above 0, found {self.scale}")
 
 
 @register
@@ -51,6 +60,7 @@ class RanPAC(ClosedForm):
     )
     settings: RanPACSettings
     remembers = ("gram", "sums", "ridge")
+    regulariser = "ridge"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

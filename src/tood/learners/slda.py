@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tood.errors import ToodError
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
 from tood.learners.registry import register
 
@@ -19,10 +20,14 @@ class SLDASettings(ClosedFormSettings):
     Parameters
     ----------
     shrinkage:
-        ε, the weight of the identity in the covariance, from 0 to 1.
+        ε, the weight of the identity in the covariance, from 0 to 1; above 0 if features can be constant.
     """
 
     shrinkage: float = 1e-4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shrinkage <= 1:
+            raise ToodError(f"shrinkage: expected a number from 0 to 1, found {self.shrinkage}")
 
 
 @register
@@ -42,6 +47,7 @@ class SLDA(ClosedForm):
     )
     settings: SLDASettings
     remembers = ("moments",)
+    regulariser = "shrinkage"
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

@@ -112,7 +112,11 @@ def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:
         raise MissingDependencyError("timm", "timm", f"the network {name!r}") from error
     except RuntimeError as error:  # such as "operator torchvision::nms does not exist"
         raise ToodError(f"the network {name!r} needs timm, which cannot be imported: {error}") from error
-    model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
+    try:
+        model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
+    except Exception as error:  # any error of timm or of the hub: an unknown name, no weights, no connection
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ToodError(f"network {name!r}: timm cannot make it ({reason})") from error
     size = tuple(model.default_cfg["input_size"][1:])  # type: ignore[index]
     backbone = model if size == tuple(shape[:2]) else nn.Sequential(nn.Upsample(size, mode="bicubic"), model)
     backbone.dim = model.num_features

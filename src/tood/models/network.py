@@ -170,5 +170,5 @@ def _fuse(sequence: nn.Sequential) -> None:
     """Fold each batch normalisation into the convolution right before it; the sequence guarantees their order."""
     for i in range(len(sequence) - 1):
         convolution, norm = sequence[i], sequence[i + 1]
-        if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
+        if isinstance(convolution, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None:
             sequence[i], sequence[i + 1] = fuse_conv_bn_eval(convolution, norm), nn.Identity()

@@ -82,4 +82,6 @@ def add_top(network: Network, name: str, **options: Any) -> Network:
         raise UnknownNameError("top", name, TOPS)
     top = TOPS[name](network.head.dim, **options)
     spec = None if network.spec is None else {**network.spec, "top": {"name": name, **options}}
-    return Network(nn.Sequential(network.backbone, top), Head(top.dim), spec)
+    backbone = nn.Sequential(network.backbone, top)
+    backbone.normalisation = getattr(network.backbone, "normalisation", None)  # type: ignore[assignment]
+    return Network(backbone, Head(top.dim), spec)

@@ -15,7 +15,7 @@ from tood.errors import ToodError, UnknownNameError
 from tood.streams.arrival import Tasks
 from tood.streams.digits import digits
 from tood.streams.folders import FolderSource, ImageListSource
-from tood.streams.images import Resize
+from tood.streams.images import Resize, check_size
 from tood.streams.packed import PackedSource
 from tood.streams.sources import Source, Subset
 from tood.streams.stream import Stream
@@ -189,6 +189,7 @@ def open_named(
         return Stream.from_sources(train, test, ood=sets, **options).with_ood(ood_names)
     options |= {"augmentation": "crop_flip", "tasks": entry.tasks if tasks is None else tasks}
     size = entry.size if size is None else size
+    check_size(size, resize)
     if resize is None and entry.resize is not None:
         resize = round(entry.resize * size / entry.size)
     folder = data_root(root)
@@ -229,7 +230,7 @@ def _read(
     path: Path, size: int, resize: Resize, classes: tuple[str, ...] | None = None, flat: bool = False
 ) -> PackedSource | ImageListSource | FolderSource:
     if path.suffix == ".npz":
-        return PackedSource(path, size, resize if resize == "squash" else None)
+        return PackedSource(path, size, resize)
     if path.suffix == ".txt":
         # OpenOOD keeps textures with its small images even when ImageNet is tested against them.
         large = path.parent.name == "imagenet" and path.name != "test_textures.txt"

@@ -18,7 +18,16 @@ from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
 from tood.streams.stream import OODSet, Stream
 
-__all__ = ["KINDS", "check_mapping", "open_folder", "open_huggingface", "open_npz", "stream_name"]
+__all__ = [
+    "KINDS",
+    "check_mapping",
+    "check_ood",
+    "open_folder",
+    "open_huggingface",
+    "open_npz",
+    "stream_name",
+    "with_more",
+]
 
 KINDS = ("folder", "npz", "huggingface", "stream")
 ARRAYS = ("train", "train_labels", "test", "test_labels")
@@ -65,7 +74,7 @@ def open_folder(
     if size is None:
         raise ToodError(f"stream: {folder}: expected a size, the pixels per side, found none")
     stream = Stream.from_folder(folder, size=size, tasks=tasks, order=order, resize=resize, augmentation=augmentation)
-    return _with_more(stream, ood, size, resize)
+    return with_more(stream, ood, size, resize)
 
 
 def open_npz(
@@ -100,7 +109,7 @@ def open_npz(
         stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), tasks=tasks, ood=sets, **options)
     except ToodError as error:
         raise ToodError(f"{path}: {error}") from error
-    return _with_more(stream, ood, stream.train.shape[0] if len(stream.train.shape) == 3 else None, None)
+    return with_more(stream, ood, stream.train.shape[0] if len(stream.train.shape) == 3 else None, None)
 
 
 def open_huggingface(
@@ -124,21 +133,32 @@ def open_huggingface(
     stream = Stream.from_sources(
         train_set, test_set, tasks=tasks, order=order, augmentation=augmentation, classes=train_set.classes
     )
-    return _with_more(stream, ood, train_set.shape[0], resize)
+    return with_more(stream, ood, train_set.shape[0], resize)
 
 
-def _with_more(stream: Stream, ood: OODSets | None, size: int | None, resize: Resize) -> Stream:
-    """A stream with the OOD sets of ``{near: {NAME: PLACE}, far: {...}}`` added."""
+def with_more(
+    stream: Stream, ood: OODSets | None, size: int | None, resize: Resize, root: str | Path | None = None
+) -> Stream:
+    """A stream with the OOD sets of ``{near: {NAME: PLACE}, far: {...}}`` added; packed sets are those of ``root``."""
     added = []
-    for group, sets in (ood or {}).items():
-        if group not in ("near", "far") or not isinstance(sets, Mapping):
-            raise ToodError(f"ood: expected {{near: {{NAME: PLACE}}, far: {{NAME: PLACE}}}}, found {group!r}: {sets!r}")
-        for name, place in sets.items():
-            added.append(OODSet(str(name), group, _ood_source(place, f"ood {name}", size, resize)))  # type: ignore[arg-type]
+    for group, name, place in check_ood(ood):
+        source = _ood_source(place, f"ood {name}", size, resize, data_root(root))
+        added.append(OODSet(name, group, source))  # type: ignore[arg-type]
     return dataclasses.replace(stream, ood=(*stream.ood, *added)) if added else stream
 
 
-def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Source:
+def check_ood(ood: OODSets | None) -> list[tuple[str, str, Any]]:
+    """Group, name and place of each OOD set of a mapping ``{near: {NAME: PLACE}, far: {...}}``."""
+    expected = "ood: expected {near: {NAME: PLACE}, far: {NAME: PLACE}}"
+    if ood is not None and not isinstance(ood, Mapping):
+        raise ToodError(f"{expected}, found {ood!r}")
+    for group, sets in (ood or {}).items():
+        if group not in ("near", "far") or not isinstance(sets, Mapping):
+            raise ToodError(f"{expected}, found {group!r}: {sets!r}")
+    return [(group, str(name), place) for group, sets in (ood or {}).items() for name, place in sets.items()]
+
+
+def _ood_source(place: Any, name: str, size: int | None, resize: Resize, root: Path) -> Source:
     """An image folder, an ``.npz`` file with ``images``, a packed set by name, or ``{huggingface: NAME, split: …}``."""
     if isinstance(place, Mapping):
         options = {"huggingface": None, "split": "test", "image": "image", "revision": None}
@@ -154,8 +174,8 @@ def _ood_source(place: Any, name: str, size: int | None, resize: Resize) -> Sour
         if size is None:
             raise ToodError(f"{name}: {path}: images cannot be OOD of a stream of vectors")
         return FolderSource(path, size=size, resize=resize, flat=True)
-    if not path.exists() and (data_root() / f"{place}.npz").is_file():
-        return PackedSource(data_root() / f"{place}.npz", size, resize)
+    if not path.exists() and (root / f"{place}.npz").is_file():
+        return PackedSource(root / f"{place}.npz", size, resize)
     names = npz_names(path)
     array = next((array for array in ("images", "samples") if array in names), None)
     if array is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, Literal, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -55,13 +55,16 @@ def fit(image: Image, size: int, resize: Resize = None) -> Image:
 
 def check_size(size: int | None, resize: Resize) -> None:
     """Raise a ToodError for an invalid ``size`` or ``resize``."""
-    whole = isinstance(resize, int) and not isinstance(resize, bool)
-    if resize not in (None, "squash") and not whole:
+    if resize not in (None, "squash") and not _is_whole(resize):
         raise ToodError(f"resize: expected 'squash' or pixels of the shorter side, found {resize!r}")
-    if size is None or size < 1 or (isinstance(resize, int) and resize < size):
+    if not _is_whole(size) or size < 1 or (_is_whole(resize) and resize < size):
         raise ToodError(
-            f"size, resize: expected a size of 1 or more and a resize no smaller, found {size} and {resize}"
+            f"size, resize: expected a whole size of 1 or more and a resize no smaller, found {size!r} and {resize!r}"
         )
+
+
+def _is_whole(number: Any) -> TypeGuard[int]:
+    return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
 def pixels(image: Any) -> Pixels:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 
 from tood.errors import ToodError
 from tood.files import sha256, write_text
@@ -55,10 +56,20 @@ def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) 
     }
     path = root / f"{name}.npz"
     write_npz(path, arrays)
-    digests = {**checksums(root), path.name: sha256(path)}
-    text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
-    write_text(root / CHECKSUMS, text)
+    _record(path)
     return path
+
+
+def _record(path: Path) -> None:
+    """Write the checksum of a set to ``SHA256SUMS``; processes that do so at the same time wait for each other."""
+    target = path.with_name(CHECKSUMS)
+    try:
+        with FileLock(path.with_name(f".{CHECKSUMS}.lock")):
+            digests = {**checksums(path.parent), path.name: sha256(path)}
+            text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
+            write_text(target, text)
+    except OSError as error:
+        raise ToodError(f"{target}: cannot be written ({error.strerror or error})") from error
 
 
 def _encode(images: Pixels, side: int) -> bytes:

@@ -23,7 +23,7 @@ from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.files import reading, sha256
 from tood.npz_files import npy_header
-from tood.streams.images import Pixels, Resize, decode, fit, pixels
+from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
 from tood.streams.sources import Samples
 
 __all__ = ["CHECKSUMS", "PackedSource", "checksums"]
@@ -46,10 +46,13 @@ class PackedSource:
     path:
         The ``NAME-SPLIT.npz`` file.
     size, resize:
-        Pixels per side, and how images of another size are resized (see :func:`tood.streams.images.fit`).
+        Pixels per side, and how images of another size are resized (see :func:`tood.streams.images.fit`). A resize in
+        pixels applies to all images.
     """
 
     def __init__(self, path: str | Path, size: int | None = None, resize: Resize = None) -> None:
+        if size is not None or resize is not None:
+            check_size(size, resize)
         self.path = Path(path)
         with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
             self.labels: IntArray = pack["labels"].astype(np.int64)
@@ -115,7 +118,7 @@ class PackedSource:
         with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
             for block in _blocks(pack, self.layout, self.path):
                 block = block[: len(self) - filled]
-                if block.shape[1:] != self.shape:
+                if block.shape[1:] != self.shape or self.resize not in (None, "squash"):
                     block = self._fit(block)
                 if block.shape == shape:
                     images = block  # all of them at once: no second copy
@@ -177,7 +180,9 @@ def checksums(root: Path) -> dict[str, str]:
     path = root / CHECKSUMS
     if not path.is_file():
         return {}
-    lines = [line.split(maxsplit=1) for line in path.read_text().splitlines() if line.strip()]
+    expected = "expected lines of a SHA-256 and a file name"
+    with reading(path, expected):
+        lines = [line.split(maxsplit=1) for line in path.read_text("utf-8").splitlines() if line.strip()]
     if any(len(line) != 2 or len(line[0]) != 64 for line in lines):
-        raise ToodError(f"{path}: expected lines of a SHA-256 and a file name")
+        raise ToodError(f"{path}: {expected}")
     return {name.lstrip("*"): digest.lower() for digest, name in lines}

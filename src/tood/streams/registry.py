@@ -13,7 +13,15 @@ from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import CATALOG, open_named
-from tood.streams.described import check_mapping, open_folder, open_huggingface, open_npz, stream_name
+from tood.streams.described import (
+    check_mapping,
+    check_ood,
+    open_folder,
+    open_huggingface,
+    open_npz,
+    stream_name,
+    with_more,
+)
 from tood.streams.images import Resize
 from tood.streams.stream import Stream
 
@@ -66,7 +74,7 @@ def load(
         Samples per class that are set aside and never trained on, and the seed of that choice.
     size, resize:
         Pixels per side, if not the stream's own; ``resize="squash"`` squashes images of other proportions instead of
-        cropping them.
+        cropping them; a number of pixels is what the shorter side is scaled to before cropping.
     ood:
         Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning.
     options:
@@ -89,17 +97,34 @@ def load(
         arguments = described | arguments
     else:
         factory = STREAMS.get(stream)
-    made = _call(factory, name, arguments, tuple(ood))
+    made = _open(factory, name, arguments, tuple(ood))
     return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
+
+
+def _takes(factory: Factory, option: str) -> bool:
+    parameters = inspect.signature(factory).parameters
+    return option in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def _open(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
+    """Call a factory; if it does not take the option ``ood``, the further OOD sets are added to its own."""
+    if "ood" not in arguments or _takes(factory, "ood"):
+        return _call(factory, name, arguments, ood)
+    more = arguments["ood"]
+    added = [ood_name for _, ood_name, _ in check_ood(more)]
+    own = {key: value for key, value in arguments.items() if key != "ood"}
+    made = _call(factory, name, own, [ood_name for ood_name in ood if ood_name not in added])
+    size = made.train.shape[0] if len(made.train.shape) == 3 else None
+    resize = own.get("resize", getattr(made.train, "resize", None))
+    return with_more(made, more, size, resize, own.get("root")).with_ood(ood)
 
 
 def _call(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
     """Call a factory and pick OOD sets; an option that the factory does not take is an error."""
     parameters = inspect.signature(factory).parameters
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     for key in arguments:
-        if key not in parameters and not takes_any:
-            raise UnknownNameError(f"option of the stream {name}", key, parameters)
+        if not _takes(factory, key) or (key == "ood_names" and key in parameters):
+            raise UnknownNameError(f"option of the stream {name}", key, {*parameters, "ood"} - {"ood_names"})
     # A factory with `ood_names` opens only these sets itself, and names those whose files are missing.
     picks = {"ood_names": ood} if "ood_names" in parameters else {}
     try:
