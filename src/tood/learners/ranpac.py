@@ -26,7 +26,8 @@ class RanPACSettings(ClosedFormSettings):
     width:
         M, the number of random features; memory grows with its square.
     ridge:
-        λ of the regression; 0 to choose it at every task, from 10⁻⁸ to 10⁹, on a fifth of the task.
+        λ of the regression; 0 to choose it at every task, from 10⁻⁸ to 10⁹, on a fifth of the task, after fitting on
+        the rest of it and on all tasks before.
     scale:
         Factor of the regression's outputs, which are around 0 and 1; above 0. It sets how sharp the softmax is and
         does not change predictions.
