@@ -56,17 +56,23 @@ def scatter(table: Table, panels: Sequence[tuple[str, str]], file: Path) -> None
     drawn, axes = plt.subplots(
         1, len(panels), figsize=(5.2 * len(panels) + 1.6, 4), layout="constrained", squeeze=False
     )
+    shown = set()
     for plot, (x, y) in zip(axes[0], panels, strict=True):
         for setting in table.settings():
             place = (table.value(setting, x), table.value(setting, y))
             if np.isfinite(place).all():
+                shown.add(setting[1])
                 style = {"color": colours.get(setting[1], "0.5"), "marker": marks.get(setting[0], "x")}
                 plot.scatter(*place, s=34, edgecolors="black", linewidths=0.4, **style)
         plot.axhline(0, color="0.6", linewidth=0.8, zorder=0)
         plot.set_xlabel(AXES[x], fontsize=8)
         plot.set_ylabel(AXES[y], fontsize=8)
     handles = [Line2D([], [], linestyle="", marker=marks[s], color="0.3", label=s) for s in marks]
-    handles += [Line2D([], [], linestyle="", marker="s", color=colours[of], label=label(of)) for of in colours]
+    handles += [
+        Line2D([], [], linestyle="", marker="s", color=colours.get(of, "0.5"), label=label(of))
+        for of in learners
+        if of in shown
+    ]
     drawn.legend(handles=handles, loc="outside right upper", fontsize=7, frameon=False)
     file.parent.mkdir(parents=True, exist_ok=True)
     drawn.savefig(file, dpi=150)
