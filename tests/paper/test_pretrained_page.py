@@ -6,7 +6,17 @@ from scipy import stats
 
 from results_pages.gains import RAW
 from results_pages.pretrained import claims, count, facts, fill_readme, page
-from results_pages.pretrained_data import FACTS, METRICS, RUNS, SCORES, Table, add, collect, write_csv
+from results_pages.pretrained_data import (
+    FACTS,
+    METRICS,
+    RUNS,
+    SCORES,
+    Table,
+    add,
+    collect,
+    processor_minutes,
+    write_csv,
+)
 from tood import detectors
 from tood.runs import Run, Scorer, measure
 
@@ -33,7 +43,9 @@ def folder(tmp_path):
                 scores.append({**who, "detector": name, **values})
             if not raw:
                 numbers = {"tasks": 5, "accuracy": 70.5, "accuracy_forgetting": pair[1], "drift": pair[0] / 100}
-                runs.append({**who, **numbers, "gap": pair[1] - pair[0]})
+                minutes = {("wa", "0"): 1.0, ("wa", "1"): 2.0, ("er", "0"): 3.0}.get((learner, seed), "")
+                minutes = minutes if stream == "cifar10" else ""
+                runs.append({**who, **numbers, "gap": pair[1] - pair[0], "minutes": minutes})
     for step, value in enumerate((0.9, 0.7), start=1):
         steps.append(
             {"stream": "cifar10", "learner": "wa", "seed": 0, "step": step, "fact": "alignment", "value": value}
@@ -85,6 +97,15 @@ def test_outdated_figures_are_left_out_and_named(made_run, tmp_path, monkeypatch
     assert "left out, run: outdated figures: maxlogit (version 1, now 2)" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("text", "minutes"), [("processor time: 0:02:30", "2.50"), ("processor time: 42 s", "0.70")])
+def test_the_time_of_a_run_is_read_from_the_log_of_its_sweep(made_run, tmp_path, text, minutes):
+    run = Run(made_run(tmp_path / "run", stream="cifar10", learner="wa", preset="frozen"))
+    assert processor_minutes(run) == ""
+    (tmp_path / ".logs").mkdir()
+    (tmp_path / ".logs" / "run.log").write_text(f"step 1/2\n{text}\nrun: the figures are in metrics.parquet\n")
+    assert processor_minutes(run) == minutes
+
+
 def test_relations_are_pearsons_over_settings(folder):
     lines = [line for line in claims(Table(folder)) if line.startswith("| mean shift's gain grows")]
     assert "too few settings (3)" in lines[0] and "r = 1.00" in lines[0] and "n = 5" in lines[0]
@@ -98,7 +119,8 @@ def test_relations_are_pearsons_over_settings(folder):
 def test_a_part_of_the_grid_makes_a_page_that_says_what_is_missing(folder, tmp_path):
     page(folder, tmp_path)
     text = (tmp_path / "pretrained.md").read_text()
-    assert "| cifar10 | 3 | 0, 1 | 5 |" in text and "| tinyimagenet-100 | 0 | – | 0 |" in text
+    assert "| cifar10 | 3 | 0, 1 | 5 | 2.0 | ≥ 0.2 |" in text  # WA 1 and 2 minutes, ER 3: three seeds each
+    assert "| tinyimagenet-100 | 0 | – | 0 | – | – |" in text
     assert "| BiC | 2 | 70.5 ± 0.0 | -1.5 | **81.0 ± 1.4** | 79.5 ± 2.1 | 19.0 → – |" in text
     assert "| BiC (raw logits) | 2 | 70.5 ± 0.0 | – | 71.0 ± 1.4 | **73.5 ± 0.7** |" in text
     assert "the paper's five learners (3 settings) | all learners (5 settings)" in text

@@ -70,11 +70,17 @@ def opening(table: Table) -> Iterator[str]:
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
         "results_pages.pretrained collect RUNS docs/results/metrics` and `make results`.\n"
     )
-    yield from grid(("stream", "learners", "seeds", "runs", "missing"), coverage(table))
+    yield from grid(
+        ("stream", "learners", "seeds", "runs", "minutes per run", "core-hours", "missing"), coverage(table)
+    )
+    yield (
+        "\nMinutes: processor time on one core, mean over the runs that noted it, with features already extracted. "
+        "Core-hours: of all learners and seeds of that stream; ≥ if the time of some learners is not known.\n"
+    )
 
 
 def coverage(table: Table) -> Iterator[tuple[str, ...]]:
-    """Rows: per stream the number of learners, the seeds, the number of runs, and what is missing."""
+    """Rows: per stream the number of learners, the seeds, the number of runs, their time, and what is missing."""
     wanted: dict[str, dict[str, set[str]]] = {stream: {} for stream in table.streams()}  # seeds by stream and learner
     for cell in cells("pretrained", "runs"):
         identity = cell.config.identity
@@ -91,7 +97,13 @@ def coverage(table: Table) -> Iterator[tuple[str, ...]]:
         ]
         seeds_done = ", ".join(sorted(set().union(*done.values()))) or "–"
         runs = sum(len(seeds) for seeds in done.values())
-        yield stream, str(len(done)), seeds_done, str(runs), "; ".join(words) or "none"
+        minutes = {name: times for name in done if (times := table.of_run((stream, name), "minutes"))}
+        each, hours = "–", "–"
+        if minutes:
+            each = f"{np.mean([time for times in minutes.values() for time in times]):.1f}"
+            total = sum(np.mean(times) * len(learners.get(name, ())) for name, times in minutes.items()) / 60
+            hours = "≥ " * (len(minutes) < len(learners)) + f"{total:.1f}"
+        yield stream, str(len(done)), seeds_done, str(runs), each, hours, "; ".join(words) or "none"
 
 
 def section(table: Table, stream: str, shown: Sequence[str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,7 @@ def collect(paths: Iterable[str], folder: Path) -> None:
                 "accuracy_forgetting": f"{point['f_avg']:.2f}",
                 "drift": f"{point['drift']:.4f}",
                 "gap": f"{gap:.3f}",
+                "minutes": processor_minutes(run),
             }
         )
         for step in range(last + 1):
@@ -90,6 +92,16 @@ def identity(row: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
     """What a line is about."""
     run = str(row["stream"]), str(row["learner"]), str(row["seed"])
     return *run, row.get("detector", ""), int(row.get("step", 0)), row.get("fact", "")
+
+
+def processor_minutes(run: Run) -> str:
+    """Processor time of a run in minutes, from the log of its sweep; empty if it is not known."""
+    file = run.path.parent / ".logs" / f"{run.path.name}.log"
+    found = re.search(r"^processor time: ([\d.:]+)", file.read_text(errors="replace"), re.M) if file.exists() else None
+    if found is None:
+        return ""
+    seconds = sum(60**power * float(part) for power, part in enumerate(reversed(found[1].split(":"))))
+    return f"{seconds / 60:.2f}"
 
 
 def learner(run: Run) -> str:
@@ -143,8 +155,8 @@ class Table:
         return float(np.mean(list(values.values()))) if values else float("nan")
 
     def of_run(self, setting: Setting, name: str) -> list[float]:
-        """A value of each run of a setting."""
-        return [float(row[name]) for row in self.runs[setting].values()]
+        """A value of each run of a setting that has it."""
+        return [float(row[name]) for row in self.runs[setting].values() if row.get(name)]
 
     def changes(self, setting: Setting, detector: str, metric: str, suffix: str = "") -> list[float]:
         """Per seed, the value of a detector minus the value of energy."""
