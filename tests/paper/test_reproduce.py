@@ -131,7 +131,8 @@ def test_dry_run_counts_the_extraction_of_features_once_per_stream_and_network(t
 
     def extraction(config):
         asked.append((config.stream, plan.feature_network(config)))
-        return 1000, 3600.0
+        own = {Path(f"{config.stream.split('-')[0]}.npy"): 1000}
+        return own | {Path("places.npy"): 200}, 3.6  # one set of all streams, and seconds per image
 
     monkeypatch.setattr(plan, "estimate", lambda config: plan.Estimate(1, 1, 0.0, 0.0, disk=0.0, parameters=1))
     monkeypatch.setattr(plan, "extraction", extraction)
@@ -139,9 +140,9 @@ def test_dry_run_counts_the_extraction_of_features_once_per_stream_and_network(t
     members = [cell.config for cell in cells("pretrained", tmp_path, seeds=2)]
     expected = {(config.stream.split("-")[0], plan.feature_network(config)) for config in members}
     assert {(stream.split("-")[0], network) for stream, network in asked} == expected and len(asked) == len(expected)
-    count = len(expected)
-    assert f"runs left: about {count}:00:00 on this device" in result.stdout
-    assert f"with features of {1000 * count:,} images (about {count}:00:00; not in the GB)" in result.stdout
+    images = 1000 * len(expected) + 200
+    assert f"runs left: about {len(expected)}:12:00 on this device" in result.stdout
+    assert f"with features of {images:,} images (about {len(expected)}:12:00; not in the GB)" in result.stdout
 
 
 def test_targets_are_those_of_the_package():
