@@ -1,4 +1,5 @@
 import json
+import warnings
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from scipy.stats import linregress, median_abs_deviation, zscore
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from tood import TOOD, Partition, ToodError, energy
+from tood import TOOD, Partition, ToodError, detectors, energy
+from tood.detectors import Outputs
+from tood.diagnostics import DeadChannelWarning
 
 PAPER = ["mean_shift", "robust_anchor", "temperature", "none"]
 VARIANTS = [*PAPER, "auto", "shrinkage"]
@@ -591,3 +594,23 @@ def test_a_refused_setting_changes_nothing():
         TOOD(iter([[0], [1]]))
     with pytest.raises(ToodError, match="found no count"):
         TOOD.from_statistics([[0], [1]], {name: [0.0, 1.0] for name in ("mean", "median", "mad", "std")})
+
+
+@pytest.mark.parametrize("variant", ["shrinkage", "auto"])
+def test_a_dead_channel_that_wins_nearly_always_gets_a_warning(variant):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(6), 50)
+    logits = rng.normal(size=(300, 6)) + 5 * np.eye(6)[labels]
+    tasks = [[0, 1], [2, 3], [4, 5]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TOOD(tasks, variant).fit(logits, labels)
+        sunk = logits.copy()
+        sunk[:, :2] = rng.normal(size=(300, 2)) - 30  # dead, but below the live ones
+        TOOD(tasks, variant).fit(sunk, labels)
+    logits[:, :2] = rng.normal(size=(300, 2)) + 30
+    with pytest.warns(DeadChannelWarning, match="channel of task 0 is dead and has the highest energy of 100%"):
+        cal = TOOD(tasks, variant).fit(logits, labels)
+    assert not cal.diagnostics_[0].alive and (cal.assign(logits) == 0).all()
+    with pytest.warns(UserWarning, match=f"tood_{variant}: the channel of task 0 is dead"):
+        detectors.create(f"tood_{variant}").fit(Outputs(logits, labels=labels), partition=tasks)

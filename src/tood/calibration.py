@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 
-from tood.arrays import ArrayT, FloatArray, as_array, back, indices, is_finite
+from tood.arrays import ArrayT, Float64Array, FloatArray, as_array, back, indices, is_finite
 from tood.checks import check_calibration, check_scale, logit_range
 from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, background, describe_dead, diagnose, trust
 from tood.energy import (
@@ -111,12 +111,15 @@ class TOOD(HubMixin):
         labels:
             ``[B]``, the logit column of each sample's class.
         """
-        self._fit(logits, labels)
+        energies = self._fit(logits, labels)
         if self.variant in ("mean_shift", "robust_anchor"):
             self._warn_of_dead_channels()
+        if message := self._dead_winner(energies):
+            warnings.warn(message, DeadChannelWarning, stacklevel=2)
         return self
 
-    def _fit(self, logits: Any, labels: Any) -> None:
+    def _fit(self, logits: Any, labels: Any) -> Float64Array:
+        """Learn the statistics, and return the energies ``[B, N]`` of the calibration samples."""
         self._check_parameters()
         logits = as_array(logits)
         partition = check_columns(logits, Partition(self.tasks))
@@ -127,6 +130,25 @@ class TOOD(HubMixin):
         self.range_ = logit_range(logits)  # a check of `score`: production logits far outside it get a warning
         self.statistics_ = energy_statistics(energies, tasks)
         self._floor_spread()
+        return energies
+
+    def _dead_winner(self, energies: Float64Array) -> str:
+        """A sentence if a dead channel wins for most calibration samples, from their energies ``[B, N]``; else empty.
+
+        The paper's variants have a warning of their own.
+        """
+        if self.variant not in NEEDED:
+            return ""
+        dead = ~np.array([channel.alive for channel in self.diagnostics_])
+        winners = self.channels().normalised(energies).argmax(axis=1)
+        shares = dead * np.bincount(winners, minlength=len(dead)) / len(winners)
+        task = int(shares.argmax())
+        if shares[task] <= 0.5:
+            return ""
+        return (
+            f"the channel of task {task} is dead and has the highest energy of {shares[task]:.0%} of the calibration "
+            "samples, so it hides what live channels say; compare with energy before you use this score"
+        )
 
     @property
     def diagnostics_(self) -> list[ChannelDiagnostics]:

@@ -75,7 +75,7 @@ def opening(table: Table) -> Iterator[str]:
     )
     yield (
         "\nMinutes: processor time on one core, mean over the runs that noted it, with features already extracted. "
-        "Core-hours: of all learners and seeds of that stream; ≥ if the time of some learners is not known.\n"
+        "Core-hours: of all learners and seeds of that stream; ≥ if the time of some learners is not known."
     )
 
 

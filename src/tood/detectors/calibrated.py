@@ -43,7 +43,9 @@ class _Calibrated(Detector):
     def _fit(self, data: FitData) -> None:
         partition, blocks = data.tasks(self.name), list(data)
         calibrator = self._calibrator(partition)
-        calibrator._fit(np.concatenate([b.logits for b in blocks]), np.concatenate([b.classes for b in blocks]))
+        logits, labels = (np.concatenate([getattr(b, part) for b in blocks]) for part in ("logits", "classes"))
+        if message := calibrator._dead_winner(calibrator._fit(logits, labels)):
+            self._warn(message)
         self.statistics_ = np.stack([calibrator.statistics_[name] for name in STATISTICS])
         self.columns_ = np.concatenate([np.asarray(task, dtype=np.int64) for task in partition])
         self.sizes_ = np.array([len(task) for task in partition], dtype=np.int64)
