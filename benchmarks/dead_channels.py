@@ -48,12 +48,16 @@ def cells(step: Step) -> list[str]:
         lambda logits: energy(np.asarray(logits)),
         lambda logits: with_lead(normalised(logits), 0.5),
         lambda logits: with_lead(normalised(logits), 0.0),
-        lambda logits: with_lead(normalised(logits)[:, live], 0.5),
-        lambda logits: with_lead(normalised(logits)[:, live], 0.0),
     ]
+    if live.any():
+        scores += [
+            lambda logits: with_lead(normalised(logits)[:, live], 0.5),
+            lambda logits: with_lead(normalised(logits)[:, live], 0.0),
+        ]
     won = (~live)[normalised(step.test.logits).argmax(axis=1)].mean()
     counts = [str(step.index), f"{(~live).sum()} of {len(live)}", f"{won:.0%}"]
-    return counts + [f"{100 * against_ood(step, score):.1f}" for score in scores]
+    figures = [f"{100 * against_ood(step, score):.1f}" for score in scores]
+    return [*counts, *figures, *["–"] * (len(HEAD) - len(counts) - len(figures))]
 
 
 def against_ood(step: Step, score: Callable[[Any], Any]) -> float:
