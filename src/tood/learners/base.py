@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -313,6 +314,10 @@ class Learner:
             logits: Tensor = self._frozen_teacher(inputs)
         return logits.float()
 
+    @cached_property
+    def _stream_identity(self) -> dict[str, Any]:
+        return describe_stream(self.stream)
+
     def config(self) -> dict[str, Any]:
         """Everything that determines the weights; a checkpoint of another configuration is refused."""
         return {
@@ -320,6 +325,6 @@ class Learner:
             "settings": as_dict(self.settings),
             "seed": self.seed,
             "network": self.network.spec,
-            "stream": describe_stream(self.stream),
+            "stream": self._stream_identity,
             "ber": None if self.ber is None else as_dict(self.ber.settings),
         }
