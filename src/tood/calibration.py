@@ -17,7 +17,15 @@ import numpy as np
 
 from tood.arrays import ArrayT, Float64Array, FloatArray, as_array, back, indices, is_finite
 from tood.checks import check_calibration, check_scale, logit_range
-from tood.diagnostics import ChannelDiagnostics, DeadChannelWarning, background, describe_dead, diagnose, trust
+from tood.diagnostics import (
+    ChannelDiagnostics,
+    DeadChannelWarning,
+    background,
+    describe_dead,
+    describe_dead_winner,
+    diagnose,
+    trust,
+)
 from tood.energy import (
     check_columns,
     energy_blocks,
@@ -139,16 +147,7 @@ class TOOD(HubMixin):
         """
         if self.variant not in NEEDED:
             return ""
-        dead = ~np.array([channel.alive for channel in self.diagnostics_])
-        winners = self.channels().normalised(energies).argmax(axis=1)
-        shares = dead * np.bincount(winners, minlength=len(dead)) / len(winners)
-        task = int(shares.argmax())
-        if shares[task] <= 0.5:
-            return ""
-        return (
-            f"the channel of task {task} is dead and has the highest energy of {shares[task]:.0%} of the calibration "
-            "samples, so it hides what live channels say; compare with energy before you use this score"
-        )
+        return describe_dead_winner(self.diagnostics_, self.channels().normalised(energies).argmax(axis=1))
 
     @property
     def diagnostics_(self) -> list[ChannelDiagnostics]:

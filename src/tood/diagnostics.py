@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import Float64Array
+from tood.arrays import Float64Array, IntArray
 
 __all__ = ["ChannelDiagnostics", "DeadChannelWarning", "background", "diagnose", "separation", "trust"]
 
@@ -67,6 +67,19 @@ def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> 
     dead = [d for d in diagnostics if not d.alive]
     named = [f"task {d.task} (AUROC {d.auroc:.2f}, interval {d.low:.2f} to {d.high:.2f})" for d in dead[:shown]]
     return ", ".join([*named, *[f"{len(dead) - shown} more"] * (len(dead) > shown)])
+
+
+def describe_dead_winner(diagnostics: Sequence[ChannelDiagnostics], winners: IntArray) -> str:
+    """A sentence if a dead channel wins for most samples, from the winning task of each; else empty."""
+    dead = np.array([not channel.alive for channel in diagnostics])
+    shares = dead * np.bincount(winners, minlength=len(dead)) / len(winners)
+    task = int(shares.argmax())
+    if shares[task] <= 0.5:
+        return ""
+    return (
+        f"the channel of task {task} is dead and has the highest energy of {shares[task]:.0%} of the calibration "
+        "samples, so it hides what live channels say; compare with energy before you use this score"
+    )
 
 
 def separation(statistics: Mapping[str, npt.NDArray[Any]], other: Float64Array) -> Float64Array:
