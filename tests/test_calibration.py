@@ -1,5 +1,4 @@
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -12,8 +11,10 @@ from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
 from tood import TOOD, Partition, ToodError, detectors, energy
+from tood.calibration import shrunk_channels
 from tood.detectors import Outputs
 from tood.diagnostics import DeadChannelWarning
+from tood.metrics import auroc
 
 PAPER = ["mean_shift", "robust_anchor", "temperature", "none"]
 VARIANTS = [*PAPER, "auto", "shrinkage"]
@@ -596,21 +597,53 @@ def test_a_refused_setting_changes_nothing():
         TOOD.from_statistics([[0], [1]], {name: [0.0, 1.0] for name in ("mean", "median", "mad", "std")})
 
 
-@pytest.mark.parametrize("variant", ["shrinkage", "auto"])
-def test_a_dead_channel_that_wins_nearly_always_gets_a_warning(variant):
+def with_dead_channel(level, spread=1.0):
+    """Three tasks of two columns, and the energy of the first is noise about a level; calibration, labels, OOD."""
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(6), 50)
-    logits = rng.normal(size=(300, 6)) + 5 * np.eye(6)[labels]
-    tasks = [[0, 1], [2, 3], [4, 5]]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TOOD(tasks, variant).fit(logits, labels)
-        sunk = logits.copy()
-        sunk[:, :2] = rng.normal(size=(300, 2)) - 30  # dead, but below the live ones
-        TOOD(tasks, variant).fit(sunk, labels)
-    logits[:, :2] = rng.normal(size=(300, 2)) + 30
-    with pytest.warns(DeadChannelWarning, match="channel of task 0 is dead and has the highest energy of 100%"):
-        cal = TOOD(tasks, variant).fit(logits, labels)
-    assert not cal.diagnostics_[0].alive and (cal.assign(logits) == 0).all()
+    logits, ood = rng.normal(size=(300, 6)) + 5 * np.eye(6)[labels], rng.normal(size=(300, 6))
+    for values in (logits, ood):
+        values[:, :2] = spread * rng.normal(size=(300, 2)) + level
+    return logits, labels, ood
+
+
+THREE = ((0, 1), (2, 3), (4, 5))
+
+
+@pytest.mark.parametrize(("variant", "level", "spread"), [("auto", 30, 1), ("shrinkage", 4, 1)])
+def test_a_dead_channel_that_wins_for_most_gets_a_warning(variant, level, spread):
+    logits, labels, _ = with_dead_channel(level, spread)
+    with pytest.warns(DeadChannelWarning, match="channel of task 0 is dead and has the highest energy of"):
+        cal = TOOD(THREE, variant).fit(logits, labels)
+    assert not cal.diagnostics_[0].alive and (cal.assign(logits) == 0).mean() > 0.5
     with pytest.warns(UserWarning, match=f"tood_{variant}: the channel of task 0 is dead"):
-        detectors.create(f"tood_{variant}").fit(Outputs(logits, labels=labels), partition=tasks)
+        detectors.create(f"tood_{variant}").fit(Outputs(logits, labels=labels), partition=THREE)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("variant", ["shrinkage", "auto"])
+def test_a_dead_channel_below_the_others_needs_no_warning(variant):
+    logits, labels, _ = with_dead_channel(-30)
+    assert not TOOD(THREE, variant).fit(logits, labels).diagnostics_[0].alive
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loud_channel_is_lowered():
+    logits, labels, ood = with_dead_channel(30)
+    cal = TOOD(THREE).fit(logits, labels)
+    known = labels > 1  # of the live tasks
+    live = TOOD(THREE[:2]).fit(logits[known, 2:], labels[known] - 2)
+    without = auroc(live.score(logits[known, 2:]), live.score(ood[:, 2:]))
+    assert auroc(cal.score(logits[known]), cal.score(ood)) == pytest.approx(without, abs=0.02)
+    assert without > 0.95
+    s = cal.statistics_
+    assert shrunk_channels(s, loud=1e9)[0][0] == pytest.approx(0)  # its raw energy
+    # The other tasks' samples lie in it where they lie in trusted channels.
+    rest = (s["rest_mean"] - cal.channels().location) / cal.channels().scale
+    assert rest[0] == pytest.approx(rest[1:].mean(), abs=0.1)
+
+
+def test_a_trusted_channel_is_not_lowered():
+    partition, logits, labels, *_ = problem()
+    cal = TOOD(partition).fit(logits, labels)
+    np.testing.assert_array_equal(cal.channels().location, shrunk_channels(cal.statistics_, loud=1e9)[0])
