@@ -20,6 +20,7 @@ from tood.checks import check_calibration, check_scale, logit_range
 from tood.diagnostics import (
     ChannelDiagnostics,
     DeadChannelWarning,
+    alive,
     background,
     describe_dead,
     describe_dead_winner,
@@ -47,7 +48,9 @@ __all__ = ["TOOD", "Channels", "Reference", "Variant"]
 Variant: TypeAlias = Literal["shrinkage", "mean_shift", "robust_anchor", "temperature", "none", "auto"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
 KIND = "tood-calibrator"
-LOUD = 0.5  # deviations of other tasks' samples in a loud channel above own samples in trusted ones: two thirds of them
+# A dead channel is loud if other tasks' samples lie in it this many of their deviations above own samples in trusted
+# channels: about two thirds of them are above.
+LOUD = 0.5
 NEEDED = {"shrinkage": ("rest_mean", "rest_std", "rest_slope"), "auto": ("rest_mean", "rest_std")}  # beside OWN
 
 
@@ -323,12 +326,12 @@ class TOOD(HubMixin):
         far that is trusted is ``w = d² / (d² + 16 / n)`` with ``d = max(m - b, 0) / s`` and n own samples, at most 64:
         near 1 in a live channel, 0 in a dead one, which keeps its raw energy, up to the cap below. In between, location
         and log-scale are interpolated: ``u = c + w (c̄ - c) + (E - c) (s̄ / s)^w``, where ``c̄`` and ``log s̄`` are means
-        weighted by ``w``. A channel that is still above the others for most samples of other tasks is *loud*
-        (:data:`LOUD`): it says nothing about its own task and would hide what the others say. It is lowered by
-        ``1 - w`` of the way to where other tasks' samples lie in trusted channels. An energy above ``m + √v`` counts as
-        that much, in every channel: few own samples have more, so more is no further evidence for the task, while
-        unknown inputs with large features have far more. With one task nothing is capped. If nothing is trusted the
-        score is the largest capped task energy, plus its lead.
+        weighted by ``w``. A dead channel that would still win for most samples of other tasks is *loud*
+        (:data:`LOUD`): it would hide what the others say. It is lowered by ``1 - w`` of the way to where other tasks'
+        samples lie in trusted channels. An energy above ``m + √v`` counts as that much, in every channel: few own
+        samples have more, so more is no further evidence for the task, while unknown inputs with large features have
+        far more. With one task nothing is capped. If nothing is trusted the score is the largest capped task energy,
+        plus its lead.
 
         ``"auto"``: ``u = E - w' (c - c_latest)`` with ``w' = d² / (d² + 2)``; there b is the mean of other
         tasks' samples.
@@ -392,7 +395,7 @@ def shrunk_channels(statistics: Statistics, loud: float = LOUD) -> tuple[FloatAr
     location = middle - target * scale
     own, rest = ((statistics[name] - location) / scale for name in ("mean", "rest_mean"))
     own_level, rest_level = (np.average(values, weights=trusted) for values in (own, rest))
-    is_loud = rest - loud * statistics["rest_std"] / scale > own_level
+    is_loud = ~alive(statistics) & (rest - loud * statistics["rest_std"] / scale > own_level)
     return location + np.where(is_loud, (1 - trusted) * (rest - rest_level) * scale, 0.0), scale
 
 

@@ -51,15 +51,29 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
     unknown = np.full(len(mean), np.nan)
     if len(mean) == 1 or "rest_mean" not in statistics:
         auroc = low = high = shares = unknown
-        alive = np.full(len(mean), len(mean) == 1)
+        live = np.full(len(mean), len(mean) == 1)
     else:
-        auroc = statistics.get("rest_auroc", _normal_cdf(separation(statistics, statistics["rest_mean"]) / np.sqrt(2)))
-        rest = count.sum() - count
-        low, high = auroc_interval(auroc, count, rest)
-        alive = auroc - 0.5 > Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))  # Mann and Whitney
+        auroc, live = own_auroc(statistics), alive(statistics)
+        low, high = auroc_interval(auroc, count, count.sum() - count)
         shares = trust(statistics) if "rest_slope" in statistics else unknown
-    columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, alive, shares)
+    columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, live, shares)
     return [ChannelDiagnostics(t, *(column[t].item() for column in columns)) for t in range(len(mean))]
+
+
+def own_auroc(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """``[N]``: AUROC of each task's own samples against the rest, as :func:`diagnose` explains."""
+    if "rest_auroc" in statistics:
+        return statistics["rest_auroc"]
+    return _normal_cdf(separation(statistics, statistics["rest_mean"]) / np.sqrt(2))
+
+
+def alive(statistics: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
+    """``[N]``: whether that AUROC is above 0.5 by the rank-sum test (Mann and Whitney), one-sided at 2.5 %."""
+    count = statistics["count"]
+    rest = count.sum() - count
+    error = np.sqrt((count + rest + 1) / (12 * count * rest))
+    result: npt.NDArray[np.bool_] = own_auroc(statistics) > 0.5 + Z95 * error
+    return result
 
 
 def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> str:
