@@ -25,6 +25,7 @@ from tood.diagnostics import (
     describe_dead,
     describe_dead_winner,
     diagnose,
+    normal_auroc,
     trust,
 )
 from tood.energy import (
@@ -395,7 +396,9 @@ def shrunk_channels(statistics: Statistics, loud: float = LOUD) -> tuple[FloatAr
     location = middle - target * scale
     own, rest = ((statistics[name] - location) / scale for name in ("mean", "rest_mean"))
     own_level, rest_level = (np.average(values, weights=trusted) for values in (own, rest))
-    is_loud = ~alive(statistics) & (rest - loud * statistics["rest_std"] / scale > own_level)
+    # The rank AUROC would be better, but merged statistics have none, and their score must be the same.
+    is_dead = ~alive(normal_auroc(statistics), statistics["count"])
+    is_loud = is_dead & (rest - loud * statistics["rest_std"] / scale > own_level)
     return location + np.where(is_loud, (1 - trusted) * (rest - rest_level) * scale, 0.0), scale
 
 

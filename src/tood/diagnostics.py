@@ -53,26 +53,26 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
         auroc = low = high = shares = unknown
         live = np.full(len(mean), len(mean) == 1)
     else:
-        auroc, live = own_auroc(statistics), alive(statistics)
+        auroc = statistics["rest_auroc"] if "rest_auroc" in statistics else normal_auroc(statistics)
+        live = alive(auroc, count)
         low, high = auroc_interval(auroc, count, count.sum() - count)
         shares = trust(statistics) if "rest_slope" in statistics else unknown
     columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, live, shares)
     return [ChannelDiagnostics(t, *(column[t].item() for column in columns)) for t in range(len(mean))]
 
 
-def own_auroc(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: AUROC of each task's own samples against the rest, as :func:`diagnose` explains."""
-    if "rest_auroc" in statistics:
-        return statistics["rest_auroc"]
+def normal_auroc(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
+    """``[N]``: AUROC of own samples against the rest, if both were normally distributed."""
     return _normal_cdf(separation(statistics, statistics["rest_mean"]) / np.sqrt(2))
 
 
-def alive(statistics: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.bool_]:
-    """``[N]``: whether that AUROC is above 0.5 by the rank-sum test (Mann and Whitney), one-sided at 2.5 %."""
-    count = statistics["count"]
+def alive(auroc: Float64Array, count: Float64Array) -> npt.NDArray[np.bool_]:
+    """``[N]``: whether an AUROC is above 0.5 by the rank-sum test (Mann and Whitney), one-sided at 2.5 %.
+
+    ``count`` are the samples of each task; the rest is all others.
+    """
     rest = count.sum() - count
-    error = np.sqrt((count + rest + 1) / (12 * count * rest))
-    result: npt.NDArray[np.bool_] = own_auroc(statistics) > 0.5 + Z95 * error
+    result: npt.NDArray[np.bool_] = auroc > 0.5 + Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))
     return result
 
 

@@ -109,7 +109,7 @@ class TOODShrinkage(_Variant):
     """TOOD with each channel moved as far as it distinguishes its own task (``TOOD(variant="shrinkage")``, default)."""
 
     name = "tood_shrinkage"
-    version = 6
+    version = 7
     title = "TOOD (shrinkage)"
     variant = "shrinkage"
     citation = f"{TOOD_PAPER}; how far each channel is moved: this library"

@@ -168,7 +168,7 @@ class TOODJoint(_Directions, _Calibrated):
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 8
+    version = 9
     needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
     fits_on = "calibration"
