@@ -49,6 +49,7 @@ bench: install
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/pytest -q tests/test_documents.py tests/test_examples.py  # the examples print what the pages show
 	@echo "site/index.html"
 
 # The results pages from the measured figures that are committed.

@@ -10,8 +10,8 @@ from scipy.stats import linregress, median_abs_deviation, zscore
 from sklearn.base import clone
 from sklearn.metrics import roc_auc_score
 
-from tood import TOOD, Partition, ToodError, detectors, energy
-from tood.calibration import shrunk_channels
+from tood import TOOD, Partition, ToodError, detectors, energy, files
+from tood.calibration import KIND, shrunk_channels
 from tood.detectors import Outputs
 from tood.diagnostics import DeadChannelWarning
 from tood.metrics import auroc
@@ -658,3 +658,30 @@ def test_only_a_dead_channel_is_lowered(own, lowered):
     cal = TOOD.from_statistics([[0], [1], [2]], statistics)
     assert cal.diagnostics_[2].trust == 0  # its background is above its own samples
     assert cal.channels().location.tolist() == pytest.approx([0, 0, 29 if lowered else 0], abs=1e-9)
+
+
+def test_a_calibrator_without_spread_gets_a_warning():
+    logits, labels = np.repeat(9.0 * np.eye(4), 5, axis=0), np.repeat(np.arange(4), 5)
+    with pytest.warns(UserWarning, match="task 0, 1 have no spread"):
+        TOOD([[0, 1], [2, 3]]).fit(logits, labels)
+
+
+def test_statistics_that_cannot_be_are_refused(tmp_path):
+    partition, logits, labels, *_ = problem()
+    cal = TOOD(partition).fit(logits, labels)
+    for name, value in {"count": 0.0, "std": -1.0, "rest_std": -1.0}.items():
+        with pytest.raises(ToodError, match=f"statistics: {name}: expected numbers of"):
+            TOOD.from_statistics(partition, {**cal.statistics_, name: np.full(4, value)})
+    with pytest.raises(ToodError, match="range: expected the lowest and highest"):
+        TOOD.from_statistics(partition, {**cal.statistics_, "range": [1.0]})
+    cal.save(tmp_path / "cal.safetensors")
+    tensors, metadata = files.read_tensors(tmp_path / "cal.safetensors", KIND)
+    for sizes in ([-1, 13], [3, 3]):
+        files.write_tensors(tmp_path / "bad.safetensors", KIND, {**tensors, "sizes": np.array(sizes)}, metadata)
+        with pytest.raises(ToodError, match="do not divide 12 columns"):
+            TOOD.load(tmp_path / "bad.safetensors")
+    files.write_tensors(tmp_path / "bad.safetensors", KIND, tensors, {"settings": "[" * 100_000})
+    with pytest.raises(ToodError, match="not a usable calibrator"):
+        TOOD.load(tmp_path / "bad.safetensors")
+    cal.tasks = [[0], [0]]
+    assert "tasks=[[0], [0]]" in repr(cal)

@@ -78,6 +78,12 @@ def test_dead_channels_are_named_up_to_a_number_and_the_others_counted():
     assert describe_dead(dead).endswith("task 4 (AUROC 0.50, interval 0.40 to 0.60), 2 more")
 
 
+def test_separated_channels_with_few_samples_are_not_called_dead_for_sure():
+    labels = np.repeat([0, 1, 2], 2)
+    with pytest.warns(DeadChannelWarning, match=r"task 0 \(AUROC 1\.00, interval [^)]*: too few samples to be sure\)"):
+        TOOD([[0], [1], [2]], "mean_shift").fit(9 * np.eye(3)[labels] + 0.1 * np.arange(6)[:, None], labels)
+
+
 def test_one_task_has_no_rest():
     found = TOOD([[0, 1]]).fit(np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2).diagnostics_
     assert len(found) == 1

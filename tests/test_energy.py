@@ -78,6 +78,14 @@ def test_kind_and_precision_come_back(dtype):
     assert energy(np.zeros((2, 3), dtype=np.float16)).dtype == np.float32
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_byte_order_does_not_show(dtype):
+    logits = np.random.default_rng(6).normal(size=(5, 4)).astype(dtype)
+    for order in "<>":
+        found = energy(logits.astype(logits.dtype.newbyteorder(order)))
+        assert found.dtype == dtype and np.array_equal(found, energy(logits))
+
+
 def test_gradients_flow_and_none_are_left_behind():
     partition = Partition([[2, 0], [1]])
     logits = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)

@@ -4,12 +4,14 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
 import pytest
 
-from tood import TOOD, ToodError
+from tood import TOOD, ToodError, files
 from tood.files import file_name, read_tensors, write_atomically, write_tensors
 from tood.npz_files import npz_names, read_npz, write_npz
 
@@ -183,9 +185,23 @@ def test_long_names_in_any_script_can_be_written(tmp_path):
     name = file_name("漢" * 120)
     (tmp_path / name).write_text("")
     assert len(name) == 40 and name == file_name(name)
+    write_atomically(tmp_path / ("漢" * 80), lambda temporary: temporary.write_text("done"))
+    assert (tmp_path / ("漢" * 80)).read_text() == "done"
 
 
 def test_objects_in_an_archive_are_named(tmp_path):
     np.savez(tmp_path / "objects.npz", labels=np.array([1, 2, None], dtype=object))
     with pytest.raises(ToodError, match=r"labels.npy: expected numbers, found Python objects"):
         read_npz(tmp_path / "objects.npz")
+
+
+def test_leftovers_of_living_writers_stay(tmp_path):
+    inner = tmp_path / "deep" / "er"
+    inner.mkdir(parents=True)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = {pid: f".out.txt.{files._machine()}-{pid}.{'0' * 16}.tmp" for pid in (os.getpid(), gone.pid)}
+    for name in (*names.values(), ".other.tmp"):
+        (inner / name).touch()
+    files.remove_leftovers(tmp_path)
+    assert {file.name for file in inner.iterdir()} == {names[os.getpid()], ".other.tmp"}

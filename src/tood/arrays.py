@@ -31,6 +31,7 @@ __all__ = [
     "is_finite",
     "is_tensor",
     "label_columns",
+    "to_numpy",
 ]
 
 Array: TypeAlias = Union["npt.NDArray[Any]", "torch.Tensor"]
@@ -46,16 +47,24 @@ def is_tensor(x: object) -> TypeGuard[torch.Tensor]:
     return torch is not None and isinstance(x, torch.Tensor)
 
 
+def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A tensor as a NumPy array, without a copy if possible; bfloat16, which NumPy does not have, becomes float32."""
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
+        tensor = tensor.float()
+    array: npt.NDArray[Any] = tensor.numpy()
+    return array
+
+
 def floats(x: Any, name: str, ndim: int) -> FloatArray:
     """A NumPy view (a copy if necessary) of ``x`` as float32 or float64 with ``ndim`` axes.
 
     Half precision becomes float32, integers float64. Values are not checked: see :func:`finite`.
     """
     if is_tensor(x):
-        tensor = x.detach().cpu()
-        if tensor.dtype.is_floating_point and tensor.element_size() < 4:  # bfloat16 included, which NumPy does not have
-            tensor = tensor.float()
-        x = tensor.numpy()
+        x = to_numpy(x)
     array = as_array(x, name)
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)

@@ -49,6 +49,7 @@ __all__ = ["TOOD", "Channels", "Reference", "Variant"]
 Variant: TypeAlias = Literal["shrinkage", "mean_shift", "robust_anchor", "temperature", "none", "auto"]
 Reference: TypeAlias = Literal["latest", "oldest", "widest", "mean"]
 KIND = "tood-calibrator"
+SPREADS = ("mad", "std", "rest_std")
 # A dead channel is loud if other tasks' samples lie in it this many of their deviations above own samples in trusted
 # channels: about two thirds of them are above.
 LOUD = 0.5
@@ -125,9 +126,7 @@ class TOOD(HubMixin):
             ``[B]``, the logit column of each sample's class.
         """
         energies = self._fit(logits, labels)
-        if self.variant in ("mean_shift", "robust_anchor"):
-            self._warn_of_dead_channels()
-        if message := self._dead_winner(energies):
+        if message := self._moved_dead() or self._dead_winner(energies):
             warnings.warn(message, DeadChannelWarning, stacklevel=2)
         return self
 
@@ -145,10 +144,19 @@ class TOOD(HubMixin):
         self._floor_spread()
         return energies
 
+    def _moved_dead(self) -> str:
+        """A sentence if the variant re-centres dead channels; else empty."""
+        if self.variant not in ("mean_shift", "robust_anchor") or not (dead := describe_dead(self.diagnostics_)):
+            return ""
+        return (
+            f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
+            "re-centres them all the same and may rank unknown inputs above known ones; use variant='shrinkage'"
+        )
+
     def _dead_winner(self, energies: Float64Array) -> str:
         """A sentence if a dead channel wins for most calibration samples, from their energies ``[B, N]``; else empty.
 
-        The paper's variants have a warning of their own.
+        Not of the paper's variants: each is compared as it is.
         """
         if self.variant not in NEEDED:
             return ""
@@ -159,16 +167,6 @@ class TOOD(HubMixin):
         """Per task: own-against-rest AUROC with its interval, gap, samples, whether the channel is alive, trust."""
         self._fitted()
         return diagnose(self.statistics_)
-
-    def _warn_of_dead_channels(self) -> None:
-        dead = describe_dead(self.diagnostics_)
-        if dead:
-            warnings.warn(
-                f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
-                "re-centres them all the same and may rank unknown inputs above known ones; use variant='shrinkage'",
-                DeadChannelWarning,
-                stacklevel=3,
-            )
 
     @classmethod
     def from_statistics(cls, tasks: Any, statistics: Mapping[str, Any], **settings: Any) -> TOOD:
@@ -186,9 +184,14 @@ class TOOD(HubMixin):
             values = np.array(statistics[name], dtype=np.float64)
             if values.shape != (len(cal.partition_),) or not np.isfinite(values).all():
                 raise ToodError(f"statistics: {name}: expected one finite number per task, found {values}")
+            least = 1.0 if name == "count" else 0.0 if name in SPREADS else -np.inf
+            if values.min() < least:
+                raise ToodError(f"statistics: {name}: expected numbers of {least:g} or more, found {values}")
             cal.statistics_[name] = values
         if "range" in statistics:  # files of version 0.1 have none
             cal.range_ = np.array(statistics["range"], dtype=np.float64)
+            if cal.range_.shape != (2,):
+                raise ToodError(f"statistics: range: expected the lowest and highest logit, found {cal.range_}")
         cal._floor_spread()
         return cal
 
@@ -266,9 +269,12 @@ class TOOD(HubMixin):
         """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
-            parts = np.split(tensors["columns"], np.cumsum(tensors["sizes"])[:-1])
+            columns, sizes = tensors["columns"], tensors["sizes"]
+            if sizes.min() < 1 or sizes.sum() != len(columns):
+                raise ToodError(f"sizes {sizes} do not divide {len(columns)} columns")
+            parts = np.split(columns, np.cumsum(sizes)[:-1])
             return cls.from_statistics(Partition(parts), tensors, **json.loads(metadata["settings"]))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable calibrator: {error}") from error
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -292,7 +298,11 @@ class TOOD(HubMixin):
     def __repr__(self) -> str:
         settings = (f"{name}={value!r}" for name, value in self.get_params().items() if name != "tasks")
         fitted = f", fitted to {self.statistics_['count'].sum():.0f} samples" if hasattr(self, "statistics_") else ""
-        return f"<TOOD {Partition(self.tasks)!r}, {', '.join(settings)}{fitted or ', not fitted'}>"
+        try:
+            tasks = repr(Partition(self.tasks))
+        except ToodError:  # changed since by hand
+            tasks = f"tasks={self.tasks!r}"
+        return f"<TOOD {tasks}, {', '.join(settings)}{fitted or ', not fitted'}>"
 
     def _check_parameters(self) -> None:
         if isinstance(self.tasks, Iterator):
@@ -370,7 +380,7 @@ class TOOD(HubMixin):
     def _floor_spread(self) -> None:
         """Floor zero spreads, so that nothing is divided by zero; warn if the variant uses one."""
         floor = least_spread(self.statistics_["median"])
-        used = {"robust_anchor": "mad", "temperature": "std"}.get(self.variant)
+        used = {"robust_anchor": "mad", "temperature": "std", "shrinkage": "std", "auto": "std"}.get(self.variant)
         for name in ("mad", "std"):
             flat = np.flatnonzero(self.statistics_[name] < floor)
             self.statistics_[name][flat] = floor[flat]

@@ -79,7 +79,11 @@ def alive(auroc: Float64Array, count: Float64Array) -> npt.NDArray[np.bool_]:
 def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> str:
     """The channels that are not alive, for a message; empty if there is none."""
     dead = [d for d in diagnostics if not d.alive]
-    named = [f"task {d.task} (AUROC {d.auroc:.2f}, interval {d.low:.2f} to {d.high:.2f})" for d in dead[:shown]]
+    named = [
+        f"task {d.task} (AUROC {d.auroc:.2f}, interval {d.low:.2f} to {d.high:.2f}"
+        f"{': too few samples to be sure' if d.auroc > 0.5 else ''})"
+        for d in dead[:shown]
+    ]
     return ", ".join([*named, *[f"{len(dead) - shown} more"] * (len(dead) > shown)])
 
 

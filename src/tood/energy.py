@@ -241,7 +241,7 @@ def tensor_with_lead(values: torch.Tensor, margin: float) -> tuple[torch.Tensor,
 
 def score_dtype(logits: Any) -> np.dtype[Any]:
     """float64 for float64 and integers, float32 for float32 and less."""
-    name = str(logits.dtype).removeprefix("torch.")
+    name = getattr(logits.dtype, "name", None) or str(logits.dtype).removeprefix("torch.")
     return np.dtype(np.float32 if name in ("float32", "float16", "bfloat16") else np.float64)
 
 

@@ -25,6 +25,7 @@ from tood.errors import ToodError
 
 __all__ = [
     "DAMAGE",
+    "NAME",
     "csv_text",
     "file_name",
     "for_json",
@@ -60,6 +61,9 @@ DAMAGE = (
 )
 
 
+NAME = re.compile(r"\w[\w.+-]*")  # names that become file names as they are
+
+
 def file_name(text: str) -> str:
     """A safe file name made from any text: letters, digits and ``. _ + -``; never a path, never hidden.
 
@@ -88,7 +92,7 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         raise ToodError(f"{target.parent}: no such folder; make it first, or write {target.name} elsewhere")
     _remove_leftovers(target)
     temporary = None
-    name = f".{target.name[:100]}.{_machine()}-{os.getpid()}.{secrets.token_hex(8)}.tmp"
+    name = f".{_shortened(target.name)}.{_machine()}-{os.getpid()}.{secrets.token_hex(8)}.tmp"
     try:
         os.close(os.open(target.parent / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         temporary = target.parent / name
@@ -105,18 +109,35 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
     _sync_folder(target.parent)
 
 
+def _shortened(name: str) -> str:
+    """The start of a file name, so that a longer name made from it is not too long: systems count bytes."""
+    return os.fsencode(name)[:100].decode(errors="ignore")
+
+
 def _not_written(path: Path, error: OSError) -> ToodError:
     return ToodError(f"{path}: cannot be written ({error.strerror or error}); the previous version is unchanged")
 
 
 def _machine() -> str:
-    """Eight characters that distinguish this machine from others that share its file system."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+    """Eight characters that distinguish this machine, or container, from others that share its file system."""
+    namespace = ""  # of process numbers
+    with contextlib.suppress(OSError):
+        namespace = os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(f"{platform.node()} {namespace}".encode()).hexdigest()[:8]
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporary files, at any depth, whose process on this machine was killed."""
+    mine = re.compile(rf"\..*\.{_machine()}-(\d+)\.[0-9a-f]{{16}}\.tmp")
+    for file in folder.rglob(".*.tmp"):
+        match = mine.fullmatch(file.name)
+        if match and not _is_running(int(match[1])):
+            file.unlink(missing_ok=True)
 
 
 def _remove_leftovers(target: Path) -> None:
     """Remove temporary files of ``target`` whose process on this machine was killed."""
-    mine = re.compile(rf"\.{re.escape(target.name[:100])}\.{_machine()}-(\d+)\..*\.tmp")
+    mine = re.compile(rf"\.{re.escape(_shortened(target.name))}\.{_machine()}-(\d+)\..*\.tmp")
     with contextlib.suppress(OSError):
         for entry in os.scandir(target.parent):
             match = mine.fullmatch(entry.name)

@@ -116,10 +116,10 @@ class Partition:
         """The inverse of :meth:`to_json`."""
         try:
             tasks = json.loads(text)
-        except json.JSONDecodeError:
+        except (ValueError, TypeError, RecursionError):
             tasks = None
         if not (isinstance(tasks, list) and all(isinstance(task, list) for task in tasks)):
-            raise ToodError(f"tasks: expected JSON such as [[0, 1], [2, 3]], found {text[:60]!r}")
+            raise ToodError(f"tasks: expected JSON such as [[0, 1], [2, 3]], found {str(text)[:60]!r}")
         return cls(tasks)
 
     def to_json(self) -> str:

@@ -92,6 +92,13 @@ def test_logits_only_are_told_nothing_that_they_cannot_use(build, tmp_path):
         assert name not in words.replace(json.dumps(list(found.verdict.notes)), "")
 
 
+def test_detectors_that_were_named_and_left_out_are_on_the_card(build, tmp_path):
+    path = build(tmp_path / "run", features=False, fit=False)
+    result = tood("audit", path, "--detectors", "energy,mds")
+    assert "left out (no features): mds." in " ".join(result.stdout.split())
+    assert "left out" not in tood("audit", path).stdout
+
+
 def test_every_score_that_the_card_names_is_in_the_figures(gap_run):
     found = audit(Run(gap_run), ["msp"])
     advice = found.verdict.advice

@@ -68,6 +68,31 @@ def test_labels_off_by_one_and_permuted(tmp_path):
     assert "off by" in write([3, 0, 1, 2])["labels"] and "permuted" in write([2, 3, 1, 0])["labels"]
 
 
+@pytest.mark.parametrize("count", [20, 1000])
+def test_right_labels_of_a_weak_network_with_two_classes_are_no_finding(tmp_path, count):
+    from tood.runs import write_manifest, write_step
+
+    rng, labels = np.random.default_rng(0), np.arange(count) % 2
+    run = write_manifest(tmp_path / "run", [[0, 1]], far=["noise"])
+
+    def part(right):  # a share of the labels is right
+        predicted = np.where(np.arange(count) < right * count, labels, 1 - labels)
+        return {"logits": np.eye(2)[predicted] + rng.uniform(-0.4, 0.4, (count, 2)), "labels": labels}
+
+    for right, found in ((0.7, set()), (0.5, {"labels"}), (0.0, {"labels"})):
+        write_step(run.path, 0, test=part(0.7), calibration=part(right), ood={"noise": rng.normal(size=(50, 2))})
+        assert set(findings(run.path)) & {"labels"} == found
+    assert "off by 1" in findings(run.path)["labels"]
+
+
+def test_labels_that_are_mostly_right_per_class_are_not_off_by_zero():
+    from tood.audit.checks import _mistake
+
+    labels = np.repeat([0, 1, 2, 3], [10, 10, 10, 300])
+    predicted = np.where(labels == 3, np.arange(330) % 3, labels)
+    assert "shuffled" in _mistake(labels, predicted, 4)
+
+
 def test_shuffled_labels(build, tmp_path):
     path = build(tmp_path / "run")
     change(path, ["calibration.npz"], lambda arrays, file: arrays | {"labels": np.roll(arrays["labels"], 10)})
@@ -84,6 +109,27 @@ def test_calibration_from_the_test_set(build, tmp_path):
 
     change(path, ["calibration.npz"], copied)
     assert "calibration samples at step 0 are test samples too" in findings(path)["overlap"]
+
+
+@pytest.mark.parametrize(("width", "copied"), [(0, 0), (4, 0), (4, 50)])
+def test_one_column_overlaps_only_if_features_are_equal(tmp_path, width, copied):
+    """Independent logits of one column are equal to three decimals by chance."""
+    from tood.runs import write_manifest, write_step
+
+    rng = np.random.default_rng(0)
+    run = write_manifest(tmp_path / "run", [[0], [1]], far=["noise"])
+
+    def part(count, labelled=True):
+        features = {"features": rng.normal(size=(count, width))} if width else {}
+        labels = {"labels": np.zeros(count, int)} if labelled else {}
+        return {"logits": rng.normal(size=(count, 1)), **features, **labels}
+
+    test, calibration = part(500), part(200)
+    for name in calibration:
+        calibration[name][:copied] = test[name][:copied]
+    write_step(run.path, 0, test=test, calibration=calibration, ood={"noise": part(50, labelled=False)})
+    found = findings(run.path).get("overlap", "")
+    assert found.startswith("50 of 200 calibration samples") and "features are equal" in found if copied else not found
 
 
 def test_replayed_exemplars_and_a_hidden_gap(build, tmp_path):

@@ -49,7 +49,9 @@ def test_learners_say_what_they_declare():
     for name, learner in learners.classes().items():
         assert f"{name}: {learner.title}\n" in text
         assert learner.citation in text
-    assert "released   As the authors of the TOOD paper ran it" in run("presets").stdout
+    presets = run("presets").stdout
+    assert "released   As the authors of the TOOD paper ran it" in presets
+    assert all(line.endswith(".") for line in presets.splitlines())
     shown = {entry["name"]: entry for entry in json.loads(run("learners", "--json").stdout)["learners"]}
     assert list(shown) == learners.names()
     assert "memory" in shown["icarl"]["parameters"] and "epochs" not in shown["icarl"]["parameters"]

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 
 from tood import TOOD
 from tood.commands.monitor import command
@@ -130,3 +131,19 @@ def test_rows_that_do_not_fit_are_told_with_their_place(folder):
     )
     result = run("--state", "m.safetensors", "--in", "-", text="\n[1, 2, 3]\n")
     assert "standard input, line 2: logits: expected 4 columns" in str(result.exception)
+
+
+def test_rows_of_standard_input_are_kept_when_a_line_is_bad(folder):
+    rows = np.load("same.npy")[:50].tolist()
+    result = run(*FIRST, "--in", "-", text="\n".join([*map(json.dumps, rows), "[1, 2]", json.dumps(rows[0])]))
+    assert result.exit_code == 1 and "line 51" in str(result.exception)
+    assert DriftMonitor.load("m.safetensors").to_dict()["rows"] == 50
+
+
+def test_two_monitors_do_not_write_one_state(folder):
+    run(*FIRST)
+    with FileLock(".m.safetensors.lock"):
+        for arguments in (("--reset",), ("--in", "same.npy")):
+            assert "another `tood monitor` is using it" in str(run("--state", "m.safetensors", *arguments).exception)
+        assert "0 inputs so far" in run("--state", "m.safetensors").stdout  # a report changes nothing
+    assert "missing: no such folder" in str(run(*FIRST[:-1], "missing/m.safetensors").exception)

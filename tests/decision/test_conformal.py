@@ -287,6 +287,16 @@ def test_what_becomes_of_the_calibrator_later_changes_nothing():
     np.testing.assert_array_equal(conformal.decide(new).p_value, before)
 
 
+def test_what_becomes_of_a_cross_conformal_calibrator_later_changes_nothing():
+    draw = Mixture(8)
+    cal = TOOD([[0, 1], [2, 3], [4, 5]])
+    conformal, new = Conformal.cross(cal, *draw(200)), draw(50)[0]
+    before = conformal.decide(new)
+    cal.fit(5 * draw(200)[0], draw(200)[1])
+    for found, expected in zip(conformal.decide(new), before, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
 def test_a_detector_decides_too(tmp_path):
     from tood import detectors
     from tood.deploy.score_file import load_scorer

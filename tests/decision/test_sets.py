@@ -106,3 +106,12 @@ def test_sets_do_not_depend_on_a_common_shift_of_the_logits():
         for shift in (0, 1000)  # exp(1000) overflows
     ]
     np.testing.assert_array_equal(sets[1].predict(logits + 1000), sets[0].predict(logits))
+
+
+def test_what_becomes_of_the_calibrator_later_changes_nothing():
+    rng = np.random.default_rng(4)
+    cal = TOOD(TASKS).fit(*draw(rng, 300))
+    sets, (logits, labels) = PredictionSets(cal).fit(*draw(rng, 200)), draw(rng, 50)
+    before = sets.predict(logits)
+    cal.fit(logits - 9 * np.eye(6)[labels], labels)
+    np.testing.assert_array_equal(sets.predict(logits), before)

@@ -162,3 +162,11 @@ def test_bad_input_is_named(tmp_path):
     cal.save(tmp_path / "cal")
     with pytest.raises(ToodError, match="expected a tood-monitor file, found tood-calibrator"):
         DriftMonitor.load(tmp_path / "cal")
+
+
+def test_what_becomes_of_the_calibrator_later_is_not_drift():
+    stream = Stream(9)
+    cal = stream.calibrator()
+    monitor, traffic = DriftMonitor(cal).fit(stream(300)), stream(300)
+    cal.fit(stream(300) + np.array([5.0, 5, 0, 0, 0, 0]), stream.labels)
+    assert not monitor.update(traffic).drift_detected

@@ -194,3 +194,43 @@ def test_bad_input_is_named_and_changes_nothing():
         with pytest.raises(ToodError, match=match):
             call()
     np.testing.assert_array_equal(live.counts, before)
+
+
+@pytest.mark.parametrize("change", ["forget", "add_task"])
+def test_batches_do_not_matter_after_a_task_was_forgotten_or_added(change):
+    logits, labels = sample(1)
+    drifted, again = sample(2)
+    drifted = drifted + np.arange(6)  # the network has changed since
+
+    def live():
+        if change == "forget":
+            return LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1)
+        old = labels < 4
+        return LiveTOOD([[0, 1], [2, 3]]).partial_fit(logits[old, :4], labels[old]).add_task([4, 5])
+
+    once, split = live().partial_fit(drifted, again), live()
+    for rows in np.array_split(np.arange(len(again)), 7):
+        split.partial_fit(drifted[rows], again[rows])
+    for name in ("rest_mean", "rest_std", "rest_slope"):
+        np.testing.assert_allclose(
+            split.calibrator().statistics_[name], once.calibrator().statistics_[name], rtol=1e-9, err_msg=name
+        )
+
+
+def test_a_loud_channel_is_lowered_as_by_one_fit():
+    logits, labels = sample(3)
+    logits[:, [3, 0]] = np.random.default_rng(0).normal(size=(400, 2)) + 30  # dead, above all
+    outliers = np.flatnonzero(np.isin(labels, [3, 0]))[::5]
+    logits[outliers, 3] += 40  # they separate the rank AUROC from that of normal distributions
+    live = LiveTOOD(PARTITION).partial_fit(logits[:200], labels[:200]).partial_fit(logits[200:], labels[200:])
+    once = TOOD(PARTITION).fit(logits, labels)
+    np.testing.assert_allclose(live.calibrator().score(logits), once.score(logits), rtol=1e-9)
+
+
+def test_a_file_without_the_last_plane_of_pairs_is_read(tmp_path):
+    logits, labels = sample(4)
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels)
+    expected = live.pairs.copy()
+    live.pairs = live.pairs[:4]
+    live.save(tmp_path / "old.safetensors")
+    np.testing.assert_allclose(LiveTOOD.load(tmp_path / "old.safetensors").pairs, expected)

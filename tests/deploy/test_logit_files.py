@@ -97,6 +97,9 @@ def test_kept_columns_come_with_their_rows(tmp_path):
         assert [name for block in blocks for name in block.columns["name"].tolist()] == names
         with pytest.raises(ToodError, match=f"a.{suffix}: expected a column 'id', found .*name"):
             LogitsFile(tmp_path / f"a.{suffix}", keep=["id"])
+    np.savez(tmp_path / "b.npz", logits=logits, features=logits)
+    with pytest.raises(ToodError, match=rf"b.npz: features: expected {ROWS} entries, one per row, found \({ROWS}, "):
+        list(LogitsFile(tmp_path / "b.npz", keep=["features"]).blocks())
 
 
 def test_labels_come_from_a_column_or_another_file(tmp_path):
@@ -152,7 +155,7 @@ def test_a_batch_of_nulls_is_rows_of_nan(tmp_path, monkeypatch, kind, nulls_firs
 def test_what_is_not_logits_is_said(tmp_path):
     cases = {
         "absent.npy": (None, "no such file"),
-        "logits.txt": (b"1,2", "unknown file type '.txt'"),
+        "logits.txt": (b"1,2", r"logits\.txt: unknown file type '\.txt'"),
         "logits": (None, "no such file"),
         "empty.csv": (b"", "expected rows of numbers, found an empty file"),
         "semicolons.csv": (b"logit_0;logit_1\n1;2\n", "expected columns separated by commas, found 'logit_0;logit_1'"),

@@ -191,3 +191,19 @@ def test_the_command_takes_many(files):
         "0.99",
     ]
     assert (files / "s.parquet").read_bytes() == (files / "out" / "a.parquet").read_bytes()
+
+
+def test_an_input_that_is_replaced_while_it_is_scored_is_scored_again(files, monkeypatch):
+    original = score_files_module.score_file
+
+    def replaced(*arguments, **settings):
+        result = original(*arguments, **settings)
+        np.save("more/d.npy", np.zeros((3, 6), dtype=np.float32))
+        return result
+
+    monkeypatch.setattr(score_files_module, "score_file", replaced)
+    score_files("cal.safetensors", ["more"], "out")
+    monkeypatch.undo()
+    monkeypatch.chdir(files)
+    (summary,) = score_files("cal.safetensors", ["more"], "out").values()
+    assert summary.rows == 3 and not summary.earlier

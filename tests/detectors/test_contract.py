@@ -95,6 +95,8 @@ def test_fit_does_not_depend_on_order_or_chunks(name, dtype, build, monkeypatch)
         detector = detectors.create(name).fit(source, **problem.fit_arguments())
         assert_same(detector.score(problem.test), whole, tolerance)
     monkeypatch.setattr("tood.detectors.outputs.FIT_BLOCK", 1)
+    detector = detectors.create(name).fit([problem.fit], **problem.fit_arguments())
+    assert_same(detector.score(problem.test), whole, tolerance)
     detector = detectors.create(name).fit([problem.fit] * 2, **problem.fit_arguments())
     # These depend on the number of samples: the k-th neighbour, tails, subsamples, shrinkage, trust in a channel.
     by_count = ("knn", "nnguide", "tpl", "openmax", "weiper", "gmm", "typicality", "tood_joint", "tood_shrinkage")

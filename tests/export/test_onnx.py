@@ -9,7 +9,7 @@ from tood import TOOD, Partition, ToodError, detectors, models
 from tood.decision import Conformal
 from tood.detectors import Detector, Outputs
 from tood.energy import task_energies
-from tood.export.module import ScorerModule
+from tood.export.module import ScoredNetwork, ScorerModule
 from tood.export.onnx import export_network, export_scorer
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -134,6 +134,21 @@ def test_the_torch_module_is_cal_score(variant):
         score, task = ScorerModule(cal)(torch.from_numpy(logits))
         np.testing.assert_allclose(score.numpy(), cal.score(logits), rtol=1e-12)
         np.testing.assert_array_equal(task.numpy(), cal.assign(logits))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_module_in_half_precision_decides_the_same(dtype):
+    cal, logits = problem([2, 3, 1], 1e3, 1)
+    conformal = Conformal(cal, "winning").fit(logits)
+    network = ScoredNetwork(torch.nn.Linear(6, 6), conformal, alpha=0.2).to(dtype)
+    assert network.network.weight.dtype == dtype
+    for found, expected in zip(
+        network.scorer(torch.from_numpy(logits)),
+        ScorerModule(conformal, alpha=0.2)(torch.from_numpy(logits)),
+        strict=True,
+    ):
+        assert torch.equal(found, expected)
+    assert {buffer.device.type for buffer in network.scorer.to("meta", dtype).buffers()} == {"meta"}
 
 
 def test_torch_export_keeps_it(tmp_path):

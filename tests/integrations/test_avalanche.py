@@ -142,6 +142,14 @@ def test_a_memory_without_the_new_classes_costs_only_toods_figures(world, sets, 
     assert set(metric.auroc["test", "tood"]) == {0} and set(metric.auroc["test", "energy"]) == {0, 1, 2}
 
 
+def test_an_empty_memory_costs_only_toods_figures(world, sets, avalanche):
+    train, test, _, ood = sets
+    metric = avalanche.OODMetrics(SEEN, ood, calibration=lambda strategy: [])
+    with pytest.warns(UserWarning, match="calibration: dataset: expected at least one sample, found none"):
+        avalanche.train(metric, new_model(world), train, test)
+    assert set(metric.auroc) == {("test", "energy")}
+
+
 def test_bad_arguments_are_named(world, sets, avalanche):
     train, test, _, ood = sets
     with pytest.raises(ToodError, match="ood: expected one dataset"):

@@ -73,3 +73,8 @@ def test_setup_fits_once_and_on_the_loader_named(world, loaders, openood):
     assert torch.equal(postprocessor.postprocess(world.net, world.test[0])[1], first)
     with pytest.raises(ToodError, match=r"fit_on: expected one of train, val, test, found 'valid'"):
         openood.Postprocessor("knn", fit_on="valid").setup(world.net, loaders["id"], None)
+
+
+def test_labels_and_outputs_may_be_bfloat16(openood):
+    values = torch.tensor([0.1, 3.0], dtype=torch.bfloat16)
+    assert openood._array(values).tolist() == values.float().tolist()

@@ -228,3 +228,22 @@ def test_si_adds_the_gradient_of_its_penalty(vectors):
         torch.testing.assert_close(p.grad, e)
     assert all((value >= 0).all() for value in learner.importance.values())
     assert not learner.importance["head.weight"][2:].any()  # the new columns are free
+
+
+@pytest.mark.parametrize("name", ["ewc", "si"])
+def test_scalar_parameters_are_held_too(vectors, name):
+    class Scaled(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gain = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.gain * x
+
+    learner = learners.create(name, vectors, **SHORT | {"network": models.Network(Scaled(), models.Head(8))})
+    for task in range(2):
+        learner.learn(task)
+    found = penalty(learner.network, {"backbone.gain": torch.tensor(3.0)}, {"backbone.gain": torch.tensor(1.0)})
+    gain = learner.network.backbone.gain.item()
+    assert found.item() == pytest.approx(3 * (gain - 1) ** 2, rel=1e-6)
+    assert learner.importance["backbone.gain"].shape == () and float(learner.importance["backbone.gain"]) > 0

@@ -7,6 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from tood import ToodError, learners, models
 from tood.errors import UnknownNameError
@@ -121,6 +122,30 @@ def test_resuming_in_a_task_gives_the_same_bits(images, name, tmp_path):
         assert same(third.scoring_head.state_dict(), undisturbed.scoring_head.state_dict())
 
 
+def test_what_is_remembered_keeps_its_kind(vectors, tmp_path):
+    def create():
+        learner = learners.create("finetune", vectors, **SHORT)
+        learner.remembers = ("counts", "both", "half")
+        learner.counts = np.arange(3)
+        learner.both = {"array": np.ones(2), "tensor": torch.ones(2), "more": {"array": np.array(1.5)}}
+        learner.half = torch.ones(2, dtype=torch.bfloat16)
+        return learner
+
+    first, second = create(), create()
+    first.counts = first.counts + 1
+    first.learn(0, tmp_path)
+    second.learn(0, tmp_path)
+    second.counts += 1  # in place
+    assert isinstance(second.counts, np.ndarray) and second.counts.tolist() == [2, 3, 4]
+    assert {name: type(value) for name, value in second.both.items()} == {
+        "array": np.ndarray,
+        "tensor": torch.Tensor,
+        "more": dict,
+    }
+    assert isinstance(second.both["more"]["array"], np.ndarray) and second.both["more"]["array"] == 1.5
+    assert torch.equal(second.half, first.half)
+
+
 def test_checkpoint_of_another_configuration(vectors, tmp_path):
     learners.create("er", vectors, **SHORT, memory=20).learn(0, tmp_path)
     path = tmp_path / "task-00.safetensors"
@@ -189,6 +214,21 @@ def test_bad_input(vectors):
         (("er", {"epochs": "ten"}), ToodError, "epochs: expected int, found 'ten'"),
         (("er", {"epochs": 0}), ToodError, "epochs: expected 1 or more, found 0"),
         (("er", {"lr": float("nan")}), ToodError, "lr: expected a finite number"),
+        (("finetune", {"lr": -1}), ToodError, "^lr: expected a number above 0, found -1$"),
+        (("der", {"lr": 0}), ToodError, "lr: expected a number above 0, found 0"),
+        (("finetune", {"momentum": 1}), ToodError, "momentum: expected 0 or more and below 1, found 1"),
+        (("finetune", {"weight_decay": -1}), ToodError, "weight_decay: expected 0 or more, found -1"),
+        (("finetune", {"gamma": -1}), ToodError, "gamma: expected 0 or more"),
+        (("finetune", {"clip": -1}), ToodError, "clip: expected 0 or more"),
+        (("er", {"replay_size": -3}), ToodError, "replay_size: expected 0 or more, found -3"),
+        (("derpp", {"alpha": -1}), ToodError, "alpha: expected 0 or more"),
+        (("ewc", {"fisher_samples": -5}), ToodError, "fisher_samples: expected 0 or more, found -5"),
+        (("ewc", {"strength": -1}), ToodError, "strength: expected 0 or more"),
+        (("si", {"damping": -1}), ToodError, "damping: expected a number above 0"),
+        (("bic", {"validation": -1}), ToodError, "validation: expected 0 or more and below 1, found -1"),
+        (("bic", {"validation": 1}), ToodError, "validation: expected 0 or more and below 1, found 1"),
+        (("lwf", {"temperature": 0}), ToodError, "temperature: expected a number above 0, found 0"),
+        (("gem", {"reference_size": 0}), ToodError, "reference_size: expected 1 or more"),
         (("er", {"milestones": 3}), ToodError, "milestones: expected a list"),
         (("er", {"seed": -1}), ToodError, "seed: expected a whole number"),
         (("er", {"memory": 5}), ToodError, "memory: expected room for one sample of each of 6 classes, found 5"),
@@ -256,3 +296,14 @@ def test_without_torch_the_message_is_the_command(monkeypatch):
 def test_settings_survive_json_types():
     made = make_settings(Settings, {"milestones": [1, 2], "lr": 1})
     assert made.milestones == (1, 2) and made.lr == 1.0
+
+
+def test_a_checkpoint_of_another_network_of_ones_own_is_refused(vectors, tmp_path):
+    def learner(activation):
+        backbone = nn.Sequential(nn.Linear(vectors.train.shape[0], 8), activation())
+        return learners.create("finetune", vectors, network=models.Network(backbone, models.Head(8)), epochs=1)
+
+    learner(nn.ReLU).learn(0, tmp_path)
+    learner(nn.ReLU).learn(0, tmp_path)
+    with pytest.raises(ToodError, match=r"made with network\.own"):
+        learner(nn.Tanh).learn(0, tmp_path)

@@ -165,6 +165,16 @@ def test_wrap_accepts_a_module_as_it_is(tmp_path):
     assert torch.equal(again(x), network(x))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_wrap_and_save_in_any_precision(dtype, tmp_path):
+    module, x = Own().to(dtype), torch.randn(3, 5, dtype=dtype)
+    network = Network.wrap(module, example=x)
+    assert torch.equal(network(x), module(x))
+    network.save(tmp_path / "own.safetensors")
+    again = Network.load(tmp_path / "own.safetensors", backbone=Network.wrap(Own().to(dtype)).backbone)
+    assert torch.equal(again(x), network(x))
+
+
 def test_wrap_a_bare_linear_layer():
     layer, x = nn.Linear(5, 2), torch.randn(3, 5)
     torch.testing.assert_close(Network.wrap(layer, x)(x), layer(x))

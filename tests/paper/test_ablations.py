@@ -199,6 +199,8 @@ def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):
 def test_a_wrong_name_is_named(shared_run):
     with pytest.raises(ToodError, match="did you mean 'margin'"):
         ablate(Run(shared_run), ["margn"])
+    done = CliRunner().invoke(command, [str(shared_run), "--only", "margn"])
+    assert done.exit_code == 2 and "did you mean 'margin'" in done.stderr
 
 
 def test_the_command_writes_every_row_and_the_papers_findings(shared_run, tmp_path):

@@ -63,6 +63,8 @@ def test_pretrained_is_every_learner_on_short_and_long_streams_with_three_seeds(
     }
     with pytest.raises(ToodError, match="unknown preset of pretrained 'paper'"):
         cells("pretrained", "runs", "paper")
+    wrong = CliRunner().invoke(command, ["table1", "--preset", "frozen"])
+    assert wrong.exit_code == 2 and "unknown preset of table1 'frozen'" in wrong.stderr
 
 
 def test_released_is_evaluated_as_the_authors_did_and_the_other_presets_as_a_user_would():

@@ -13,6 +13,7 @@ from tood.report.gather import Measured
 from tood.runs import Run
 from tood.runs.config import RunConfig
 from tood.runs.figures_only import keep_figures, step_facts
+from tood.runs.measure import is_measured_as
 from tood.runs.stages import run
 from tood.runs.sweep import Cell
 
@@ -103,3 +104,19 @@ def test_reports_work_and_audits_say_why_not(parents):
 def test_an_unknown_choice(tmp_path):
     with pytest.raises(ToodError, match=r"store 'figure'; did you mean 'figures'\?"):
         RunConfig(store="figure")
+
+
+def test_old_figures_are_not_taken_for_new_ones_after_an_interruption(parents, tmp_path):
+    folder = shutil.copytree(parents[1] / ALL.name, tmp_path / ALL.name)
+    other = dataclasses.replace(FIGURES, fit="all")
+
+    def interrupt(step, rows):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(other, folder, say=str, on_step=interrupt)
+    assert not is_measured_as(other, folder) and is_measured_as(FIGURES, folder)
+    run(other, folder, say=str)
+    fresh = run(other, tmp_path / "fresh", say=str)
+    assert (folder / "metrics.parquet").read_bytes() == fresh.metrics_path.read_bytes()
+    assert is_measured_as(other, folder)

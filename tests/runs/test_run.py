@@ -39,6 +39,12 @@ def finished(tmp_path_factory):
     return folder, lines
 
 
+def test_notes_on_detectors_that_were_asked_for_are_said_once(finished, tmp_path):
+    folder, lines = shutil.copytree(finished[0], tmp_path / "run"), []
+    run(dataclasses.replace(CONFIG, detectors=("energy", "vim")), folder, say=lines.append)
+    assert lines[4:] == ["note: vim: dim 256 leaves no residual in 64 dimensions; 32 is used"]
+
+
 def test_every_step_tells_accuracy_and_auroc(finished):
     _, lines = finished
     assert len(lines) == 4
@@ -68,6 +74,11 @@ def test_tuples_and_paths_in_settings_are_as_in_the_file():
     values = config.to_mapping()
     assert values["stream"] == {"npz": "x.npz", "shape": [8, 8]} and values["settings"] == {"milestones": [1, 2]}
     assert RunConfig.from_mapping(values).name == config.name
+
+
+def test_names_in_settings_may_have_spaces_and_a_last_comma():
+    config = RunConfig.from_mapping({"detectors": "energy, vim,", "ood": " noise ,"})
+    assert (config.detectors, config.ood) == (("energy", "vim"), ("noise",))
 
 
 def test_outputs_are_what_the_saved_network_answers(finished):
@@ -252,11 +263,43 @@ def test_the_command_line_reads_yaml_and_suggests(tmp_path):
         ((tmp_path / "typo.yaml",), r"typo.yaml 'learnr'; did you mean 'learner'\?"),
         (("--learner", "icral", "--preset", "smoke"), r"did you mean 'icarl'\?"),
         (("--preset", "smoke", "--set", "epoch=2"), r"did you mean 'epochs'\?"),
-        (("--preset", "smoke", "--set", "epochs"), "expected NAME=VALUE"),
         (("--stream", "digitz"), r"did you mean 'digits'\?"),
     ):
         with pytest.raises(ToodError, match=message):
             raise command_line(*arguments).exception
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--set", "lr", "expected NAME=VALUE, found 'lr'"),
+        ("--set", "lr=[", "cannot be read"),
+        ("--logits", "rawr", "'rawr' is not one of 'corrected', 'raw', 'both'"),
+        ("--store", "x", "'x' is not one of 'all', 'figures'"),
+        ("--order", "x", "expected 'label' or the seed of a permutation, found 'x'"),
+        ("--seed", "-1", "-1 is not in the range x>=0"),
+    ],
+)
+def test_wrong_options_are_wrong_usage(option, value, message):
+    result = CliRunner().invoke(cli, ["run", option, value])
+    assert result.exit_code == 2 and message in result.stderr
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--detectors", "enrgy"), "did you mean 'energy'"),
+        (("--calibration", "memory"), "calibration: finetune keeps no memory"),
+        (("--fit", "memory"), "fit: finetune keeps no memory"),
+        (("--set", "lr=-1"), "lr: expected a number above 0, found -1"),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(tmp_path, options, message, dry_run):
+    arguments = ["run", "--learner", "finetune", "--preset", "smoke", "--out", str(tmp_path / "new"), *options]
+    result = CliRunner().invoke(cli, arguments + ["--dry-run"] * dry_run)
+    assert isinstance(result.exception, ToodError) and message in str(result.exception)
+    assert not (tmp_path / "new").exists()
 
 
 def test_plan_counts_the_images_that_run_forwards(finished):
@@ -306,7 +349,7 @@ def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
     odin = detectors.create("odin", std=stream.std)
     odin.fit(network=Network.load(step.folder / "model.safetensors").eval())
     expected = odin.score(Outputs(logits=step.ood["noise"].logits[:40], inputs=inputs))
-    stored = scores(step, Scorer("odin", {"std": stream.std})).ood["noise"][:40]
+    stored = scores(step, Scorer("odin", from_stream={"std": stream.std})).ood["noise"][:40]
     np.testing.assert_allclose(stored, expected, rtol=1e-4)
 
 
@@ -334,6 +377,39 @@ def test_other_images_are_not_learned_on_with_old_checkpoints(tmp_path):
     changed = dataclasses.replace(digits, train=streams.ArraySource(images, digits.train.labels))
     config = dataclasses.replace(CONFIG, detectors=("energy",))
     run(config, tmp_path / "run", stream=digits, say=str)
-    with pytest.raises(ToodError, match=r"made with stream.images = \d+, not \d+; use the same or another directory"):
+    with pytest.raises(ToodError, match=r"made with stream.content = \w+, not \w+; use the same or another directory"):
         run(config, tmp_path / "run", stream=changed, say=str)
     run(config, tmp_path / "run", stream=streams.load("digits"), say=str)
+    normalised = dataclasses.replace(digits, mean=(0.5,))
+    with pytest.raises(ToodError, match=r"made with stream.mean = .*, not \[0.5\]"):
+        run(config, tmp_path / "run", stream=normalised, say=str)
+
+
+@pytest.mark.parametrize("changed", ["test labels", "one OOD image", "one training image"])
+def test_every_image_and_label_counts(tmp_path, changed):
+    rng = np.random.default_rng(0)
+    arrays = {"train": rng.normal(size=(200, 5)), "test": rng.normal(size=(80, 5)), "ood": rng.normal(size=(70, 5))}
+    labels = {"train": np.arange(200) % 4, "test": np.arange(80) % 4}
+
+    def stream():
+        return streams.Stream.from_arrays(
+            *(arrays["train"], labels["train"], arrays["test"], labels["test"]),
+            tasks=2,
+            ood={"far": {"noise": arrays["ood"]}},
+        )
+
+    config = dataclasses.replace(
+        CONFIG, learner="finetune", network="mlp", settings={"epochs": 1}, detectors=("energy",)
+    )
+    run(config, tmp_path / "run", stream=stream(), say=str)
+    if changed == "test labels":
+        labels["test"] = labels["test"][::-1].copy()
+    else:
+        arrays["ood" if "OOD" in changed else "train"][3] *= 20
+    if changed == "one training image":
+        with pytest.raises(ToodError, match=r"made with stream.content"):
+            run(config, tmp_path / "run", stream=stream(), say=str)
+        return
+    again = run(config, tmp_path / "run", stream=stream(), say=str)
+    fresh = run(config, tmp_path / "fresh", stream=stream(), say=str)
+    assert again.metrics_path.read_bytes() == fresh.metrics_path.read_bytes()

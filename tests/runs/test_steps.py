@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tood import ToodError
-from tood.detectors import Outputs
+from tood.detectors import Head, Outputs
 from tood.runs import Run, Step, write_manifest, write_step
 
 
@@ -123,3 +123,26 @@ def test_other_calibration_sources_are_found_by_name(run, rng):
     np.testing.assert_array_equal(step.calibration("memory").logits, other["logits"][:, [0, 2]])
     with pytest.raises(ToodError, match="no calibration set from 'reserved'; there is given, memory"):
         step.calibration("reserved")
+
+
+def test_what_cannot_be_read_is_not_written(tmp_path):
+    rng = np.random.default_rng(0)
+    write_manifest(tmp_path / "run", [[0, 1], [2, 3]], near=["a"])
+
+    def outputs(rows, columns=4):
+        labels = np.arange(rows) % 4
+        return {"logits": rng.normal(size=(rows, columns)), "features": rng.normal(size=(rows, 5)), "labels": labels}
+
+    sets = {"test": outputs(20), "calibration": outputs(12), "ood": {"a": rng.normal(size=(6, 4))}}
+    weight = rng.normal(size=(4, 5))
+    for message, changed in {
+        "letters, digits": {"calibrations": {"x/../../../evil": outputs(12)}},
+        "C at least 4": {"head": {"weight": weight[:1], "bias": np.zeros(1)}},
+        "expected 5 columns, one per feature": {"head": Head(rng.normal(size=(4, 7)))},
+        "expected finite numbers": {"head": Head(weight * np.nan)},
+    }.items():
+        with pytest.raises(ToodError, match=message):
+            write_step(tmp_path / "run", 1, **{**sets, **changed})
+    assert not list(tmp_path.rglob("*.npz"))
+    write_step(tmp_path / "run", 1, **sets, head=Head(weight))
+    assert (np.asarray(Step(Run(tmp_path / "run"), 1).head.bias) == 0).all()

@@ -114,6 +114,8 @@ def test_torch_data_sets_are_sources():
     np.testing.assert_array_equal(stream.train.take(stream.train_rows(0)), X[Y < 2])
     vectors = DatasetSource(TensorDataset(torch.randn(4, 5), torch.arange(4)))
     assert vectors.shape == (5,) and vectors.take(np.arange(2)).dtype == np.float32
+    half = DatasetSource(TensorDataset((tensors > 99).bfloat16(), torch.tensor(Y)))
+    np.testing.assert_array_equal(half.take(np.arange(len(X))), 255 * (X > 99))
 
 
 def test_normalised_tensors_are_refused():
@@ -127,13 +129,16 @@ def test_a_registered_factory_is_a_named_stream(tmp_path):
 
     @streams.register("tiny-birds")
     def factory(tasks=2, order="label"):
-        return Stream.from_arrays(X, Y, X, Y, tasks=tasks, order=order, ood={"far": {"same": X}})
+        ood = {"far": {"same": X}}
+        return Stream.from_arrays(X, Y, X, Y, tasks=tasks, order=order, ood=ood, reserve=1, seed=7)
 
     try:
         assert "tiny-birds" in streams.names()
         stream = streams.load("tiny-birds", tasks=4, seed=2)
         assert (len(stream), stream.name, stream.seed) == (4, "tiny-birds", 2)
         assert len(streams.load({"stream": "tiny-birds", "tasks": 4})) == 4
+        assert [streams.load("tiny-birds", **given).reserve for given in ({}, {"reserve": 0})] == [1, 0]
+        assert streams.load("tiny-birds").seed == 7
         more = streams.load({"stream": "tiny-birds", "ood": {"near": {"owls": str(npz_of_images)}}}, ood=["owls"])
         assert [(s.name, s.group, len(s.source)) for s in more.ood] == [("owls", "near", 5)]
         with pytest.raises(UnknownNameError, match="unknown option of the stream tiny-birds 'size'"):

@@ -267,3 +267,16 @@ def test_an_image_that_cannot_be_read_is_not_called_a_full_disk(stream, network,
     with pytest.raises(ToodError, match=r"images: cannot be read \(.*33.png") as error:
         Extractor(network, stream, tmp_path).features(broken, "training images")
     assert "TOOD_CACHE" not in str(error.value)
+
+
+def test_images_are_read_once_if_all_features_are_in_the_cache(stream, network, tmp_path, monkeypatch):
+    frozen(stream, network, tmp_path)
+    counted = []
+    monkeypatch.setattr(module, "content", lambda source: counted.append(source) or content(source))
+    frozen(stream, network, tmp_path)
+    assert len(counted) == 3  # training, test, one OOD set
+
+
+def test_weights_in_bfloat16_have_a_key(stream, network, tmp_path):
+    keys = {Extractor(network.to(dtype), stream, tmp_path).digest for dtype in (torch.float32, torch.bfloat16)}
+    assert len(keys) == 2

@@ -1,7 +1,9 @@
 import threading
+import tracemalloc
 
 import numpy as np
 import pytest
+import torch
 
 from tood.errors import ToodError
 from tood.streams import ArraySource, Subset, batches
@@ -38,6 +40,11 @@ def test_grey_images_get_a_channel_and_vectors_become_float32():
 def test_bad_samples_are_refused(samples, labels, message):
     with pytest.raises(ToodError, match=message):
         ArraySource(samples, labels)
+
+
+def test_vectors_in_bfloat16_become_float32():
+    vectors = torch.tensor([[1.0, 0.1]], dtype=torch.bfloat16)
+    assert ArraySource(vectors).samples.tolist() == vectors.float().tolist()
 
 
 def test_a_subset_reads_the_rows_it_names(images):
@@ -84,3 +91,16 @@ def test_measured_statistics_are_those_of_numpy(images):
     np.testing.assert_allclose(mean, (samples / 255).mean((0, 1, 2)), rtol=1e-12)
     np.testing.assert_allclose(std, (samples / 255).std((0, 1, 2)), rtol=1e-9)
     assert measure(ArraySource(np.ones((2, 5)))) == ((0.0,), (1.0,))
+
+
+def test_statistics_of_many_images_are_exact_and_need_little_memory():
+    samples = np.random.default_rng(0).integers(0, 256, (3000, 16, 16, 3), dtype=np.uint8)
+    counts = np.stack([np.bincount(channel, minlength=256) for channel in samples.reshape(-1, 3).T])
+    source, values, pixels = ArraySource(samples), np.arange(256) / 255, samples[..., 0].size
+    tracemalloc.start()
+    mean, std = measure(source)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert mean == tuple(counts @ values / pixels)
+    assert std == tuple(np.sqrt(counts @ values**2 / pixels - np.square(mean)))
+    assert peak < samples.nbytes

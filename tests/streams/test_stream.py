@@ -52,6 +52,7 @@ def test_the_order_of_seed_1993_is_that_of_the_literature():
     assert order[:10] == (68, 56, 78, 8, 23, 84, 90, 65, 74, 76)
     assert order[-10:] == (51, 48, 73, 93, 39, 67, 29, 49, 57, 33)
     assert sizes == (10,) * 10
+    assert arrange(np.arange(100), np.int64(10), 1993) == (order, sizes)
 
 
 def test_tasks_may_be_given_class_by_class():
@@ -110,7 +111,8 @@ def test_black_is_what_a_black_pixel_becomes():
         ({"classes": ["a", "b"]}, "a name for class 5, found 2 names"),
         ({"ood": {"far": {"x": np.zeros((2, 4))}}}, r"x: samples have shape \(4,\)"),
         ({"ood": {"middle": {"x": np.zeros((2, 3))}}}, "near or far, found 'middle'"),
-        ({"ood": {"far": {"../x": np.zeros((2, 3))}}}, "cannot be '../x'"),
+        ({"ood": {"far": {"../x": np.zeros((2, 3))}}}, "letters, digits and . _ [+] -, found '../x'"),
+        ({"ood": {"far": {"my set": np.zeros((2, 3))}}}, "letters, digits and . _ [+] -, found 'my set'"),
         ({"ood": {g: {"x": np.zeros((2, 3))} for g in ("near", "far")}}, "two OOD sets have the same name"),
         ({"mean": (0.0,), "std": (0.0,)}, "positive std"),
     ],

@@ -19,7 +19,7 @@ from tood.runs.steps import Step
 __all__ = ["Finding", "check_calibration", "check_energy", "check_step"]
 
 REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")  # in the name of a source of calibration samples
-CHANCE = 1.5  # times chance: with a lower accuracy, labels do not belong to the logits
+EQUAL = 1e-4  # logits of one sample differ by less if it is in another batch
 LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs; a factor of two means other preprocessing
 SMALLER = 0.2  # of the length of ID features; for logits such a ratio is normal
 
@@ -104,8 +104,11 @@ def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     labels, predicted = np.asarray(outputs.labels), np.asarray(outputs.logits).argmax(axis=1)
     new = step.partition.column_tasks[labels] == len(step.partition) - 1
     labels, predicted = labels[new], predicted[new]
-    accuracy = float(np.mean(labels == predicted)) if len(labels) else 1.0
-    if columns >= 2 and len(labels) >= 10 and accuracy <= CHANCE / columns:
+    if columns < 2 or len(labels) < 10:
+        return
+    accuracy, chance = float(np.mean(labels == predicted)), 1 / columns
+    doubt = 2 * np.sqrt(chance * (1 - chance) / len(labels))  # two standard deviations of the accuracy by chance
+    if accuracy <= min(chance + doubt, (1 + chance) / 2 - doubt):  # with few samples, chance alone proves nothing
         yield Finding(
             "labels",
             f"Labels in {name} do not belong to the logits: accuracy on the newest classes at step {step.index} is "
@@ -121,9 +124,10 @@ def _mistake(labels: IntArray, predicted: IntArray, columns: int) -> str:
     steady = np.mean([np.mean(predicted[labels == c] == mode) for c, mode in zip(classes, modes, strict=True)])
     offsets = (modes - classes) % columns
     offset = int(np.bincount(offsets).argmax())
-    if steady > 0.5 and np.mean(offsets == offset) > 0.7:
+    same = np.mean(offsets == offset) > 0.7
+    if steady > 0.5 and same and offset:
         return f"they are off by {offset if offset <= columns // 2 else offset - columns}"
-    if steady > 0.5 and len(np.unique(modes)) > 0.7 * len(classes):
+    if steady > 0.5 and not same and len(np.unique(modes)) > 0.7 * len(classes):
         return "they are permuted"
     return "they are shuffled, or the network has not learned these classes"
 
@@ -141,14 +145,20 @@ def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
 
 
 def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Finding]:
-    """Rows that are in both sets. Rows that occur several times in the test set prove nothing."""
-    test_keys, calibration_keys = (_row_keys(np.asarray(outputs.logits)) for outputs in (test, calibration))
-    keys, counts = np.unique(test_keys, return_counts=True)
-    total, shared = len(calibration_keys), int(np.isin(calibration_keys, keys[counts == 1]).sum())
+    """Samples that are in both sets. Rows that occur several times in the test set prove nothing.
+
+    Single logits of different samples may be equal by chance, so with one column the features are compared.
+    """
+    compared = "logits" if np.asarray(test.logits).shape[1] > 1 else "features"
+    tested, calibrated = (getattr(outputs, compared) for outputs in (test, calibration))
+    if tested is None or calibrated is None:
+        return
+    total, shared = len(calibrated), _shared_rows(np.asarray(tested), np.asarray(calibrated))
     if shared > max(1, 0.01 * total):
         yield Finding(
             "overlap",
-            f"{shared} of {total} calibration samples at step {index} are test samples too: their logits are equal.",
+            f"{shared} of {total} calibration samples at step {index} are test samples too: their {compared} are "
+            "equal.",
             "Keep the sets apart: figures on samples that a score was fitted on are too good.",
         )
 
@@ -176,10 +186,19 @@ def _length(outputs: Outputs) -> float:
     return float(np.median(np.sqrt(np.einsum("nd,nd->n", rows, rows))))
 
 
-def _row_keys(logits: npt.NDArray[np.floating]) -> npt.NDArray[np.void]:
+def _shared_rows(test: npt.NDArray[np.floating], calibration: npt.NDArray[np.floating]) -> int:
+    """The number of calibration rows that equal a row which occurs once in the test set."""
+    keys, first, counts = np.unique(_row_keys(test), return_index=True, return_counts=True)
+    once = dict(zip(keys[counts == 1].tolist(), first[counts == 1].tolist(), strict=True))
+    matches = [(once[key], row) for row, key in enumerate(_row_keys(calibration).tolist()) if key in once]
+    ours, theirs = np.array(matches, dtype=np.int64).reshape(-1, 2).T
+    return int(np.isclose(test[ours], calibration[theirs], rtol=EQUAL, atol=EQUAL).all(axis=1).sum())
+
+
+def _row_keys(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.void]:
     """A key per row: four projections, rounded so that another batch size gives the same key."""
-    weights = np.random.default_rng(0).normal(size=(logits.shape[1], 4))
-    projected = np.rint(1000 * (np.asarray(logits, dtype=np.float64) @ weights)).astype(np.int64)
+    weights = np.random.default_rng(0).normal(size=(rows.shape[1], 4))
+    projected = np.rint(1000 * (np.asarray(rows, dtype=np.float64) @ weights)).astype(np.int64)
     return np.ascontiguousarray(projected).view(np.dtype((np.void, projected.itemsize * 4))).ravel()
 
 

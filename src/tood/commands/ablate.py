@@ -40,16 +40,21 @@ def command(
       tood ablate runs --only margin,buffer --out ablations
       tood ablate runs --only source --json
     """
-    from tood.errors import ToodError
+    from tood.errors import ToodError, UnknownNameError
     from tood.paper.ablation_summary import draw_ablations, gather_ablations, summarize, write_ablations
+    from tood.paper.ablations import ABLATIONS
     from tood.report.render import print_tables
     from tood.runs.directory import find_runs
 
+    names = split_names(only)
+    for name in names:
+        if name not in ABLATIONS:
+            raise click.UsageError(str(UnknownNameError("ablation", name, ABLATIONS)))
     runs = [run for run in find_runs(paths) if run.steps()]
     if not runs:
         raise ToodError(f"{paths[0]}: expected runs with outputs, found none")
     rows, notes = gather_ablations(
-        runs, split_names(only), say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
+        runs, names, say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
     )
     folder = out or (paths[0] / "ablations" if len(paths) == 1 else Path("ablations"))
     summary = summarize(rows, notes)

@@ -65,7 +65,7 @@ def command(
     if as_json:
         click.echo(json.dumps(_for_json(groups, all_tables), indent=2))
     else:
-        _print(groups, overviews, tables, full)
+        _print(groups, overviews, tables, full, named=names is not None)
 
 
 class Group(NamedTuple):
@@ -110,8 +110,11 @@ def _overview(group: Group, name: bool) -> Table | None:
     return replace(table, name=f"{table.name}-{first.run.path.name}") if name else table
 
 
-def _print(groups: list[Group], overviews: list[Table | None], tables: list[Table], full: bool) -> None:
-    """Print a card and one table per group of runs, then all other tables."""
+def _print(groups: list[Group], overviews: list[Table | None], tables: list[Table], full: bool, named: bool) -> None:
+    """Print a card and one table per group of runs, then all other tables.
+
+    ``named``: the user named the detectors, so the card says which of them were left out.
+    """
     from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table as Grid
@@ -129,6 +132,10 @@ def _print(groups: list[Group], overviews: list[Table | None], tables: list[Tabl
             card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
         for finding in group.verdict.findings:
             card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
+        if named and not full:
+            for note in group.verdict.notes:
+                if note.startswith("left out"):
+                    card.add_row(Text("Note", style="bold"), Text(printable(f"{note}.")))
         console.print(card)
         if full:
             lines = [*group.verdict.sentences(), *(f"Note: {note}." for note in group.verdict.notes)]

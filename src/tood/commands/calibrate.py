@@ -47,7 +47,9 @@ __all__ = ["command"]
     help="Where the samples for decisions come from.  [default: held_out]",
 )
 @invalid_option("leave them out")
-@click.option("--seed", default=0, show_default=True, help="Seed of the split and of random ties.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split and of random ties."
+)
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
@@ -165,8 +167,11 @@ def read_tasks(text: str) -> Partition:
 
     inline = text.lstrip().startswith(("[", "{"))
     try:
+        if not text:
+            raise FileNotFoundError  # Path("") is the current folder
         document = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
-        return Partition.from_json(json.dumps(document.get("tasks") if isinstance(document, dict) else document))
+        tasks = document.get("tasks", document) if isinstance(document, dict) else document
+        return Partition.from_json(json.dumps(tasks))
     except FileNotFoundError as error:
         raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
     except (OSError, TypeError, ValueError, RecursionError) as error:

@@ -63,7 +63,8 @@ def command(
       tood monitor --state monitor.safetensors --in monday.parquet --in tuesday.parquet
       service | tood monitor --state monitor.safetensors --in -
     """
-    with warnings_as_lines(quiet):
+    writes = reset or bool(sources) or not state.exists()
+    with warnings_as_lines(quiet), _only_writer(state) if writes else contextlib.nullcontext():
         watch = _Watch(state, calibrator, reference, settings, invalid, print_alarms=not quiet and not as_json)
         if reset:
             watch.monitor.reset()
@@ -82,6 +83,25 @@ def command(
         left_out = f", invalid and left out: {watch.left_out:,}" if watch.left_out else ""
         click.echo(f"{figures['rows']:,} inputs so far, {figures['rejected']:,} rejected{left_out}")
         click.echo(figures["message"])
+
+
+@contextlib.contextmanager
+def _only_writer(state: Path) -> Iterator[None]:
+    """Context in which only this process changes the state file."""
+    from filelock import FileLock, Timeout
+
+    from tood.errors import ToodError
+
+    if not state.parent.is_dir():
+        raise ToodError(f"{state.parent}: no such folder; make it first")
+    try:
+        held = FileLock(state.with_name(f".{state.name}.lock"), timeout=0).acquire()
+    except Timeout as error:
+        raise ToodError(f"{state}: another `tood monitor` is using it; stop that one first") from error
+    except OSError as error:
+        raise ToodError(f"{state}: cannot be written ({error.strerror})") from error
+    with held:
+        yield
 
 
 class _Watch:
@@ -179,15 +199,17 @@ class _Watch:
 
         from tood.errors import ToodError
 
-        for where, row in _json_rows(stream):
-            if np.isfinite(row).all():
-                self.update(row[None], where)
-                self.save_if_due()
-            elif self.invalid == "reject":
-                self.left_out += 1
-            else:
-                raise ToodError(f"{where}: expected finite numbers; `--invalid reject` continues without such rows")
-        self.save()
+        try:
+            for where, row in _json_rows(stream):
+                if np.isfinite(row).all():
+                    self.update(row[None], where)
+                    self.save_if_due()
+                elif self.invalid == "reject":
+                    self.left_out += 1
+                else:
+                    raise ToodError(f"{where}: expected finite numbers; `--invalid reject` continues without such rows")
+        finally:  # after an error or a signal too: these rows do not come again
+            self.save()
 
 
 @contextlib.contextmanager

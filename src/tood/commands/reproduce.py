@@ -77,8 +77,11 @@ def command(
       tood reproduce ablations --out runs
       tood reproduce table1 --out runs --collect docs/results/metrics
     """
-    from tood.paper.reproduce import cells, notes
+    from tood.errors import UnknownNameError
+    from tood.paper.reproduce import cells, notes, presets_of
 
+    if target in TRAINED and preset is not None and preset not in presets_of(target):
+        raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
     members = cells(target, out, preset, seeds) if target in TRAINED else []
     for note in notes(target, preset):
         click.echo(f"Note: {note}.", err=True)

@@ -20,6 +20,24 @@ if TYPE_CHECKING:
     from tood.runs import RunConfig
 
 
+def _order(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text is not None and text != "label" and not text.isdecimal():
+        raise click.BadParameter(f"expected 'label' or the seed of a permutation, found {text!r}")
+    return text
+
+
+def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
+    from tood.errors import MissingDependencyError, ToodError
+    from tood.runs.yaml_files import parse_settings
+
+    try:
+        return parse_settings(pairs) if pairs else {}
+    except MissingDependencyError:
+        raise
+    except ToodError as error:
+        raise click.UsageError(str(error), ctx) from error
+
+
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option(
@@ -33,26 +51,49 @@ if TYPE_CHECKING:
     help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]",
 )
 @click.option("--preset", help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu]")
-@click.option("--seed", type=int, help="Seed of every random choice.  [default: 0]")
-@click.option("--order", help="Class order: label, or the seed of a permutation.")
-@click.option("--tasks", type=int, help="Number of tasks.  [default: the stream's]")
+@click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
+@click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.")
+@click.option("--tasks", type=click.IntRange(0), help="Number of tasks.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
 @click.option("--network", help="Name of the network.  [default: the preset's]")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
-@click.option("--adapter", type=int, help="With --frozen: width of a trained hidden layer; 0 for none.")
-@click.option("--calibration", help="Source of the calibration set: train, memory, reserved or augmented.")
-@click.option("--calibration-size", type=int, help="B, the calibration samples over all classes.")
-@click.option("--reserve", type=int, help="Samples per class that are set aside when the class arrives.")
-@click.option("--fit", help="Data that detectors are fitted on: current, memory or all.")
+@click.option("--adapter", type=click.IntRange(-1), help="With --frozen: width of a trained hidden layer; 0 for none.")
+@click.option(
+    "--calibration",
+    type=click.Choice(["train", "memory", "reserved", "augmented"]),
+    help="Source of the calibration set.  [default: train, or the preset's]",
+)
+@click.option("--calibration-size", type=click.IntRange(0), help="B, the calibration samples over all classes.")
+@click.option("--reserve", type=click.IntRange(-1), help="Samples per class that are set aside when the class arrives.")
+@click.option(
+    "--fit",
+    type=click.Choice(["current", "memory", "all"]),
+    help="Data that detectors are fitted on.  [default: current, or the preset's]",
+)
 @click.option(
     "--detectors",
     shell_complete=complete_names("detectors"),
     help="Names or package.module:Class, separated by commas.",
 )
-@click.option("--logits", help="With a corrected head (BiC), score: corrected, raw or both.  [default: both]")
-@click.option("--store", help="all, or figures: delete outputs and checkpoints once measured.  [default: all]")
+@click.option(
+    "--logits",
+    type=click.Choice(["corrected", "raw", "both"]),
+    help="With a corrected head (BiC): the logits to score.  [default: both]",
+)
+@click.option(
+    "--store",
+    type=click.Choice(["all", "figures"]),
+    help="figures: delete outputs and checkpoints once measured.  [default: all]",
+)
 @click.option("--renew", is_flag=True, help="With store figures: train again if the figures are outdated.")
-@click.option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="A learner setting; may be repeated.")
+@click.option(
+    "--set",
+    "learner_settings",
+    multiple=True,
+    callback=_settings,
+    metavar="NAME=VALUE",
+    help="A learner setting; may be repeated.",
+)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
@@ -69,7 +110,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     file: Path | None,
-    pairs: tuple[str, ...],
+    learner_settings: dict[str, Any],
     out: Path | None,
     dry_run: bool,
     renew: bool,
@@ -96,14 +137,14 @@ def command(
     from tood.runs.config import RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
-    from tood.runs.yaml_files import parse_settings, read_yaml
+    from tood.runs.yaml_files import read_yaml
 
     values = read_yaml(file) if file else {}
     values |= {name: value for name, value in options.items() if value is not None}
-    if str(values.get("order", "")).isdigit():
+    if str(values.get("order", "")).isdecimal():
         values["order"] = int(values["order"])
-    if pairs:
-        values["settings"] = {**(values.get("settings") or {}), **parse_settings(pairs)}
+    if learner_settings:
+        values["settings"] = {**(values.get("settings") or {}), **learner_settings}
     config = RunConfig.from_mapping(values, where=str(file or "the command line"))
     folder = out or Path("runs") / config.name
     if dry_run:

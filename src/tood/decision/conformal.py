@@ -149,6 +149,7 @@ class Conformal:
         if not 2 <= folds <= len(labels):
             raise ToodError(f"folds: expected 2 to {len(labels)}, the number of samples, found {folds}")
         cal.fit(logits, labels)
+        self.cal = copy.copy(cal)  # as in `fit`
         order = np.random.default_rng(self.seed).permutation(len(labels))
         if self.per_task == "true":  # every task in every fold; drawn at random within the task
             order = order[np.argsort(_true_tasks(cal, labels, len(labels))[order], kind="stable")]
@@ -253,7 +254,7 @@ class Conformal:
             ]
             if "errors.scores" in tensors:
                 self._wrong = tensors["errors.scores"], tensors["errors.wrong"].astype(bool)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable conformal file: {error}") from error
         return self._begin()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any, Literal, TypeAlias, get_args
@@ -81,6 +82,7 @@ class PredictionSets:
         labels:
             ``[n]``, the logit column of each sample's class.
         """
+        self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not break the promise
         logits = as_array(logits)
         columns = label_columns(labels, Partition(self.cal.tasks).columns, len(logits))
         if len(columns) == 0:
@@ -127,7 +129,7 @@ class PredictionSets:
             self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))
             self._gate = Ranks(finite(tensors["gate"], "gate"))
             self._typical = Ranks(finite(tensors["typical"], "typical"))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable file of prediction sets: {error}") from error
         return self
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from typing import Any, NamedTuple
@@ -146,6 +147,7 @@ class DriftMonitor:
         Use held-out in-distribution samples, or ordinary traffic if it usually contains some unknown inputs. Samples
         that the network or the calibrator was fitted to differ from new ones and raise false alarms.
         """
+        self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not raise alarms
         scores, tasks, energies = self._read(logits)
         if len(scores) == 0:
             raise ToodError("logits: expected reference samples, found none")
@@ -264,7 +266,7 @@ class DriftMonitor:
             self._drifts = [ExchangeabilityTest.restore(state, two_sided_bets, self._rng) for state in states]
             self._latest = [np.array(state["latest"]) for state in states]
             self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error
         return self
 

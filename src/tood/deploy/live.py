@@ -14,6 +14,7 @@ from tood.arrays import Float64Array, IntArray, as_array, label_columns
 from tood.calibration import NEEDED, TOOD, Reference, Variant
 from tood.checks import check_calibration, logit_range
 from tood.deploy.sketch import Sketch, joined_moments, moments
+from tood.diagnostics import DeadChannelWarning
 from tood.energy import check_columns
 from tood.errors import ToodError
 from tood.files import plain, read_tensors, write_tensors
@@ -62,9 +63,9 @@ class LiveTOOD:
         self.partition = Partition(tasks)
         self.capacity = capacity
         self.sketches = [Sketch(capacity) for _ in self.partition]
-        # [4, N, N], of the samples of task s in the channel of task t: count, mean, sum of squared deviations, and sum
-        # of products of deviations with those in the channel of s
-        self.pairs: Float64Array = np.zeros((4, len(self.partition), len(self.partition)))
+        # [5, N, N], of the samples of task s in the channel of task t: count, mean, sum of squared deviations, sum of
+        # products of deviations with those in the channel of s, and mean in the channel of s
+        self.pairs: Float64Array = np.zeros((5, len(self.partition), len(self.partition)))
         self.range: Float64Array = np.array([np.inf, -np.inf])  # lowest and highest logit seen
 
     @property
@@ -101,6 +102,7 @@ class LiveTOOD:
             self.sketches[t].add(own[:, t])
             added[:3, t] = moments(own)
             added[3, t] = (own - own.mean(axis=0)).T @ (own[:, t] - own[:, t].mean())
+            added[4, t] = own[:, t].mean()
         self.pairs = _joined_pairs(self.pairs, added)
         return self
 
@@ -163,7 +165,10 @@ class LiveTOOD:
         statistics |= self._rest(statistics)
         if np.isfinite(self.range).all():  # not so in files of version 0.1
             statistics["range"] = self.range
-        return TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
+        cal = TOOD.from_statistics(self.partition, statistics, variant=variant, margin=margin, reference=reference)
+        if message := cal._moved_dead():
+            warnings.warn(message, DeadChannelWarning, stacklevel=2)
+        return cal
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file, atomically."""
@@ -183,9 +188,9 @@ class LiveTOOD:
             names = ("values", "sizes", "moments")
             states = [{name: tensors[f"{t}.{name}"] for name in names} for t in range(len(self.partition))]
             self.sketches = [Sketch.from_state(self.capacity, state) for state in states]
-            self.pairs = np.array(tensors["pairs"]).reshape(self.pairs.shape)
+            self.pairs = _all_planes(np.array(tensors["pairs"]).reshape(-1, *self.pairs.shape[1:]))
             self._widen(tensors.get("range", self.range))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
 
@@ -212,7 +217,7 @@ class LiveTOOD:
 
     def _rest(self, statistics: dict[str, Any]) -> dict[str, Float64Array]:
         """Statistics of each channel over other tasks' samples; over its own samples if there are no others."""
-        count, mean, squares, products = self.pairs * ~np.eye(len(self.partition), dtype=bool)
+        count, mean, squares, products, _ = self.pairs * ~np.eye(len(self.partition), dtype=bool)
         total = count.sum(axis=0)
         seen, samples = total > 0, np.maximum(total, 1)
         centre = (count * mean).sum(axis=0) / samples
@@ -235,6 +240,14 @@ class LiveTOOD:
 
 def _joined_pairs(a: Float64Array, b: Float64Array) -> Float64Array:
     """``LiveTOOD.pairs`` of two sets of samples as one."""
-    gap = b[1] - a[1]
-    products = a[3] + b[3] + gap * np.diagonal(gap)[:, None] * a[0] * b[0] / np.maximum(a[0] + b[0], 1)
-    return np.concatenate([joined_moments(a[:3], b[:3]), products[None]])
+    share, own_gap = b[0] / np.maximum(a[0] + b[0], 1), b[4] - a[4]
+    products = a[3] + b[3] + (b[1] - a[1]) * own_gap * a[0] * share
+    return np.concatenate([joined_moments(a[:3], b[:3]), products[None], (a[4] + own_gap * share)[None]])
+
+
+def _all_planes(pairs: Float64Array) -> Float64Array:
+    """``LiveTOOD.pairs`` of a file; older files lack the last plane, which differs only after ``forget``."""
+    if len(pairs) == 5:
+        return pairs
+    own_means = np.where(pairs[0] > 0, np.diagonal(pairs[1])[:, None], 0.0)
+    return np.concatenate([pairs, own_means[None]])

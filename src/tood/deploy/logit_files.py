@@ -67,7 +67,7 @@ class LogitsFile:
         if not self.path.is_file():
             raise ToodError(f"{self.path}: no such file")
         if self.suffix not in SUFFIXES:
-            raise UnknownNameError("file type", self.suffix or self.path.name, SUFFIXES)
+            raise ToodError(f"{self.path}: {UnknownNameError('file type', self.suffix, SUFFIXES)}")
         self._table = TableFile(self.path) if self.suffix in TABLES else None
         with self._errors():
             names = self._names()
@@ -158,7 +158,7 @@ class LogitsFile:
         (rows, columns), by_column, dtype = self._header()
         kept = {name: self.column(name) for name in self.keep}
         for name, values in kept.items():
-            if values.shape[:1] != (rows,):
+            if values.shape != (rows,):
                 raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
         step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
         # Rows of an array in Fortran order are not consecutive in the file: it is read as a whole.

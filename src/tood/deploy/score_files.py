@@ -86,12 +86,13 @@ def score_files(
             progress(target, summary)
     left = {target: source for target, source in pairs.items() if target not in scored}
     run = _on_ray if engine == "ray" and left else _one_by_one
+    made_from = {target: record.made_from(source) for target, source in left.items()}  # inputs may change while scored
     for target, outcome in run(calibrator, left, settings):
         if isinstance(outcome, str):
             failed.append(outcome)
             continue
         scored[target] = outcome
-        record.add(target, pairs[target], outcome)
+        record.add(target, made_from[target], outcome)
         progress(target, outcome)
     if failed:
         raise ToodError(f"{len(failed)} of {len(pairs)} files failed: {'; '.join(failed)}")
@@ -160,22 +161,25 @@ class _Record:
         entry = self.entries.get(target.name)
         if not isinstance(entry, dict) or not target.exists() or not source.exists():
             return None
-        made_from = {name: value for name, value in entry.items() if name != "scored"}
-        if made_from != self._made_from(target, source):
+        made = {name: value for name, value in entry.items() if name != "scored"}
+        if made != {**self.made_from(source), "output": _stamp(target)}:
             return None
         try:
             return Scored(**{**entry["scored"], "earlier": 1})
         except (KeyError, TypeError):
             return None
 
-    def add(self, target: Path, source: Path, scored: Scored) -> None:
+    def add(self, target: Path, made_from: dict[str, Any], scored: Scored) -> None:
         """Record that ``target`` is complete."""
-        self.entries[target.name] = {**self._made_from(target, source), "scored": vars(scored)}
+        self.entries[target.name] = {**made_from, "output": _stamp(target), "scored": vars(scored)}
         write_text(self.path, json.dumps(self.entries, indent=1))
 
-    def _made_from(self, target: Path, source: Path) -> dict[str, Any]:
-        stamps = {
-            name: [str(path), path.stat().st_size, path.stat().st_mtime_ns]
-            for name, path in {"input": source, "output": target}.items()
-        }
-        return {"calibrator": self.calibrator, "settings": self.settings, **stamps}
+    def made_from(self, source: Path) -> dict[str, Any]:
+        """What the output of an input depends on."""
+        return {"calibrator": self.calibrator, "settings": self.settings, "input": _stamp(source)}
+
+
+def _stamp(path: Path) -> list[Any]:
+    """What tells whether a file has changed."""
+    status = path.stat()
+    return [str(path), status.st_size, status.st_mtime_ns]

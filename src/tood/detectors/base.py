@@ -221,7 +221,7 @@ class Detector:
                 detector.shape_ = columns, dimensions
                 detector._fitted_with = detector._refit_values()
             detector._ready(np.dtype(np.float32))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable detector: {error}") from error
         detector.network = network
         return detector

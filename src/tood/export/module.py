@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,16 @@ class ScorerModule(torch.nn.Module):
             arrays["limits"] = parameters.limits
         for name, values in arrays.items():
             self.register_buffer(name, torch.from_numpy(np.array(values)))
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> ScorerModule:
+        """Called by ``to``, ``half`` and the like: never to half precision, as rounded numbers decide otherwise."""
+
+        def moved(tensor: torch.Tensor) -> torch.Tensor:
+            result = fn(tensor)
+            return tensor.to(result.device) if result.dtype in (torch.float16, torch.bfloat16) else result
+
+        super()._apply(moved, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def forward(self, logits: torch.Tensor, features: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         """Score ``[n]``, winning task ``[n]`` and, with a decision, accept ``[n]`` from logits ``[n, C]``.

@@ -188,6 +188,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
             x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
             logits.append(self._columns(_logits(strategy.model(x.to(strategy.device)))))
             labels.append(_labels(rest[0] if rest else torch.empty(0)))
+        if not logits:
+            raise ToodError("dataset: expected at least one sample, found none")
         return np.concatenate(logits), np.concatenate(labels)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tood.arrays import to_numpy
 from tood.detectors import Head
 from tood.errors import ToodError
 from tood.integrations.adapter import Adapted, AnyDetector, peer
@@ -94,4 +95,4 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
 
 
 def _array(values: Any) -> npt.NDArray[Any]:
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    return to_numpy(values) if isinstance(values, torch.Tensor) else np.asarray(values)

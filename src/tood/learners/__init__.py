@@ -111,8 +111,7 @@ def checked_settings(name: str, finetune: str, settings: Mapping[str, Any]) -> t
     """The settings of a learner and of BER from values by name; raises for an unknown name or a wrong value."""
     ber = {key: value for key, value in settings.items() if finetune == "ber" and key.startswith("ber_")}
     own = {key: value for key, value in settings.items() if key not in ber}
-    of_ber = {key.removeprefix("ber_"): value for key, value in ber.items()}
-    return make_settings(settings_class(LEARNERS.get(name)), own), make_settings(BERSettings, of_ber)
+    return make_settings(settings_class(LEARNERS.get(name)), own), make_settings(BERSettings, ber, prefix="ber_")
 
 
 def _normalised_for(network: Network, stream: Stream) -> Stream:

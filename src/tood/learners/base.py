@@ -7,6 +7,8 @@ the last checkpoint makes the same choices again.
 from __future__ import annotations
 
 import copy
+import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -318,13 +320,19 @@ class Learner:
     def _stream_identity(self) -> dict[str, Any]:
         return describe_stream(self.stream)
 
+    @cached_property
+    def _own_network(self) -> str:
+        """What a network without a name is, except for its weights."""
+        shown = re.sub(r" at 0x[0-9a-f]+", "", repr(self.network.backbone))  # addresses differ between processes
+        return hashlib.sha256(shown.encode()).hexdigest()[:16]
+
     def config(self) -> dict[str, Any]:
         """Everything that determines the weights; a checkpoint of another configuration is refused."""
         return {
             "learner": self.name,
             "settings": as_dict(self.settings),
             "seed": self.seed,
-            "network": self.network.spec,
+            "network": self.network.spec or {"own": self._own_network},
             "stream": self._stream_identity,
             "ber": None if self.ber is None else as_dict(self.ber.settings),
         }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.errors import ToodError
-from tood.learners.settings import Settings, learning_rate
+from tood.learners.settings import ABOVE_0, AT_LEAST_0, FROM_0_TO_1, Ranges, Settings, learning_rate
 
 if TYPE_CHECKING:
     from tood.learners.base import Learner
@@ -42,6 +42,7 @@ class BERSettings:
         Mixing proportions are drawn from Beta(beta, beta).
     """
 
+    RANGES: ClassVar[Ranges] = {**Settings.RANGES, "weight": AT_LEAST_0, "trace": FROM_0_TO_1, "beta": ABOVE_0}
     epochs: int = 10
     lr: float = 0.1
     momentum: float = 0.9

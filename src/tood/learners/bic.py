@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -14,7 +14,7 @@ from tood.errors import ToodError
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
-from tood.learners.settings import ExemplarSettings
+from tood.learners.settings import ABOVE_0, AT_LEAST_0, FROM_0_BELOW_1, ExemplarSettings, Ranges
 from tood.sampling import draw_by_class
 
 NEWTON_STEPS = 100  # at most; a few are enough
@@ -38,6 +38,7 @@ class BiCSettings(ExemplarSettings):
         new data is joined by as many exemplars, as the authors of the TOOD paper ran it.
     """
 
+    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0, "validation": FROM_0_BELOW_1, "offset_penalty": AT_LEAST_0}
     selection: Literal["herding", "random"] = "random"
     temperature: float = 2.0
     validation: float = 0.1

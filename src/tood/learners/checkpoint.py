@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tood.arrays import is_tensor
+from tood.arrays import is_tensor, to_numpy
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
-from tood.streams.features import FeatureSource
+from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
     from tood.learners.base import Learner
@@ -47,18 +47,23 @@ def describe_stream(stream: Stream) -> dict[str, Any]:
         "sizes": [int(size) for size in stream.sizes],
         "reserve": stream.reserve,
         "seed": stream.seed,
+        "augmentation": stream.augmentation,
+        "mean": [round(float(value), 6) for value in stream.mean],
+        "std": [round(float(value), 6) for value in stream.std],
         "labels": zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes()),
         **_samples(stream.train),
     }
 
 
 def _samples(source: Source) -> dict[str, Any]:
-    """The identity of training samples: a few images, or the key of features of a frozen network."""
+    """The identity of training samples: their content, or the key of features of a frozen network."""
     if isinstance(source, FeatureSource):
         return {"features": source.key, "standardised": bool((source.scale != 1).any())}
     rows = np.linspace(0, len(source) - 1, num=min(SOME, len(source)), dtype=np.int64)
     sums = {zlib.crc32(np.ascontiguousarray(source.take(rows)).tobytes()) for _ in range(2)}
-    return {"features": "", "images": sums.pop() if len(sums) == 1 else 0}  # 0: the data set changes its images itself
+    if len(sums) > 1:  # the data set changes its images itself
+        return {"features": "", "images": 0, "content": ""}
+    return {"features": "", "images": sums.pop(), "content": content(source)[:16]}
 
 
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
@@ -93,19 +98,20 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         wanted = json.loads(json.dumps(learner.config()))
         made.pop(ignored, None)
         wanted.pop(ignored, None)
-        for name in ("features", "standardised", "images"):  # older checkpoints lack them
-            if name in wanted["stream"]:
-                made["stream"].setdefault(name, wanted["stream"][name])
+        made["stream"] = {**wanted["stream"], **made["stream"]}  # older checkpoints lack some entries
+        made["network"] = made["network"] or wanted["network"]
         differences = _differences(made, wanted)
         if differences:
             key, stored, expected = differences[0]
             raise ToodError(f"{path}: made with {key} = {stored}, not {expected}; use the same or another directory")
         state = _unflatten(arrays)
         _restore(learner, state)
-    except (KeyError, RuntimeError) as error:
+        learner.learned = place["task"] + bool(place.get("finished"))
+        learner.old = sum(learner.stream.sizes[: place["task"]])
+    except ToodError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ToodError(f"{path}: incomplete ({error})") from error
-    learner.learned = place["task"] + bool(place.get("finished"))
-    learner.old = sum(learner.stream.sizes[: place["task"]])
     return place, state.get("momentum", {})
 
 
@@ -126,11 +132,22 @@ def _restore(learner: Learner, state: dict[str, Any]) -> None:
             value.load_state_dict(state[name])
         elif name == "facts":
             learner.facts = dict(state.get(name, {}))
-        elif isinstance(value, dict):  # an empty one is not in the file
-            tensors = _tensors(state.get(name, {}))
-            setattr(learner, name, {key: tensor.to(learner.fabric.device) for key, tensor in tensors.items()})
         else:
-            setattr(learner, name, torch.from_numpy(state[name]).to(value.device))
+            stored = state.get(name, {}) if isinstance(value, dict) else state[name]  # an empty one is not in the file
+            setattr(learner, name, _like(value, stored, learner.fabric.device))
+
+
+def _like(value: Any, stored: Any, device: torch.device) -> Any:
+    """``stored`` as the kind of ``value``: a tensor, an array, or a dictionary of them; None becomes a tensor."""
+    if isinstance(stored, Mapping):
+        known = value if isinstance(value, Mapping) else {}
+        return {key: _like(known.get(key), leaf, device) for key, leaf in stored.items()}
+    if value is None:
+        return torch.from_numpy(stored).to(device)
+    if not is_tensor(value):
+        return stored
+    half = value.dtype == torch.bfloat16  # which the file holds as float32
+    return torch.from_numpy(stored).to(value.device, value.dtype if half else None)
 
 
 def _tensors(arrays: Mapping[str, Leaf]) -> dict[str, torch.Tensor]:
@@ -144,7 +161,7 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Leaf]
         if isinstance(value, Mapping):
             leaves += _flatten(value, f"{prefix}{key}/")
             continue
-        leaf = value.detach().cpu().numpy() if is_tensor(value) else np.asarray(value)
+        leaf = to_numpy(value) if is_tensor(value) else np.asarray(value)
         leaves.append((f"{prefix}{key}{SCALAR if leaf.ndim == 0 else ''}", leaf))
     return leaves
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from tood.learners.base import Batch
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
-from tood.learners.settings import ReservoirSettings
+from tood.learners.settings import AT_LEAST_0, Ranges, ReservoirSettings
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class DERSettings(ReservoirSettings):
         squared distance covers the columns of old tasks, with target 0 for columns that were not stored.
     """
 
+    RANGES: ClassVar[Ranges] = {"alpha": AT_LEAST_0, "beta": AT_LEAST_0}
     momentum: float = 0.0
     weight_decay: float = 0.0
     lr: float = 0.03

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from tood.arrays import IntArray
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, penalty, widen
 from tood.learners.registry import register
-from tood.learners.settings import Settings
+from tood.learners.settings import AT_LEAST_0, Ranges, Settings
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class EWCSettings(Settings):
         Number of training samples per task for the Fisher information; 0 for all.
     """
 
+    RANGES: ClassVar[Ranges] = {"strength": AT_LEAST_0, "decay": AT_LEAST_0, "fisher_samples": AT_LEAST_0}
     strength: float = 100.0
     mode: Literal["separate", "online"] = "separate"
     decay: float = 1.0

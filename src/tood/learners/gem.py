@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from tood.arrays import FloatArray
 from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, set_gradient
 from tood.learners.base import Batch
 from tood.learners.registry import register
+from tood.learners.settings import AT_LEAST_0, Ranges
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class GEMSettings(GradientSettings):
         Lower bound of the weight of each reference gradient; used only if a constraint is violated.
     """
 
+    RANGES: ClassVar[Ranges] = {"margin": AT_LEAST_0}
     margin: float = 0.5
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from tood.learners.base import Batch
 from tood.learners.distillation import distillation
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
-from tood.learners.settings import ExemplarSettings
+from tood.learners.settings import ABOVE_0, ExemplarSettings, Ranges
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class ICaRLSettings(ExemplarSettings):
         Temperature of the distillation of ``"ce"``.
     """
 
+    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0}
     loss: Literal["bce", "ce"] = "bce"
     temperature: float = 2.0
 

@@ -17,7 +17,7 @@ def widen(stored: Weights, network: nn.Module) -> Weights:
     """``stored``, with zeros for new rows of the head and for weights that it does not have."""
     wide = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
     for name, tensor in stored.items():
-        wide[name][: len(tensor)] = tensor
+        _old_rows(wide[name], tensor).copy_(tensor)
     return wide
 
 
@@ -27,5 +27,10 @@ def penalty(network: nn.Module, importance: Weights, anchor: Weights) -> Tensor:
     for name, parameter in network.named_parameters():
         if name in importance:
             weight = importance[name]
-            total = total + (weight * (parameter[: len(weight)] - anchor[name]).square()).sum()
+            total = total + (weight * (_old_rows(parameter, weight) - anchor[name]).square()).sum()
     return total
+
+
+def _old_rows(tensor: Tensor, stored: Tensor) -> Tensor:
+    """The rows of ``tensor`` that ``stored`` has, as a view; a scalar has no rows."""
+    return tensor[: len(stored)] if stored.ndim else tensor

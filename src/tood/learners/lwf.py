@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import cross_entropy
@@ -12,7 +12,7 @@ from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
 from tood.learners.distillation import distillation
 from tood.learners.registry import register
-from tood.learners.settings import Settings
+from tood.learners.settings import ABOVE_0, AT_LEAST_0, Ranges, Settings
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class LwFSettings(Settings):
         seen), as the authors of the TOOD paper ran it.
     """
 
+    RANGES: ClassVar[Ranges] = {"alpha": AT_LEAST_0, "temperature": ABOVE_0}
     alpha: float = 1.0
     temperature: float = 2.0
     ce: Literal["new", "all"] = "new"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -54,6 +55,7 @@ def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict
 
 
 def descriptions() -> dict[str, str]:
-    """A one-line description of each preset: the first line of its file."""
+    """A one-line description of each preset: the first sentence of its file."""
     texts = {name: (files("tood.learners") / "presets" / f"{name}.yaml").read_text("utf-8") for name in presets()}
-    return {name: text.partition("\n")[0].removeprefix("# ") for name, text in texts.items()}
+    comments = {name: text.removeprefix("# ").replace("\n# ", " ") for name, text in texts.items()}
+    return {name: re.split(r"(?<=\.)\s", comment, maxsplit=1)[0] for name, comment in comments.items()}

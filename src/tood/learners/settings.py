@@ -1,20 +1,39 @@
-"""Learner settings: one frozen dataclass per learner, checked by its annotations."""
+"""Learner settings: one frozen dataclass per learner, checked by its annotations and ranges."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from tood.errors import ToodError, UnknownNameError
 
 __all__ = ["ExemplarSettings", "ReservoirSettings", "Settings", "learning_rate", "make_settings", "settings_class"]
 
 
+class Range(NamedTuple):
+    """Allowed values of a number, and how a message describes them."""
+
+    expected: str
+    allows: Callable[[float], bool]
+
+
+Ranges: TypeAlias = Mapping[str, Range]  # by the name of the setting
+
+ABOVE_0 = Range("a number above 0", lambda value: value > 0)
+AT_LEAST_0 = Range("0 or more", lambda value: value >= 0)
+AT_LEAST_1 = Range("1 or more", lambda value: value >= 1)
+FROM_0_TO_1 = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
+FROM_0_BELOW_1 = Range("0 or more and below 1", lambda value: 0 <= value < 1)
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of stochastic gradient descent, common to all learners that train.
+
+    ``RANGES`` has the allowed values of settings by name; a subclass adds those of its own settings.
 
     Parameters
     ----------
@@ -29,6 +48,10 @@ class Settings:
         Largest norm of a gradient; 0 for no limit.
     """
 
+    RANGES: ClassVar[Ranges] = {
+        **{"epochs": AT_LEAST_1, "batch_size": AT_LEAST_1, "lr": ABOVE_0, "momentum": FROM_0_BELOW_1},
+        **{"weight_decay": AT_LEAST_0, "gamma": AT_LEAST_0, "clip": AT_LEAST_0},
+    }
     epochs: int = 170
     batch_size: int = 128
     lr: float = 0.1
@@ -54,6 +77,7 @@ class ExemplarSettings(Settings):
         ``"herding"`` or ``"random"``.
     """
 
+    RANGES: ClassVar[Ranges] = {"memory": AT_LEAST_1}
     memory: int = 2000
     memory_unit: Literal["total", "class"] = "total"
     selection: Literal["herding", "random"] = "herding"
@@ -71,6 +95,7 @@ class ReservoirSettings(Settings):
         Number of replayed samples per batch of new data; 0 for the size of the batch.
     """
 
+    RANGES: ClassVar[Ranges] = {"memory": AT_LEAST_1, "replay_size": AT_LEAST_0}
     memory: int = 500
     replay_size: int = 0
 
@@ -84,17 +109,30 @@ def settings_class(learner: type) -> type[Settings]:
     return annotated
 
 
-def make_settings(kind: type[SettingsT], given: dict[str, Any]) -> SettingsT:
-    """Settings from names and values; raises for an unknown name or a wrong type."""
-    hints = get_type_hints(kind)
+def make_settings(kind: type[SettingsT], given: Mapping[str, Any], prefix: str = "") -> SettingsT:
+    """Settings from names and values; raises for an unknown name, a wrong type or a value out of range.
+
+    Given names start with ``prefix``, here and in messages.
+    """
+    hints = {prefix + name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
+    ranges = {prefix + name: allowed for name, allowed in _ranges(kind).items()}
     for name in given:
         if name not in hints:
             raise UnknownNameError("setting", name, hints)
-    return kind(**{name: _checked(name, value, hints[name]) for name, value in given.items()})
+    checked = {name: _checked(name, value, hints[name], ranges.get(name)) for name, value in given.items()}
+    return kind(**{name.removeprefix(prefix): value for name, value in checked.items()})
 
 
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value``, checked against its annotation; raises an error that names the setting."""
+def _ranges(kind: type) -> dict[str, Range]:
+    """``RANGES`` of a class and its bases; those of a subclass replace those of its base."""
+    ranges: dict[str, Range] = {}
+    for base in reversed(kind.__mro__):
+        ranges |= vars(base).get("RANGES", {})
+    return ranges
+
+
+def _checked(name: str, value: Any, hint: Any, allowed: Range | None = None) -> Any:
+    """``value``, checked against its annotation and its range; raises an error that names the setting."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UnknownNameError(name, value, get_args(hint))
@@ -107,10 +145,10 @@ def _checked(name: str, value: Any, hint: Any) -> Any:
         value = float(value)
     if type(value) is not hint:
         raise ToodError(f"{name}: expected {hint.__name__}, found {value!r}")
-    if name in ("epochs", "batch_size", "memory") and value < 1:
-        raise ToodError(f"{name}: expected 1 or more, found {value}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ToodError(f"{name}: expected a finite number, found {value}")
+    if allowed is not None and not allowed.allows(value):
+        raise ToodError(f"{name}: expected {allowed.expected}, found {value:g}")
     return value
 
 

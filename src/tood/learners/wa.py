@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
-from tood.learners.settings import ExemplarSettings
+from tood.learners.settings import ABOVE_0, ExemplarSettings, Ranges
 from tood.models import Head
 
 
@@ -27,6 +28,7 @@ class WASettings(ExemplarSettings):
         Clip the head's weights to 0 or more after every step, as the paper does (later code bases do not).
     """
 
+    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0}
     temperature: float = 2.0
     nonnegative: bool = False
 

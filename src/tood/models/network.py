@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from tood.arrays import to_numpy
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
 from tood.hub import HubMixin
@@ -122,7 +123,7 @@ class Network(HubMixin, nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write weights and architecture to one safetensors file, atomically."""
-        tensors = {name: tensor.detach().cpu().numpy() for name, tensor in self.state_dict().items()}
+        tensors = {name: to_numpy(tensor) for name, tensor in self.state_dict().items()}
         write_tensors(path, KIND, tensors, {"spec": json.dumps(self.spec)})
 
     @classmethod
@@ -139,15 +140,21 @@ class Network(HubMixin, nn.Module):
         from tood import models
 
         arrays, metadata = read_tensors(path, KIND)
-        spec = json.loads(metadata["spec"])
+        try:
+            spec = json.loads(metadata["spec"])
+            named = models.create(**spec) if backbone is None and spec is not None else None
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise ToodError(f"{os.fspath(path)}: not a usable network: {error}") from error
         if backbone is None and spec is None:
             raise ToodError(f"{os.fspath(path)}: a network of your own design; pass its backbone to load it")
         if "head.weight" not in arrays:
             raise ToodError(f"{os.fspath(path)}: has no head")
         if backbone is None:
-            network = models.create(**spec)
+            network = cast(Network, named)
         else:
-            network = cls(backbone, Head(arrays["head.weight"].shape[1]), spec)
+            weight = torch.from_numpy(arrays["head.weight"])
+            like = next((p for p in backbone.parameters() if p.is_floating_point()), weight)
+            network = cls(backbone, Head(weight.shape[1]).to(like), spec)
         try:
             network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
         except RuntimeError as error:
@@ -157,13 +164,13 @@ class Network(HubMixin, nn.Module):
 
 def _head_of(linear: nn.Linear) -> Head:
     """A head with the weights of a linear layer."""
-    head = Head(linear.in_features)
+    head = Head(linear.in_features).to(linear.weight)  # device and precision
     head.resize(linear.out_features)
     with torch.no_grad():
         head.weight.copy_(linear.weight)
         if linear.bias is not None:
             head.bias.copy_(linear.bias)
-    return head.to(linear.weight.device)
+    return head
 
 
 def _fuse(sequence: nn.Sequential) -> None:

@@ -177,7 +177,7 @@ class RunConfig:
             for name in ("detectors", "ood"):
                 value = settings.get(name)
                 if isinstance(value, str):
-                    value = value.split(",")
+                    value = [part.strip() for part in value.split(",") if part.strip()]
                 if value is None or isinstance(value, list):
                     settings[name] = tuple(value or ())
             return cls(**settings)

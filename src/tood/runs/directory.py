@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from tood.errors import ToodError
-from tood.files import write_text
+from tood.files import NAME, write_text
 from tood.partition import Partition
 from tood.runs.identity import RunIdentity
 
@@ -165,7 +164,7 @@ def _read_manifest(file: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ToodError(f"{file}: no such file; a run directory has a manifest.json") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ToodError(f"{file}: cannot be read as JSON ({error})") from error
     if not isinstance(manifest, dict):
         raise ToodError(f"{file}: expected a JSON object, found {type(manifest).__name__}")
@@ -186,7 +185,7 @@ def _ood_groups(ood: Any) -> dict[str, str]:
     groups: dict[str, str] = {}
     for group in GROUPS:
         for name in ood.get(group, []):
-            if not (isinstance(name, str) and re.fullmatch(r"\w[\w.+-]*", name)):
+            if not (isinstance(name, str) and NAME.fullmatch(name)):
                 raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {name!r}")
             if name in groups:
                 raise ToodError(f"ood: expected distinct names, found {name!r} twice")

@@ -6,11 +6,12 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tood.arrays import IntArray
+from tood.arrays import IntArray, to_numpy
 from tood.errors import ToodError
 from tood.files import write_text
 from tood.runs.config import RunConfig
@@ -18,6 +19,7 @@ from tood.runs.directory import Arrays, Run
 from tood.runs.steps import write_step
 from tood.sampling import draw_by_class
 from tood.streams import Source, Stream
+from tood.streams.features import content
 
 if TYPE_CHECKING:
     from tood.learners import Learner
@@ -64,13 +66,13 @@ def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None
             raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")
 
 
+@lru_cache(maxsize=1)  # every step of a run asks for it
 def fingerprint(stream: Stream) -> bytes:
-    """Digest of the images of a stream: number and a few images per set, and the normalisation."""
+    """Digest of a stream: all images and labels of each set, and the normalisation."""
     digest = hashlib.sha256(np.asarray([stream.mean, stream.std], dtype=np.float64).tobytes())
     for source in (stream.train, stream.test, *(ood_set.source for ood_set in stream.ood)):
-        some = np.linspace(0, len(source) - 1, num=min(8, len(source)), dtype=np.int64)
-        digest.update(str(len(source)).encode() + np.ascontiguousarray(source.take(some)).tobytes())
-        digest.update(getattr(source, "key", "").encode())  # features of a frozen network: of all images
+        digest.update((getattr(source, "key", "") or content(source)).encode())  # frozen features have a key
+        digest.update(np.asarray(source.labels, dtype=np.int64).tobytes())
     return digest.digest()
 
 
@@ -115,7 +117,7 @@ def extract_step(
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+        digest.update(name.encode() + to_numpy(tensor).tobytes())
     for array in (rows.fit, rows.augmented, *(v for _, v in sorted(rows.calibration.items()))):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([calibration, run.manifest["ood"]]).encode() + fingerprint(stream))
@@ -147,7 +149,8 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
     calibrations = {source: part(chosen) for source, chosen in rows.calibration.items()}
     if len(rows.augmented):
-        calibrations["augmented"] = forward(fused, stream, stream.train, rows.augmented, augmentation_seed=step)
+        seed = 1000 * stream.seed + step
+        calibrations["augmented"] = forward(fused, stream, stream.train, rows.augmented, augmentation_seed=seed)
         calibrations["augmented"]["labels"] = columns(stream.train, rows.augmented)
     weight, bias = network.effective_head()
     head = {"weight": weight, "bias": bias}
@@ -159,7 +162,7 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
         "test": forward(fused, stream, stream.test, test_rows) | {"labels": columns(stream.test, test_rows)},
         "fit": part(rows.fit),
         "ood": {s.name: forward(fused, stream, s.source, np.arange(len(s.source))) for s in stream.ood},
-        "head": {name: tensor.detach().cpu().numpy() for name, tensor in head.items()},
+        "head": {name: to_numpy(tensor) for name, tensor in head.items()},
     }
 
 

@@ -32,7 +32,7 @@ __all__ = ["score_with_network", "scorers_for"]
 def scorers_for(names: Sequence[str], stream: Stream, logits: str, frozen: bool = False) -> list[Scorer]:
     """Scorers by name; ODIN gets the standard deviation of the input normalisation."""
     scorers = [
-        Scorer(name, {"std": stream.std} if name == "odin" else {}, logits=which)
+        Scorer(name, logits=which, from_stream={"std": stream.std} if name == "odin" else {})
         for which in WHICH[logits]
         for name in names
     ]

@@ -12,8 +12,9 @@ from tood import learners
 from tood.learners import Learner
 from tood.learners.replay import ReservoirLearner
 from tood.runs.config import RunConfig
-from tood.runs.extract import BATCH, forward
+from tood.runs.extract import BATCH, check_sources, forward
 from tood.runs.frozen import extraction_left
+from tood.runs.network_scores import scorers_for
 from tood.runs.stages import build, load_stream, torch_threads
 from tood.streams import Stream
 from tood.times import duration
@@ -33,8 +34,10 @@ class Estimate(NamedTuple):
 
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """The plan of a run as texts by name. Nothing is written."""
+    """The plan of a run as texts by name; raises where the run would before training. Nothing is written."""
     stream, learner = build(config, dry=True)
+    scorers_for(config.detectors, stream, "corrected", config.frozen)
+    check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     cost = _estimate(config, stream, learner)
     identity = config.identity
     features = {"features": _extraction(config)} if config.frozen else {}

@@ -65,6 +65,9 @@ class Scorer:
     logits:
         Score the ``"corrected"`` logits or the ``"raw"`` ones, for a learner that corrects its head (BiC). Detectors
         that read the head get the matching one. Steps without a correction have only one kind.
+    from_stream:
+        Settings that follow from the stream (ODIN's ``std``). They replace the detector's defaults, so
+        :meth:`settings` leaves them out.
     """
 
     detector: str
@@ -74,6 +77,7 @@ class Scorer:
     seed: int = 0
     fit_on: FitOn | None = None
     logits: Logits = "corrected"
+    from_stream: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.fit_on is not None and self.fit_on not in get_args(FitOn):
@@ -83,7 +87,7 @@ class Scorer:
 
     def create(self) -> Detector:
         """The detector, not fitted yet."""
-        detector = detectors.create(self.detector, **self.params)
+        detector = detectors.create(self.detector, **{**self.from_stream, **self.params})
         if self.fit_on is not None and (detector.fits_on == "none" or "network" in detector.needs):
             why = "runs the network again" if "network" in detector.needs else "is not fitted"
             raise ToodError(f"fit_on: expected None for {self.detector}, which {why}, found {self.fit_on!r}")
@@ -95,7 +99,7 @@ class Scorer:
 
     @cached_property
     def _settings(self) -> str:
-        detector, default = self.create(), detectors.create(self.detector).get_params()
+        detector, default = self.create(), detectors.create(self.detector, **self.from_stream).get_params()
         differing = {name: v for name, v in detector.get_params().items() if v != default[name]}
         if self.size is not None:
             differing |= {"calibration_size": self.size, "calibration_seed": self.seed}

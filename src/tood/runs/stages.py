@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import platform
+import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,16 +23,17 @@ import torch
 import tood
 from tood import learners, streams
 from tood.errors import ToodError
+from tood.files import remove_leftovers
 from tood.learners.progress import Report
 from tood.learners.registry import LEARNERS
 from tood.metrics import near_far_mean
 from tood.models import Network
-from tood.runs.config import EVALUATION, RunConfig
+from tood.runs.config import EVALUATION, MEASURING, RunConfig
 from tood.runs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.runs.extract import check_sources, extract_step, step_rows
 from tood.runs.figures_only import keep_figures
 from tood.runs.frozen import freeze
-from tood.runs.measure import default_scorers, is_measured_as, measure_step, outdated_figures
+from tood.runs.measure import default_scorers, is_measured, is_measured_as, measure_step, outdated_figures
 from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.runs.score import Scorer
@@ -117,10 +119,10 @@ def _run(
 ) -> Run:
     _check_config(config, folder)
     stream, learner = build(config, own_stream, say)
-    folder.mkdir(parents=True, exist_ok=True)
     logits = config.logits if learner.corrects_head else "corrected"
     asked = scorers_for(config.detectors, stream, logits, config.frozen)
     check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
+    folder.mkdir(parents=True, exist_ok=True)
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
         done, _ = _finished(config, folder, stream, renew)
@@ -128,30 +130,36 @@ def _run(
             learner.learn(step, folder / "checkpoints", base_dir=base)
         return Run(folder)
     with lock(folder):
-        for leftover in folder.rglob(".*.tmp"):  # from a process that was killed while writing
-            leftover.unlink()
+        remove_leftovers(folder)
         _check_config(config, folder)
         done, stale = _finished(config, folder, stream, renew)
         if done:
             made = Run(folder)
         else:
             made = _write_manifest(config, folder, stream, learner)
-            write_yaml(folder / "config.yaml", config.to_mapping())
+            write_yaml(folder / "config.yaml", config.to_mapping() | _measured_with(folder))
         rows: list[Row] = []
+        noted: dict[str, str] = {}
         for step in range(0 if done else len(stream)):
             started = time.perf_counter()
             learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
             trained = time.perf_counter() - started
             _evaluate(config, made, stream, learner, step, asked)
             scorers = asked or default_scorers(made, logits=logits, steps=range(step + 1))[0]
-            measured, _ = measure_step(Step(made, step), scorers, keep=True)
+            measured, notes = measure_step(Step(made, step), scorers, keep=True)
             rows += measured
+            noted |= {
+                re.sub(r"[\d.]+", "", note): note for note in notes
+            }  # of those that differ in numbers, the latest
             if on_step is not None:
                 on_step(step, measured)
             line = "  ".join(_summary(measured, learner.facts))
             say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
+        for note in noted.values() if asked else ():  # the defaults include many that suit no small stream
+            say(f"note: {note}")
         if rows:
             save_metrics(with_versions(to_table(rows)), made.metrics_path)
+            write_yaml(folder / "config.yaml", config.to_mapping())
         if stale:
             say(f"{folder}: {describe(stale)}; {how_to_renew(folder)} trains the run again")
         elif config.store == "figures":
@@ -217,6 +225,15 @@ def _check_config(config: RunConfig, folder: Path) -> None:
             raise ToodError(
                 f"{folder}: was made with {name} = {before[name]!r}, not {now[name]!r}; choose another --out"
             )
+
+
+def _measured_with(folder: Path) -> dict[str, Any]:
+    """The settings that present figures were measured with. They stay in config.yaml until there are new figures."""
+    file = folder / "config.yaml"
+    if not (file.exists() and is_measured(folder)):
+        return {}
+    before = RunConfig().to_mapping() | read_yaml(file)
+    return {name: before[name] for name in MEASURING}
 
 
 def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:

@@ -13,6 +13,7 @@ import numpy as np
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.detectors import Head, Outputs
 from tood.errors import ToodError
+from tood.files import NAME
 from tood.npz_files import npz_names, read_npz, write_npz
 from tood.partition import Partition
 from tood.runs.directory import Arrays, PathLike, Run
@@ -109,9 +110,11 @@ class Step:
     @cached_property
     def head(self) -> Head | None:
         """The rows of the last linear layer for the columns seen; None if it was not stored."""
+        return self._checked_head() if (self.folder / "head.npz").exists() else None
+
+    def _checked_head(self, features: FloatArray | None = None) -> Head | None:
+        """The head; raises if it does not fit the columns or the features."""
         file = self.folder / "head.npz"
-        if not file.exists():
-            return None
         arrays, _ = self._read("head.npz")
         if self._prefix and f"{self._prefix}weight" not in arrays:
             return None
@@ -121,6 +124,11 @@ class Step:
             raise ToodError(
                 f"{file}: expected {self._prefix}weight [C, D] and bias [C] with C at least {width}, "
                 f"found {weight.shape} and {bias.shape}"
+            )
+        if features is not None and weight.shape[1] != features.shape[1]:
+            name = f"{self._prefix}weight"
+            raise ToodError(
+                f"{file}: {name}: expected {features.shape[1]} columns, one per feature, found {weight.shape}"
             )
         return Head(weight=weight[self.columns], bias=bias[self.columns])
 
@@ -254,7 +262,10 @@ def write_step(
     if set(ood) != set(run.ood):
         raise ToodError(f"ood: expected the sets of the manifest, {sorted(run.ood)}, found {sorted(ood)}")
     sets = {"test": test, "calibration": calibration}
-    sets |= {f"calibration_{source}": outputs for source, outputs in (calibrations or {}).items()}
+    for source, outputs in (calibrations or {}).items():
+        if not NAME.fullmatch(source):
+            raise ToodError(f"calibrations: expected names of letters, digits and . _ + -, found {source!r}")
+        sets[f"calibration_{source}"] = outputs
     if fit is not None:
         sets["fit"] = fit
     files = {f"outputs/{name}.npz": _arrays(outputs, name, labels=True) for name, outputs in sets.items()}
@@ -263,11 +274,7 @@ def write_step(
     if predictions is not None:
         files["outputs/test.npz"]["predictions"] = indices(predictions, "predictions")
     if head is not None:
-        files["head.npz"] = {
-            name: floats(_get(head, name), f"head {name}", ndim)
-            for name, ndim in HEAD.items()
-            if not name.startswith("raw_") or _get(head, name) is not None
-        }
+        files["head.npz"] = _head_arrays(head)
     _check(run, step, files)
     with run.lock():
         _write(run.folder(step), files)
@@ -283,6 +290,8 @@ def _check(run: Run, step: int, files: dict[str, Arrays]) -> None:
         for name in files:
             if name != "head.npz":
                 each._outputs(name, labels="/ood/" not in name)
+        if "head.npz" in files:
+            each._checked_head(files["outputs/test.npz"].get("features"))
     _ = trial.test, trial.predictions
 
 
@@ -308,6 +317,18 @@ def _write(folder: Path, files: dict[str, Arrays]) -> None:
     finally:
         for leftover in (fresh, old):
             shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _head_arrays(head: Any) -> Arrays:
+    """The arrays of a head that are stored; a head without bias has zeros."""
+    arrays: Arrays = {}
+    for name, ndim in HEAD.items():
+        value = _get(head, name)
+        if value is None and name.endswith("bias") and name.replace("bias", "weight") in arrays:
+            value = np.zeros(len(arrays[name.replace("bias", "weight")]), dtype=np.float32)
+        if value is not None or not name.startswith("raw_"):
+            arrays[name] = finite(floats(value, f"head {name}", ndim), f"head {name}")
+    return arrays
 
 
 def _arrays(outputs: Any, name: str, labels: bool) -> Arrays:

@@ -23,7 +23,7 @@ def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tupl
     >>> arrange(np.arange(4), [[3, 0], [1]])
     ((3, 0, 1), (2, 1))
     """
-    if not isinstance(tasks, int) and len(tasks) and all(np.ndim(task) == 1 for task in tasks):
+    if not isinstance(tasks, (int, np.integer)) and len(tasks) and all(np.ndim(task) == 1 for task in tasks):
         if order != "label":
             raise ToodError(f"order: expected 'label' if tasks gives class ids, found {order!r}")
         groups = [indices(task, "tasks").tolist() for task in tasks]
@@ -34,10 +34,10 @@ def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tupl
         ids = [ids[i] for i in np.random.RandomState(order).permutation(len(ids))]
     elif order != "label":
         raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
-    if isinstance(tasks, int):
+    if isinstance(tasks, (int, np.integer)):
         if tasks < 1 or len(ids) % tasks:
             raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give a divisor")
-        tasks = [len(ids) // tasks] * tasks
+        tasks = [len(ids) // tasks] * int(tasks)
     sizes = tuple(indices(tasks, "tasks").tolist())
     if sum(sizes) != len(ids):
         raise ToodError(f"tasks: sizes {list(sizes)} do not add up to the {len(ids)} classes")

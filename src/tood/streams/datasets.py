@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tood.arrays import IntArray, indices, is_tensor
+from tood.arrays import IntArray, indices, is_tensor, to_numpy
 from tood.errors import ToodError
 from tood.streams.images import Resize, check_size, fit, pixels
 from tood.streams.sources import CHANNELS, Samples, Source
@@ -93,7 +93,7 @@ class DatasetSource:
 def _array(sample: Any, row: int) -> Samples:
     """A tensor or array as uint8 ``[H, W, C]`` or float32 ``[D]``."""
     tensor = is_tensor(sample)
-    array = np.asarray(sample.detach().cpu().numpy() if tensor else sample)
+    array = np.asarray(to_numpy(sample) if tensor else sample)
     real = array.dtype.kind == "f"
     if real and array.ndim == 1:
         return array.astype(np.float32)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from filelock import FileLock
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import FloatArray, IntArray, to_numpy
 from tood.errors import ToodError
 from tood.streams.catalog import user_cache
 from tood.streams.sources import Source, Subset, batches
@@ -157,16 +157,19 @@ class Extractor:
             probe = np.random.default_rng(0).integers(0, 256, size=(2, *stream.train.shape)).astype(np.uint8)
             digest.update(repr(network.backbone).encode() + self.forward(probe).astype(np.float16).tobytes())
         for name, tensor in sorted(network.backbone.state_dict().items()):
-            digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
+            digest.update(name.encode() + to_numpy(tensor).tobytes())
         self.digest = digest.hexdigest()
+        self._paths: dict[int, tuple[Source, Path]] = {}  # by id; the source is kept, so that no other gets its id
 
     def __str__(self) -> str:
         return f"{(self.network.spec or {}).get('name', 'network')} {self.digest[:12]}"
 
     def path(self, source: Source) -> Path:
         """The path of a set's features, whether or not the file exists."""
-        key = hashlib.sha256(f"{self.digest} {content(source)}".encode()).hexdigest()
-        return self.folder / self.digest[:12] / f"{key[:32]}.npy"
+        if id(source) not in self._paths:  # `content` reads every image
+            key = hashlib.sha256(f"{self.digest} {content(source)}".encode()).hexdigest()
+            self._paths[id(source)] = source, self.folder / self.digest[:12] / f"{key[:32]}.npy"
+        return self._paths[id(source)][1]
 
     def missing(self, stream: Stream) -> dict[Path, int]:
         """The files of features of a stream that must still be extracted, and the number of images of each."""

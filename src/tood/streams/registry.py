@@ -48,8 +48,8 @@ def load(
     root: str | Path | None = None,
     order: int | str = "label",
     tasks: Tasks | None = None,
-    reserve: int = 0,
-    seed: int = 0,
+    reserve: int | None = None,
+    seed: int | None = None,
     size: int | None = None,
     resize: Resize = None,
     ood: Sequence[str] = (),
@@ -71,7 +71,7 @@ def load(
     tasks:
         Their number, their sizes or their class ids, if not the stream's own.
     reserve, seed:
-        Samples per class that are set aside and never trained on, and the seed of that choice.
+        Samples per class that are set aside and never trained on, and the seed of that choice, if not the stream's own.
     size, resize:
         Pixels per side, if not the stream's own; ``resize="squash"`` squashes images of other proportions instead of
         cropping them; a number of pixels is what the shorter side is scaled to before cropping.
@@ -98,7 +98,12 @@ def load(
     else:
         factory = STREAMS.get(stream)
     made = _open(factory, name, arguments, tuple(ood))
-    return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
+    return dataclasses.replace(
+        made,
+        name=name,
+        reserve=made.reserve if reserve is None else reserve,
+        seed=made.seed if seed is None else seed,
+    )
 
 
 def _takes(factory: Factory, option: str) -> bool:

@@ -10,11 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import IntArray, indices, is_tensor
+from tood.arrays import IntArray, indices, is_tensor, to_numpy
 from tood.errors import ToodError
 
 __all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure"]
 
+BLOCK = 256  # images whose pixels are counted at once
 CHANNELS = (1, 2, 3, 4)  # numbers of channels; a larger axis is height or width
 Samples = npt.NDArray[Any]  # uint8 [k, H, W, C] for images, float32 [k, D] for vectors
 
@@ -54,7 +55,7 @@ class ArraySource:
     """
 
     def __init__(self, samples: Any, labels: Any = None) -> None:
-        array = np.asarray(samples.detach().cpu().numpy() if is_tensor(samples) else samples)
+        array = np.asarray(to_numpy(samples) if is_tensor(samples) else samples)
         if array.dtype == np.uint8 and array.ndim in (3, 4):
             _refuse_channels_first(array.shape)
             array = array if array.ndim == 4 else array[..., None]
@@ -147,10 +148,12 @@ def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple
     if len(source.shape) == 1:
         return (0.0,), (1.0,)
     rows = np.unique(np.linspace(0, len(source) - 1, min(count, len(source))).astype(np.int64))
-    pixels = source.take(rows).reshape(-1, source.shape[-1])
     # Pixels have 256 possible values: counting them is exact and needs no float copy of the images.
-    counts = np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
-    values = np.arange(256) / 255
-    mean = counts @ values / len(pixels)
-    std = np.sqrt(np.maximum(counts @ values**2 / len(pixels) - mean**2, 1e-12))
+    counts = np.zeros((source.shape[-1], 256), np.int64)
+    for images in batches(source, np.split(rows, range(BLOCK, len(rows), BLOCK))):
+        pixels = images.reshape(-1, source.shape[-1])
+        counts += np.stack([np.bincount(channel, minlength=256) for channel in pixels.T])
+    values, total = np.arange(256) / 255, counts[0].sum()
+    mean = counts @ values / total
+    std = np.sqrt(np.maximum(counts @ values**2 / total - mean**2, 1e-12))
     return tuple(mean.tolist()), tuple(std.tolist())

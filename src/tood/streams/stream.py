@@ -13,6 +13,7 @@ import numpy as np
 
 from tood.arrays import IntArray, indices
 from tood.errors import ToodError, UnknownNameError
+from tood.files import NAME
 from tood.partition import Partition
 from tood.sampling import draw_by_class
 from tood.streams.arrival import Tasks, arrange
@@ -125,8 +126,8 @@ class Stream:
         for s in self.ood:
             if s.group not in ("near", "far"):
                 raise ToodError(f"{s.name}: expected the group near or far, found {s.group!r}")
-            if not s.name or set(s.name) & set("/\\"):
-                raise ToodError(f"ood: a set's name becomes a file's name, so it cannot be {s.name!r}")
+            if not NAME.fullmatch(s.name):  # it becomes the name of a file
+                raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {s.name!r}")
         channels = shape[-1] if len(shape) == 3 else 1
         if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
             raise ToodError(
