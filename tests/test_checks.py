@@ -7,6 +7,7 @@ from scipy.special import log_softmax, softmax
 from scipy.stats import binom
 
 from tood import TOOD, Partition, ToodError, energy
+from tood.arrays import as_array
 from tood.checks import (
     looks_like_log_probabilities,
     looks_like_probabilities,
@@ -138,3 +139,13 @@ def test_few_rows_that_could_be_logits_by_chance_get_a_warning():
         cal.score(np.repeat(row, 8, axis=0))
     with pytest.raises(ToodError, match="found probabilities"):
         cal.score(softmax(logits, axis=1).astype(np.float16))
+
+
+def test_columns_of_a_data_frame_are_read_by_name():
+    pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
+    arrow = pytest.importorskip("pyarrow")
+    logits = np.random.default_rng(0).normal(size=(50, 4))
+    columns = {f"logit_{c}": logits[:, c] for c in (2, 3, 0, 1)}
+    for frame in (pandas.DataFrame(columns), polars.DataFrame(columns), arrow.table(columns)):
+        np.testing.assert_array_equal(as_array(frame), logits)
+    np.testing.assert_array_equal(as_array(pandas.DataFrame(logits)[[2, 3]]), logits[:, [2, 3]])  # not named as logits

@@ -6,6 +6,7 @@ Computation is done on NumPy arrays unless a module says otherwise. A CPU tensor
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar, Union, cast
 
@@ -111,13 +112,20 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
 
 
 def as_array(x: Any, name: str = "logits") -> Any:
-    """Arrays and tensors as they are; lists and data frames (pandas, polars, Arrow) as NumPy arrays."""
+    """Arrays and tensors as they are; lists and data frames (pandas, polars, Arrow) as NumPy arrays.
+
+    Columns named ``logit_0``, ``logit_1`` and so on are read in the order of these numbers.
+    """
     if isinstance(x, np.ndarray) or is_tensor(x):
         return x
     try:
-        return np.asarray(x)
+        array = np.asarray(x)
     except ValueError as error:  # lists of unequal lengths
         raise ToodError(f"{name}: expected rows of one length, found ragged lists ({error})") from error
+    names = list(getattr(x, "column_names", getattr(x, "columns", ())))
+    if names and all(re.fullmatch(r"logit_\d+", str(column)) for column in names):
+        array = array[:, np.argsort([int(str(column)[6:]) for column in names])]
+    return array
 
 
 def label_columns(labels: Any, columns: int, length: int) -> IntArray:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from tood.audit import audit
-from tood.runs import Run
+from tood.audit.checks import check_step
+from tood.detectors import Head
+from tood.runs import Run, Step, write_manifest, write_step
 
 
 def change(path, names, function):
@@ -161,3 +163,19 @@ def test_ood_on_another_scale(build, tmp_path):
     path = build(tmp_path / "run")
     change(path, ["ood/far_a"], lambda arrays, file: arrays | {"features": 9 * arrays["features"]})
     assert "OOD set far_a" in findings(path)["preprocessing"]
+
+
+def test_a_head_that_does_not_give_the_logits_is_found(tmp_path):
+    rng = np.random.default_rng(0)
+    weight, bias = rng.normal(size=(4, 6)), rng.normal(size=4)
+    write_manifest(tmp_path / "run", [[0, 1], [2, 3]], near=["a"])
+
+    def outputs(rows):
+        features = rng.normal(size=(rows, 6))
+        return {"logits": features @ weight.T + bias, "features": features, "labels": np.arange(rows) % 4}
+
+    sets = {"test": outputs(80), "calibration": outputs(40), "ood": {"a": outputs(30)}}
+    for head, found in (((weight, bias), False), ((weight[::-1], bias), True), ((weight, None), True)):
+        write_step(tmp_path / "run", 1, **sets, head=Head(*head))
+        checks = {finding.check for finding in check_step(Step(Run(tmp_path / "run"), 1))}
+        assert ("head" in checks) == found

@@ -147,3 +147,10 @@ def test_two_monitors_do_not_write_one_state(folder):
             assert "another `tood monitor` is using it" in str(run("--state", "m.safetensors", *arguments).exception)
         assert "0 inputs so far" in run("--state", "m.safetensors").stdout  # a report changes nothing
     assert "missing: no such folder" in str(run(*FIRST[:-1], "missing/m.safetensors").exception)
+
+
+def test_lines_that_cannot_be_read_are_left_out_if_asked(folder):
+    rows = np.load("same.npy")[:3].tolist()
+    lines = [json.dumps(rows[0]), "broken", '{"other": 1}', json.dumps(rows[1])]
+    result = run(*FIRST, "--in", "-", "--invalid", "reject", text="\n".join(lines))
+    assert result.exit_code == 0 and "2 inputs so far" in result.stdout and "left out: 2" in result.stdout

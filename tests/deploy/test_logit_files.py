@@ -194,3 +194,11 @@ def test_what_is_not_logits_is_said(tmp_path):
         pq.write_table(table, tmp_path / f"{name}.parquet")
         with pytest.raises(ToodError, match=match):
             list(LogitsFile(tmp_path / f"{name}.parquet").blocks())
+
+
+def test_a_bare_number_beside_named_logits_is_another_column(tmp_path):
+    (tmp_path / "a.csv").write_text("logit_1,logit_0,0\n2,1,99\n")
+    np.testing.assert_array_equal(LogitsFile(tmp_path / "a.csv").read(), [[1, 2]])
+    (tmp_path / "b.csv").write_text("logit_0,logit_1,logit_01\n1,2,3\n")
+    with pytest.raises(ToodError, match="two columns of logits have the same number"):
+        LogitsFile(tmp_path / "b.csv").read()

@@ -280,3 +280,15 @@ def test_looking_at_a_lock_does_not_stop_who_wants_it(small):
     finally:
         process.kill()
         process.wait()
+
+
+def test_a_manifest_is_not_replaced_under_steps_of_other_tasks(tmp_path):
+    run = write_manifest(tmp_path / "run", [[0], [1]], near=["a"])
+    part = {"logits": np.random.default_rng(0).normal(size=(4, 2)), "labels": np.arange(4) % 2}
+    write_step(run.path, 1, test=part, calibration=part, ood={"a": part["logits"]})
+    with pytest.raises(ToodError, match="has steps of other tasks"):
+        write_manifest(run.path, [[0, 1]], near=["a"])
+    assert Run(run.path).partition.tasks == ((0,), (1,))
+    write_manifest(run.path, [[0], [1]], near=["a"], learner="mine")
+    with pytest.raises(ToodError, match="near: expected a list of names, found 'svhn'"):
+        write_manifest(tmp_path / "other", [[0]], near="svhn")

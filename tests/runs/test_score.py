@@ -1,6 +1,8 @@
 """What a scorer is fitted on, and that kept scores of one choice never serve another."""
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -110,3 +112,26 @@ def test_choices_that_make_no_sense(shared_run):
         scores(step, Scorer("energy", fit_on="fit"), keep=False)
     with pytest.raises(ToodError, match="fit_on: expected None for adascale, which runs the network again"):
         score_with_network(step, Scorer("adascale", fit_on="both"), None, None, None)
+
+
+def test_an_edited_detector_of_ones_own_is_scored_again(tmp_path):
+    run = write_manifest(tmp_path / "run", [[0], [1]], near=["a"])
+    part = {"logits": np.random.default_rng(0).normal(size=(9, 2)), "labels": np.arange(9) % 2}
+    write_step(run.path, 1, test=part, calibration=part, ood={"a": part["logits"]})
+    code = (
+        "from tood.detectors import Detector\n"
+        "class Mine(Detector):\n"
+        "    name, title, needs, fits_on, citation = 'mine', 'Mine', frozenset({'logits'}), 'none', 'me'\n"
+        "    def _score(self, rows, prepared):\n"
+        "        return SIGN * rows.logits[:, 0]\n"
+    )
+    found = []
+    for sign in ("+1.0", "-1.0"):
+        (tmp_path / "own_detector.py").write_text(code.replace("SIGN", sign))
+        script = (
+            "from tood.runs import Run, Step; from tood.runs.score import Scorer, scores; "
+            "print(scores(Step(Run('run'), 1), Scorer('own_detector:Mine')).test[0])"
+        )
+        made = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=tmp_path)
+        found.append(float(made.stdout))
+    assert found == pytest.approx([part["logits"][0, 0], -part["logits"][0, 0]], rel=1e-6)

@@ -21,6 +21,8 @@ __all__ = ["Finding", "check_calibration", "check_energy", "check_step"]
 REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")  # in the name of a source of calibration samples
 EQUAL = 1e-4  # logits of one sample differ by less if it is in another batch
 LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs; a factor of two means other preprocessing
+SOME = 500  # samples whose logits are computed again
+HEAD_ERROR = 0.05  # of the deviation of the logits; half precision stays far below
 SMALLER = 0.2  # of the length of ID features; for logits such a ratio is normal
 
 
@@ -46,6 +48,7 @@ def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
     if not probabilities:  # probabilities of confident predictions are equal, in any set
         yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
     yield from _scale(step)
+    yield from _head(step)
 
 
 def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Finding]:
@@ -175,6 +178,24 @@ def _scale(step: Step) -> Iterator[Finding]:
                 "test data.",
                 "Check that ID and OOD images went through the same resizing and normalisation.",
             )
+
+
+def _head(step: Step) -> Iterator[Finding]:
+    """A stored head that does not give the stored logits."""
+    if step.head is None or step.test.features is None:
+        return
+    features, logits = (np.asarray(array[:SOME], dtype=np.float64) for array in (step.test.features, step.test.logits))
+    weight, bias = (np.asarray(array, dtype=np.float64) for array in (step.head.weight, step.head.bias))
+    if features.shape[1] != weight.shape[1]:
+        return  # detectors that need both say so
+    error = np.abs(features @ weight.T + bias - logits).max()
+    if error > HEAD_ERROR * (logits.std() or 1.0):
+        yield Finding(
+            "head",
+            f"head.npz at step {step.index} does not give the stored logits: features @ weight.T + bias differs from "
+            f"them by up to {error:.3g}.",
+            "Leave the head out, or store that of this step; detectors that use it are wrong otherwise.",
+        )
 
 
 def _length(outputs: Outputs) -> float:

@@ -200,8 +200,8 @@ class _Watch:
         from tood.errors import ToodError
 
         try:
-            for where, row in _json_rows(stream):
-                if np.isfinite(row).all():
+            for where, row in _json_rows(stream, reject=self.invalid == "reject"):
+                if row is not None and np.isfinite(row).all():
                     self.update(row[None], where)
                     self.save_if_due()
                 elif self.invalid == "reject":
@@ -223,8 +223,11 @@ def _named(where: object) -> Iterator[None]:
         raise ToodError(f"{where}: {error}") from error
 
 
-def _json_rows(stream: Any) -> Iterator[tuple[str, FloatArray]]:
-    """The line number in words, and the logits ``[C]``, of each line that is not empty."""
+def _json_rows(stream: Any, reject: bool) -> Iterator[tuple[str, FloatArray | None]]:
+    """The line number in words, and the logits ``[C]``, of each line that is not empty.
+
+    With ``reject`` a line that cannot be read gives None; otherwise it raises.
+    """
     import numpy as np
 
     from tood.errors import ToodError
@@ -239,5 +242,8 @@ def _json_rows(stream: Any) -> Iterator[tuple[str, FloatArray]]:
             if row.ndim != 1:
                 raise ValueError(f"{row.ndim} axes")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
+            if reject:
+                yield where, None
+                continue
             raise ToodError(f'{where}: expected a list of logits or {{"logits": [...]}} ({error})') from error
         yield where, row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -178,7 +179,10 @@ def command(
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
     elif not quiet:
         click.echo(f"processor time: {duration(time.process_time())}")
-        click.echo(f"{folder}: the figures are in {result.metrics_path.name}; `tood report {folder}` shows them")
+        click.echo(
+            f"{folder}: the figures are in {result.metrics_path.name}; "
+            f"`tood report {shlex.quote(str(folder))}` shows them"
+        )
 
 
 def _tracking(

@@ -91,7 +91,11 @@ class TableFile:
         names = self.names()
         if "logits" in names:
             return ["logits"], True
-        numbered = {int(match[1]): name for name in names if (match := re.fullmatch(r"(?:logit_)?(\d+)", name))}
+        spelled = [name for name in names if re.fullmatch(r"logit_\d+", name)]
+        spelled = spelled or [name for name in names if re.fullmatch(r"\d+", name)]
+        numbered = {int(name.removeprefix("logit_")): name for name in spelled}
+        if len(numbered) < len(spelled):
+            raise ToodError(f"{self.path}: two columns of logits have the same number; found {listed(spelled)}")
         if not numbered or set(numbered) != set(range(len(numbered))):
             raise ToodError(
                 f"{self.path}: expected a column 'logits' of lists, or columns logit_0, logit_1, … without a gap; "

@@ -134,6 +134,9 @@ def write_manifest(
     """
     folder = Path(run_dir)
     partition = Partition(tasks)
+    for group, names in (("near", near), ("far", far)):
+        if isinstance(names, str):
+            raise ToodError(f"{group}: expected a list of names, found {names!r}")
     ood = {"near": list(near), "far": list(far)}
     _ood_groups(ood)
     content = {"format": FORMAT, "tasks": [list(task) for task in partition], "ood": ood, **more}
@@ -143,8 +146,16 @@ def write_manifest(
         raise ToodError(f"manifest: expected values that JSON can hold ({error})") from error
     folder.mkdir(parents=True, exist_ok=True)
     with lock(folder):
+        if any((folder / "steps").glob("*")) and _has_other_tasks(folder, partition):
+            raise ToodError(f"{folder}: has steps of other tasks; choose another folder, or remove its steps")
         write_text(folder / "manifest.json", text)
     return Run(folder)
+
+
+def _has_other_tasks(folder: Path, partition: Partition) -> bool:
+    with contextlib.suppress(ToodError):  # no manifest, or a damaged one: it may be replaced
+        return Run(folder).partition != partition
+    return False
 
 
 def find_runs(paths: Sequence[PathLike]) -> list[Run]:
