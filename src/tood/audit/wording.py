@@ -96,7 +96,7 @@ def details(verdict: Verdict) -> Iterator[str]:
         yield _distances(verdict, whole.nearer)
     yield f"Scored: {verdict.logits}. Calibration set: {verdict.calibration}."
     advice = verdict.advice
-    if advice.gains:
+    if advice.gains and advice.best != "energy":
         by_group = ", ".join(f"{group}-OOD {_gain(gain)}" for group, gain in advice.gains.items())
         yield f"Gain of {_name(advice.best)} over energy: {by_group}."
     if advice.losers:

@@ -20,7 +20,10 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ToodError(f"{path}: no such file") from error
     except (yaml.YAMLError, *DAMAGE) as error:
-        raise ToodError(f"{path}: cannot be read as YAML ({(str(error) or repr(error)).splitlines()[0]})") from error
+        mark = getattr(error, "problem_mark", None)
+        place = f", line {mark.line + 1}" if mark is not None else ""
+        reason = (str(error) or repr(error)).splitlines()[0]
+        raise ToodError(f"{path}{place}: cannot be read as YAML ({reason})") from error
     if not isinstance(content, dict):
         raise ToodError(f"{path}: expected a mapping of settings, found {type(content).__name__}")
     return content
