@@ -1,14 +1,16 @@
 """Rank the detectors published since OpenOOD 1.5 beside the others on finished runs, from their stored outputs.
 
-    python benchmarks/newer_detectors.py RUN_OR_PARENT ... [--steps 3] [--only gmm,mds]
+    python benchmarks/newer_detectors.py RUN_OR_PARENT ... [--steps 3] [--only gmm,mds] [--csv FILE]
 
-Each detector is fitted and scored in memory at some steps, evenly spaced and including the last; nothing is written.
-Per run, detectors are ranked by AUROC, (near + far) / 2 over tasks and steps; ranks and AUROC are averaged over runs.
+Each detector is fitted and scored in memory at some steps, evenly spaced and including the last; the runs stay as they
+are. Per run, detectors are ranked by AUROC, (near + far) / 2 over tasks and steps; ranks and AUROC are averaged over
+runs. With --csv, one line per run and detector is added to FILE.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import time
 import warnings
 from collections import defaultdict
@@ -59,17 +61,31 @@ def run_aurocs(run: Run, steps: int, only: list[str]) -> tuple[dict[str, float],
     return found, seconds
 
 
+def add_lines(file: Path, run: Run, found: dict[str, float]) -> None:
+    """Add the AUROC of each detector in a run to a CSV file, in percent."""
+    new = not file.exists()
+    with file.open("a", newline="") as opened:
+        writer = csv.writer(opened, lineterminator="\n")
+        if new:
+            writer.writerow(("stream", "learner", "seed", "detector", "auroc"))
+        for name, value in found.items():
+            writer.writerow((run.stream, run.learner, run.manifest.get("seed", 0), name, f"{100 * value:.2f}"))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paths", nargs="+", type=Path)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--only", help="Names, separated by commas.")
+    parser.add_argument("--csv", type=Path, help="Add the AUROC of each run and detector to this file.")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     ranks, values, times = defaultdict(list), defaultdict(list), defaultdict(float)
     runs = find_runs(arguments.paths)
     for run in runs:
         found, seconds = run_aurocs(run, arguments.steps, (arguments.only or "").split(",") if arguments.only else [])
+        if arguments.csv:
+            add_lines(arguments.csv, run, found)
         places = rankdata([-value for value in found.values()])
         for (name, value), place in zip(found.items(), places, strict=True):
             ranks[name].append(place)

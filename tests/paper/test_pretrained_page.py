@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from results_pages.gains import RAW
+from results_pages.last_step import FILE, every_detector
 from results_pages.pretrained import claims, count, facts, fill_readme, page
 from results_pages.pretrained_data import (
     FACTS,
@@ -137,3 +138,25 @@ def test_readmes_table_stands_between_its_marks(folder, tmp_path):
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("<!-- end -->\nafter\n") and "old" not in text
     assert "| WA | 60.5 ± 0.7 | – | 39.5 → – | – | – | – → – |" in text
+
+
+def test_every_detector_at_the_last_step_is_ranked_within_settings(tmp_path):
+    aurocs = {  # stream, learner: energy, knn, msp
+        ("cifar10", "wa"): (80.0, 70.0, 60.0),
+        ("cifar10", "er"): (50.0, 70.0, 60.0),
+        ("cifar100-50", "wa"): (55.0, 55.0, 40.0),
+    }
+    rows = [
+        {"stream": stream, "learner": learner, "seed": 2, "detector": detector, "auroc": value}
+        for (stream, learner), values in aurocs.items()
+        for detector, value in zip(("energy", "knn", "msp"), values, strict=True)
+    ]
+    write_csv(tmp_path / FILE, rows)
+    lines = list(every_detector(tmp_path))
+    assert "| KNN | 1.5 | 1.5 | 70.0 | 1.5 | 55.0 |" in lines  # ranks 2, 1 and, tied, 1.5
+    assert "| Energy | 1.8 | 2.0 | 65.0 | 1.5 | 55.0 |" in lines
+    assert lines.index("| KNN | 1.5 | 1.5 | 70.0 | 1.5 | 55.0 |") < lines.index(
+        "| Energy | 1.8 | 2.0 | 65.0 | 1.5 | 55.0 |"
+    )
+    assert "cifar10 2, cifar100-50 1; one seed" in "\n".join(lines)
+    assert list(every_detector(tmp_path / "none")) == []

@@ -15,6 +15,7 @@ import numpy as np
 
 from results_pages.facts import EXPLAINED, Fact, fact_rows
 from results_pages.gains import RAW, mean_over_learners
+from results_pages.last_step import every_detector
 from results_pages.markdown import grid
 from results_pages.mechanisms import interval
 from results_pages.pretrained_data import Setting, Table, collect
@@ -33,7 +34,7 @@ def page(folder: Path, out: Path) -> None:
     lines = [*opening(table), *claims(table), *by_length(table)]
     for stream in table.streams():
         lines += section(table, stream, shown)
-    lines += [*ranks(table), *facts(table)]
+    lines += [*ranks(table), *every_detector(folder), *facts(table)]
     for written in ("unfrozen.md", "long.md"):  # measured apart, by hand
         if (folder / written).exists():
             lines += ["", (folder / written).read_text(encoding="utf-8")]
@@ -54,17 +55,22 @@ def main_columns() -> list[str]:
 
 
 def opening(table: Table) -> Iterator[str]:
-    """Opening of the page: its content, the commands that made it, and the missing runs."""
+    """Opening of the page: what was run, the main results, how to read the tables, and what is missing."""
     yield "# Pretrained, frozen features\n"
     yield (
-        "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels; a trained layer of 512 on top, 8 "
-        "epochs per task (preset `frozen`: the original methods except LwF's weight and DER's β). Closed-form learners "
-        "(NCM, SLDA, FeCAM, RanPAC) read the features directly. Avg AUROC = (mean of near + mean of far) / 2 along the "
-        "stream, in percent, mean ± standard deviation over seeds. BiC's logits are the corrected ones; rows that say "
-        "so score its raw logits, as the authors of the paper did. A value without ± has one seed. The default and "
-        "TOOD with features were measured again when their rule changed: in brackets, of how many seeds if they are "
-        "fewer than the row's. Gap: energy of the newest task in its own channel minus that of older tasks, at the "
-        "last step. Bold: the highest mean over the seeds that all scores of the row have.\n"
+        "An EfficientNet-Lite0 with its ImageNet weights, frozen, at 96 pixels. A hidden layer of 512 units and the "
+        "head are trained on its features, eight epochs per task (preset `frozen`: the original methods except LwF's "
+        "weight and DER's β). Closed-form learners (NCM, SLDA, FeCAM, RanPAC) read the features directly.\n"
+    )
+    yield from in_short(table)
+    yield "How to read the tables:\n"
+    yield (
+        "- Avg AUROC is (mean of near + mean of far) / 2 along the stream, in percent: mean ± standard deviation over "
+        "seeds. A value without ± has one seed; a number in brackets is the number of seeds, if it is smaller than "
+        "the row's.\n"
+        "- BiC's logits are the corrected ones. Rows named `raw logits` score them as the authors of the paper did.\n"
+        "- Gap: energy of the newest task in its own channel minus that of older tasks, at the last step.\n"
+        "- Bold: the highest mean over the seeds that all scores of the row have.\n"
     )
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
@@ -77,6 +83,25 @@ def opening(table: Table) -> Iterator[str]:
         "\nMinutes: processor time on one core, mean over the runs that noted it, with features already extracted. "
         "Core-hours: of all learners and seeds of that stream; ≥ if the time of some learners is not known."
     )
+
+
+def in_short(table: Table) -> Iterator[str]:
+    """The main results in a few lines: gains over energy, the worst setting, and the best score per stream."""
+    if not table.settings():
+        return
+    yield "In short (a setting is a stream and a learner):\n"
+    for who, name in (("Our default", default_detector()), *((f"The paper's {label(n)}", n) for n in TOOD_VARIANTS)):
+        gains = {s: float(np.mean(of)) for s in table.settings() if (of := table.changes(s, name, "avg_auroc"))}
+        if not gains:
+            continue
+        worst = min(gains, key=lambda setting: gains[setting])
+        higher = sum(gain > 0 for gain in gains.values())
+        yield (
+            f"- {who} has a higher Avg AUROC than energy in {higher} of {len(gains)} settings. "
+            f"The mean gain is {np.mean(list(gains.values())):+.1f} points, the worst "
+            f"{gains[worst]:+.1f} ({label(worst[1])} on {worst[0]})."
+        )
+    yield ""
 
 
 def coverage(table: Table) -> Iterator[tuple[str, ...]]:
