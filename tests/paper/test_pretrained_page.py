@@ -6,7 +6,7 @@ from scipy import stats
 
 from results_pages.gains import RAW
 from results_pages.last_step import FILE, every_detector
-from results_pages.pretrained import claims, count, facts, fill_readme, page
+from results_pages.pretrained import claims, count, facts, fill_readme, page, ranks
 from results_pages.pretrained_data import (
     FACTS,
     METRICS,
@@ -160,3 +160,20 @@ def test_every_detector_at_the_last_step_is_ranked_within_settings(tmp_path):
     )
     assert "cifar10 2, cifar100-50 1; one seed" in "\n".join(lines)
     assert list(every_detector(tmp_path / "none")) == []
+
+
+def test_detectors_are_ranked_over_all_streams_and_over_those_with_more_detectors(folder):
+    extra = [
+        {"stream": stream, "learner": learner, "seed": seed, "detector": "knn", **dict.fromkeys(METRICS, 79.0)}
+        for stream, learner, *raw in GRID
+        for seed in GRID[(stream, learner, *raw)]
+        if stream == "cifar10" and not raw
+    ]
+    add({SCORES: extra}, folder)
+    lines = list(ranks(Table(folder)))
+    first, second = (
+        next(i for i, line in enumerate(lines) if words in line) for words in ("all streams, 5", "-100, 3")
+    )
+    assert any(line.startswith("| TOOD (mean shift) | 1.4 |") for line in lines[first:second])  # 2, 1, 1, 1, 2
+    assert not any("KNN" in line for line in lines[first:second])
+    assert any(line.startswith("| KNN | 1.7 | 79.0 |") for line in lines[second:])  # 3, 1, 1

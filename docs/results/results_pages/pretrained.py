@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from tood.metrics import correlation
 from tood.paper.reproduce import cells
 from tood.report.appearance import label
 from tood.report.tables import LEARNERS, TOOD_VARIANTS
+
+SHORT = ("cifar10", "cifar100")  # streams on which more detectors were measured
+RANK_HEADS = ("detector", "mean rank", "Avg AUROC", "near", "far", "D_avg")
 
 
 def page(folder: Path, out: Path) -> None:
@@ -259,38 +263,59 @@ def relation(table: Table, group: Sequence[Setting], one: str, other: str) -> st
 
 
 def ranks(table: Table) -> Iterator[str]:
-    """Table of mean rank and mean Avg AUROC over the settings in which all of these detectors were measured.
+    """Tables of mean rank and mean Avg AUROC of detectors: over all streams, and over those that have more of them."""
+    settings = [s for s in table.settings() if table.seeds(*s, "energy")]
+    groups = {"all streams": settings, "CIFAR-10 and CIFAR-100": [s for s in settings if s[0] in SHORT]}
+    known: set[str] = set()
+    tables = []
+    for who, group in groups.items():
+        common = measured_in_most(table, group)
+        if set(common) > known:
+            known = set(common)
+            if rows := rank_rows(table, group, common):
+                tables += [f"\nOver {who}, {rows.settings} settings:\n", *grid(RANK_HEADS, rows.cells)]
+    if tables:
+        yield "\n## Detectors compared along the stream\n"
+        yield (
+            "Means over the settings (stream × learner) in which each of these detectors was measured at every step, "
+            "and over the seeds that all of them have; rank 1 is best."
+        )
+        yield from tables
 
-    A detector is in the table if it was measured in at least four fifths of all settings.
-    """
+
+def measured_in_most(table: Table, settings: Sequence[Setting]) -> list[str]:
+    """The detectors measured in at least four fifths of these settings."""
     names = sorted({key[2] for key in table.scores if "(" not in key[2]})
-    every = [s for s in table.settings() if table.seeds(*s, "energy")]
-    common = [name for name in names if sum(bool(table.seeds(*s, name)) for s in every) >= 0.8 * len(every)]
-    settings = [s for s in every if all(table.seeds(*s, name) for name in common)]
-    if not settings:
-        return
-    seeds = {s: set.intersection(*(set(table.seeds(*s, name)) for name in common)) for s in settings}
+    return [name for name in names if sum(bool(table.seeds(*s, name)) for s in settings) >= 0.8 * len(settings)]
+
+
+class Ranked(NamedTuple):
+    """Rows of a table of ranks, and the number of settings they are means over."""
+
+    cells: list[tuple[str, ...]]
+    settings: int
+
+
+def rank_rows(table: Table, settings: Sequence[Setting], names: Sequence[str]) -> Ranked | None:
+    """One row per detector, the best mean rank first; None if no setting has a seed with all of them."""
+    seeds = {s: set.intersection(*(set(table.seeds(*s, name)) for name in names)) for s in settings}
     settings = [s for s in settings if seeds[s]]
+    if not settings:
+        return None
 
     def mean(setting: Setting, name: str, metric: str = "avg_auroc") -> float:
         values = table.seeds(*setting, name, metric)
         return float(np.mean([values[seed] for seed in seeds[setting]]))
 
-    values = np.array([[mean(s, name) for name in common] for s in settings])
+    values = np.array([[mean(s, name) for name in names] for s in settings])
     places = 1.0 + (values[:, None, :] > values[:, :, None]).sum(axis=2)
-    yield "\n## Detectors compared\n"
-    yield (
-        f"Means over the {len(settings)} settings (stream × learner) in which each of these detectors was "
-        "measured, and over the seeds that all of them have; rank 1 is best. The sweep has more detectors; they "
-        "have been measured in a few settings only.\n"
-    )
     rows = []
     for j in np.argsort(places.mean(axis=0)):
         metrics = ("near_auroc", "far_auroc", "d_avg")
-        others = [np.mean([mean(s, common[j], metric) for s in settings]) for metric in metrics]
+        others = [np.mean([mean(s, names[j], metric) for s in settings]) for metric in metrics]
         numbers = (places[:, j].mean(), values[:, j].mean(), *others)
-        rows.append((label(common[j]), *(f"{value:.1f}" for value in numbers)))
-    yield from grid(("detector", "mean rank", "Avg AUROC", "near", "far", "D_avg"), rows)
+        rows.append((label(names[j]), *(f"{value:.1f}" for value in numbers)))
+    return Ranked(rows, len(settings))
 
 
 def facts(table: Table) -> Iterator[str]:
