@@ -197,3 +197,46 @@ def test_tasks_are_a_file_or_json(folder):
     ):
         result = CliRunner().invoke(calibrate, ["--logits", "cal.npz", "--tasks", tasks, "--out", "x.safetensors"])
         assert str(result.exception).startswith("--tasks: ") and match in str(result.exception)
+
+
+def test_samples_for_decisions_are_not_those_of_calibration(folder):
+    data, more = np.load("cal.npz"), np.load("more.npz")
+    mixed = np.random.default_rng(1).permutation(600)
+    (folder / "link.npz").symlink_to("cal.npz")
+    np.savez("copy.npz", logits=data["logits"][mixed], labels=data["labels"][mixed])
+    np.savez("part.npz", logits=data["logits"][:300], labels=data["labels"][:300])
+    csv("cal.csv", data["logits"], label=data["labels"])
+    np.save("labels.npy", data["labels"])
+    for name in ("cal.npz", "link.npz", "copy.npz", "part.npz", "cal.csv"):
+        for labels in ((), ("--labels", "labels.npy")):
+            result = CliRunner().invoke(calibrate, [*GIVEN, *labels, "--conformal", name])
+            assert result.exit_code == 1 and not (folder / "cal.safetensors").exists()
+            assert str(result.exception) == (
+                "--conformal: expected samples that were not used for calibration, found those of cal.npz in "
+                f"{name}; give another file, or --holdout 0.5 or --folds 5 in its place"
+            )
+    assert "rows of logits" not in run(calibrate, *GIVEN, "--conformal", "more.npz").stderr
+    np.savez("some.npz", **{name: np.concatenate([more[name], data[name][:7]]) for name in more})
+    result = run(calibrate, *GIVEN, "--conformal", "some.npz")
+    assert "warning: some.npz: 7 of 607 rows of logits are in cal.npz too" in result.stderr
+
+
+def test_class_names_as_labels_are_one_line_that_says_how_to_convert_them(folder):
+    names = np.array(["cat", "dog", "fox", "hen", "owl", "rat"])
+    np.save("names.npy", names[np.load("cal.npz")["labels"]])
+    result = tood("calibrate", *GIVEN, "--labels", "names.npy")
+    first = str(np.load("names.npy")[0])
+    assert result.returncode == 1 and result.stderr == (
+        f"tood: names.npy: labels: expected logit columns 0 to 5, found {first!r} at row 0; replace each class name by "
+        "its logit column, as in [classes.index(name) for name in labels] with classes in the order of the columns\n"
+    )
+
+
+def test_scores_as_csv(folder):
+    run(calibrate, *GIVEN, "--holdout", 0.5)
+    given = ("--calibrator", "cal.safetensors", "--alpha", 0.1, "--in", "new.npy")
+    for name in ("s.parquet", "s.csv"):
+        assert f"{name}: 600 rows scored" in run(score, *given, "--out", name).stdout
+    assert pyarrow.csv.read_csv("s.csv").to_pydict() == pq.read_table("s.parquet").to_pydict()
+    result = CliRunner().invoke(score, [str(a) for a in (*given, "--in", "more.npz", "--out", "all.csv")])
+    assert "all.csv: expected the name of a folder" in str(result.exception)

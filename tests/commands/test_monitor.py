@@ -154,3 +154,15 @@ def test_lines_that_cannot_be_read_are_left_out_if_asked(folder):
     lines = [json.dumps(rows[0]), "broken", '{"other": 1}', json.dumps(rows[1])]
     result = run(*FIRST, "--in", "-", "--invalid", "reject", text="\n".join(lines))
     assert result.exit_code == 0 and "2 inputs so far" in result.stdout and "left out: 2" in result.stdout
+
+
+def test_drift_is_an_exit_code_if_asked(folder):
+    assert run(*FIRST, "--in", "same.npy", "--fail-on-drift").exit_code == 0
+    assert run("--state", "m.safetensors", "--in", "moved.npy").exit_code == 0  # the default
+    for quiet in ((), ("--quiet",), ("--json",)):
+        result = run("--state", "m.safetensors", "--fail-on-drift", *quiet)
+        assert result.exit_code == 1
+        assert result.stderr == "tood: m.safetensors: drift detected, so the exit code is 1 (--fail-on-drift)\n"
+    assert json.loads(result.stdout)["drift_detected"] is True
+    assert DriftMonitor.load("m.safetensors").report().rows == 1000
+    assert run("--state", "m.safetensors", "--reset", "--fail-on-drift").exit_code == 0

@@ -170,3 +170,10 @@ def test_what_becomes_of_the_calibrator_later_is_not_drift():
     monitor, traffic = DriftMonitor(cal).fit(stream(300)), stream(300)
     cal.fit(stream(300) + np.array([5.0, 5, 0, 0, 0, 0]), stream.labels)
     assert not monitor.update(traffic).drift_detected
+
+
+def test_a_threshold_per_task_has_as_many_entries_as_tasks():
+    logits = np.random.default_rng(0).normal(size=(100, 4)) + 6 * np.eye(4)[np.arange(100) % 4]
+    cal = TOOD([[0, 1], [2, 3]]).fit(logits, np.arange(100) % 4)
+    with pytest.raises(ToodError, match=r"threshold: expected a number, or 2, one per task, found shape \(3,\)"):
+        DriftMonitor(cal, threshold=[1.0, 2.0, 3.0]).fit(logits)

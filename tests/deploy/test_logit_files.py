@@ -202,3 +202,31 @@ def test_a_bare_number_beside_named_logits_is_another_column(tmp_path):
     (tmp_path / "b.csv").write_text("logit_0,logit_1,logit_01\n1,2,3\n")
     with pytest.raises(ToodError, match="two columns of logits have the same number"):
         LogitsFile(tmp_path / "b.csv").read()
+
+
+def test_a_label_that_is_not_a_number_is_shown(tmp_path):
+    names = ["cat", "dog", "fox"] * 3
+    np.save(tmp_path / "logits.npy", np.zeros((9, 3)))
+    np.save(tmp_path / "text.npy", names)
+    np.save(tmp_path / "objects.npy", np.array(names, dtype=object))
+    np.savez(tmp_path / "text.npz", labels=names)
+    np.savez(tmp_path / "objects.npz", labels=np.array(names, dtype=object))
+    (tmp_path / "headed.csv").write_text("id,label\n" + "".join(f"7,{name}\n" for name in names))
+    (tmp_path / "bare.csv").write_text("\n".join(["cat", *names]))
+    (tmp_path / "gap.csv").write_text("id,label\n1,0\n2,\n3,2\n")
+    pq.write_table(pa.table({"label": names}), tmp_path / "text.parquet")
+    pq.write_table(pa.table({"label": pa.array(names).dictionary_encode()}), tmp_path / "coded.parquet")
+    pq.write_table(pa.table({"label": [0, None, 2]}), tmp_path / "gap.parquet")
+    cat = "labels: expected logit columns 0 to 2, found 'cat' at row 0"
+    cases = {
+        **dict.fromkeys(("text.npy", "text.npz", "headed.csv", "text.parquet", "coded.parquet"), f"{cat}; replace"),
+        "bare.csv": f"{cat} of the column 'cat'; replace",  # the first line was taken for a header
+        **dict.fromkeys(("objects.npy", "objects.npz"), "expected numbers, found Python objects, perhaps class names"),
+        **dict.fromkeys(("gap.csv", "gap.parquet"), "labels: expected logit columns 0 to 2, found none at row 1"),
+    }
+    for name, message in cases.items():
+        with pytest.raises(ToodError) as caught:
+            read_labelled(tmp_path / "logits.npy", tmp_path / name)
+        assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
+    pq.write_table(pa.table({"label": list("012") * 3}), tmp_path / "digits.parquet")  # numbers as text, as in a CSV
+    assert read_labelled(tmp_path / "logits.npy", tmp_path / "digits.parquet")[1].tolist() == [0, 1, 2] * 3

@@ -1,9 +1,12 @@
+import csv
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -187,8 +190,80 @@ def test_bad_input_is_named(files):
         with pytest.raises(ToodError, match=f"{taken}: is an input"):
             score_file(files / "cal.safetensors", files / "logits.npy", files / taken)
         assert (files / taken).read_bytes() == before
-    with pytest.raises(ToodError, match=r"s.csv: scores are written as Parquet"):
-        score_file(files / "cal.safetensors", files / "logits.npy", files / "s.csv")
+    for name in ("s.npy", "s.arrow", "s.JSON"):
+        with pytest.raises(ToodError, match=rf"{name}: scores are written as Parquet or CSV; .* s.parquet or s.csv"):
+            score_file(files / "cal.safetensors", files / "logits.npy", files / name)
+        assert not (files / name).exists()
+
+
+def test_csv_holds_the_same_numbers_as_parquet(files):
+    logits = np.load(files / "logits.npy")
+    logits[[3, 700]] = np.nan
+    ids = [f'{row:04d}, "a"' for row in range(ROWS)]
+    pq.write_table(pa.table({"id": ids, **{f"logit_{c}": logits[:, c] for c in range(6)}}), files / "l.parquet")
+    for name in ("s.parquet", "S.CSV"):
+        given = (files / "conservative.safetensors", files / "l.parquet", files / name)
+        score_file(*given, alpha=0.1, invalid="reject", keep=("id",))
+    table = pq.read_table(files / "s.parquet").to_pydict()
+    with (files / "S.CSV").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == list(table) and [row["id"] for row in rows] == ids
+    assert [row["accept"] == "true" for row in rows] == table["accept"]
+    for name, kind in (("score", np.float32), ("task", int), ("p_value", float)):
+        assert [kind(row[name]) if row[name] else None for row in rows] == table[name]
+    assert table["score"].count(None) == 2
+
+
+def test_a_csv_file_is_complete_or_absent(files):
+    def progress(done, rows):
+        if done >= 130:
+            raise KeyboardInterrupt
+
+    before = sorted(files.iterdir())
+    with pytest.raises(KeyboardInterrupt):
+        score_file(files / "cal.safetensors", files / "logits.npy", files / "s.csv", progress=progress)
+    columns = {
+        "tags": [[1]] * ROWS,
+        **{f"logit_{c}": column for c, column in enumerate(np.load(files / "logits.npy").T)},
+    }
+    pq.write_table(pa.table(columns), files / "l.parquet")
+    with pytest.raises(ToodError, match=r"keep: tags: cannot be written to .*s.csv \(.*list"):
+        score_file(files / "cal.safetensors", files / "l.parquet", files / "s.csv", keep=("tags",))
+    (files / "l.parquet").unlink()
+    assert sorted(files.iterdir()) == before
+
+
+def test_any_column_can_be_kept(files):
+    """One with the name of an internal one, one named twice, a logit, and strings as polars writes them."""
+    logits = np.load(files / "logits.npy")
+    words = pa.array([f"a long word {row % 9}" for row in range(ROWS)]).cast(pa.string_view())
+    columns = {"valid": words, **{f"logit_{c}": logits[:, c] for c in range(6)}}
+    pyarrow.feather.write_feather(pa.table(columns), files / "l.arrow", chunksize=100)
+    keep = ("valid", "logit_1", "valid")
+    for name in ("s.parquet", "s.csv"):
+        score_file(files / "cal.safetensors", files / "l.arrow", files / name, keep=keep)
+    for table in (pq.read_table(files / "s.parquet"), pyarrow.csv.read_csv(files / "s.csv")):
+        assert table.column_names == ["valid", "logit_1", "score", "task"]
+        assert table["valid"].to_pylist() == words.to_pylist()
+        np.testing.assert_array_equal(table["logit_1"].to_numpy().astype(np.float32), logits[:, 1])
+
+
+@pytest.mark.parametrize("layout", ["lists", "columns"])
+def test_nulls_among_whole_numbers_do_not_change_the_type_of_the_scores(files, monkeypatch, layout):
+    monkeypatch.setattr(table_files, "BATCH_ROWS", 32)
+    whole = np.rint(np.load(files / "logits.npy")).astype(np.int16)
+    missing = np.isin(np.arange(ROWS), range(0, 128, 20))  # in every batch of the first two parts only
+    if layout == "lists":
+        rows = [None if gone else row for row, gone in zip(whole.tolist(), missing, strict=True)]
+        table = pa.table({"logits": pa.array(rows, pa.list_(pa.int16()))})
+    else:
+        table = pa.table({f"logit_{c}": whole[:, c].astype(np.float32) for c in range(1, 6)})
+        table = table.append_column("logit_0", pa.array(whole[:, 0], pa.int16(), mask=missing))
+    pq.write_table(table, files / "l.parquet")
+    score_file(files / "cal.safetensors", files / "l.parquet", files / "s.parquet", invalid="reject")
+    scores = pq.read_table(files / "s.parquet")["score"].to_numpy()
+    np.testing.assert_array_equal(np.isnan(scores), missing)
+    np.testing.assert_array_equal(scores[~missing], TOOD.load(files / "cal.safetensors").score(whole[~missing]))
 
 
 @pytest.mark.slow

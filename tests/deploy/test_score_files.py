@@ -207,3 +207,21 @@ def test_an_input_that_is_replaced_while_it_is_scored_is_scored_again(files, mon
     monkeypatch.chdir(files)
     (summary,) = score_files("cal.safetensors", ["more"], "out").values()
     assert summary.rows == 3 and not summary.earlier
+
+
+def test_a_missing_file_does_not_stop_the_others(files):
+    with pytest.raises(ToodError, match=r"^1 of 2 files failed: .*absent.npy: no such file$"):
+        score_files("cal.safetensors", ["absent.npy", "more/d.npy"], "out")
+    assert pq.read_metadata("out/d.parquet").num_rows == 77
+
+
+def test_the_record_is_not_written_for_every_file(files, monkeypatch):
+    """It grows with the number of files: written each time, it would take longer than the scores of many files."""
+    written = []
+    monkeypatch.setattr(score_files_module, "SAVE_SECONDS", 1000.0)
+    write = score_files_module.write_text
+    monkeypatch.setattr(score_files_module, "write_text", lambda *given: (written.append(1), write(*given)))
+    score_files("cal.safetensors", ["in", "more"], "out")
+    assert len(written) == 2  # after the first file and at the end
+    assert all(scored.earlier for scored in score_files("cal.safetensors", ["in", "more"], "out").values())
+    assert len(written) == 2

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tood.arrays import FloatArray, IntArray
     from tood.calibration import TOOD
     from tood.decision import Conformal
+    from tood.errors import ToodError
     from tood.partition import Partition
 
 __all__ = ["command"]
@@ -30,7 +31,7 @@ __all__ = ["command"]
 @click.option("--margin", type=float, help="Weight of the lead over the second channel.")
 @click.option("--reference", type=click.Choice(get_args(Reference)), help="Task that sets the units of the score.")
 @click.option("--holdout", type=SHARE, help="Keep this share of the samples for decisions, such as 0.5.")
-@click.option("--conformal", type=FILE, help="Another file of logits and labels, for decisions.")
+@click.option("--conformal", type=FILE, help="A file of other samples, logits and labels, for decisions.")
 @click.option(
     "--folds",
     type=int,
@@ -125,6 +126,8 @@ def _fit(
     unused = [name.replace("_", "-") for name in ("per_task", "ties", "source") if name in settings]
     if unused and not choices:
         raise click.UsageError(f"--{unused[0]} is about decisions: give --holdout, --conformal or --folds too")
+    if conformal is not None and conformal.exists() and logits.exists() and conformal.samefile(logits):
+        raise _same_samples(conformal, logits)
     partition = read_tasks(tasks)
     parameters = {"variant": variant, "margin": margin, "reference": reference}
     cal = TOOD(partition, **{name: value for name, value in parameters.items() if value is not None})
@@ -133,6 +136,7 @@ def _fit(
         return Conformal.cross(cal, rows, columns, folds=folds, **settings), left_out
     if conformal is not None:
         more, more_columns, more_left_out = _read(conformal, None, partition, invalid)
+        _check_separate(logits, rows, conformal, more)
         return Conformal(cal.fit(rows, columns), **settings).fit(more, more_columns), left_out + more_left_out
     if holdout is not None:
         # Rows are drawn regardless of their labels, so that kept and other samples stay exchangeable.
@@ -141,6 +145,36 @@ def _fit(
         fitted = cal.fit(rows[rest], columns[rest])
         return Conformal(fitted, **settings).fit(rows[kept], columns[kept]), left_out
     return cal.fit(rows, columns), left_out
+
+
+def _check_separate(logits: Path, rows: FloatArray, conformal: Path, more: FloatArray) -> None:
+    """Raise if the samples for decisions are calibration samples; warn if some are."""
+    import warnings
+    from collections import Counter
+
+    import numpy as np
+
+    # Adding 0 makes -0 equal 0 in bytes too.
+    used, kept = (Counter(row.tobytes() for row in np.asarray(array, np.float64) + 0.0) for array in (rows, more))
+    shared = (used & kept).total()
+    if shared and shared == len(more):
+        raise _same_samples(conformal, logits)
+    if shared:
+        warnings.warn(
+            f"{conformal}: {shared:,} of {len(more):,} rows of logits are in {logits} too; if they are the same "
+            "samples, more than alpha of the known inputs may be rejected",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _same_samples(conformal: Path, logits: Path) -> ToodError:
+    from tood.errors import ToodError
+
+    return ToodError(
+        f"--conformal: expected samples that were not used for calibration, found those of {logits} in {conformal}; "
+        "give another file, or --holdout 0.5 or --folds 5 in its place"
+    )
 
 
 def _read(path: Path, labels: Path | None, partition: Partition, invalid: Any) -> tuple[FloatArray, IntArray, int]:

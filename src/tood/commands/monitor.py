@@ -38,6 +38,7 @@ SAVE_SECONDS = 1.0  # between two saves of the state
 @click.option("--reject", type=SHARE, help="Share of the reference that counts as rejected.  [default: 0.05]")
 @invalid_option("leave them out")
 @click.option("--reset", is_flag=True, help="Forget earlier traffic and alarms first; the reference stays.")
+@click.option("--fail-on-drift", is_flag=True, help="Exit with code 1 if an alarm was raised since the last reset.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the report.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
@@ -47,6 +48,7 @@ def command(
     sources: tuple[Path, ...],
     invalid: str,
     reset: bool,
+    fail_on_drift: bool,
     quiet: bool,
     as_json: bool,
     **settings: Any,
@@ -62,6 +64,7 @@ def command(
       tood monitor --state monitor.safetensors --calibrator cal.safetensors --reference held_out.npy
       tood monitor --state monitor.safetensors --in monday.parquet --in tuesday.parquet
       service | tood monitor --state monitor.safetensors --in -
+      tood monitor --state monitor.safetensors --in today.parquet --fail-on-drift || alert
     """
     writes = reset or bool(sources) or not state.exists()
     with warnings_as_lines(quiet), _only_writer(state) if writes else contextlib.nullcontext():
@@ -83,6 +86,9 @@ def command(
         left_out = f", invalid and left out: {watch.left_out:,}" if watch.left_out else ""
         click.echo(f"{figures['rows']:,} inputs so far, {figures['rejected']:,} rejected{left_out}")
         click.echo(figures["message"])
+    if fail_on_drift and figures["drift_detected"]:
+        click.echo(f"tood: {state}: drift detected, so the exit code is 1 (--fail-on-drift)", err=True)
+        sys.exit(1)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ __all__ = ["command"]
     "--out",
     type=FILE,
     required=True,
-    help="The Parquet file to write; with several inputs the folder, for one NAME.parquet per input.",
+    help="The file to write, .parquet or .csv; with several inputs the folder, for one NAME.parquet per input.",
 )
 @click.option("--alpha", type=SHARE, help="Also decide: reject at most this share of in-distribution rows.")
 @click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows is wrong (90 % confidence).")

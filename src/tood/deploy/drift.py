@@ -154,7 +154,10 @@ class DriftMonitor:
         # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
         # traffic above it are still exchangeable, because the k-th score itself is not accepted.
         threshold = Ranks(scores).threshold(self.reject) if self.threshold is None else self.threshold
-        self._limit = np.broadcast_to(np.asarray(threshold, dtype=np.float64), (len(self.cal.partition_),)).copy()
+        limit, count = np.asarray(threshold, dtype=np.float64), len(self.cal.partition_)
+        if limit.shape not in ((), (1,), (count,)):
+            raise ToodError(f"threshold: expected a number, or {count}, one per task, found shape {limit.shape}")
+        self._limit = np.broadcast_to(limit, (count,)).copy()
         accepted = scores > self._limit[tasks]
         if not accepted.any():
             raise ToodError("logits: expected samples that reach the threshold, found none")

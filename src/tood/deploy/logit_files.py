@@ -37,6 +37,10 @@ __all__ = ["SUFFIXES", "Block", "Invalid", "LogitsFile", "read_labelled", "valid
 ARRAYS = (".npy", ".npz")
 SUFFIXES = (*ARRAYS, *TABLES)
 LABELS = ("labels", "label")
+NAMES_TO_COLUMNS = (
+    "replace each class name by its logit column, as in [classes.index(name) for name in labels] with classes in the "
+    "order of the columns"
+)
 BLOCK_BYTES = 1 << 20  # stays in the second-level cache: larger and smaller blocks are slower
 Invalid: TypeAlias = Literal["error", "reject"]  # what to do with rows that have a missing, NaN or infinite logit
 
@@ -62,7 +66,7 @@ class LogitsFile:
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: Iterable[str] = ()) -> None:
-        self.path, self.keep = Path(path), tuple(keep)
+        self.path, self.keep = Path(path), tuple(dict.fromkeys(keep))
         self.suffix = self.path.suffix.lower()
         if not self.path.is_file():
             raise ToodError(f"{self.path}: no such file")
@@ -100,15 +104,23 @@ class LogitsFile:
         return np.concatenate(blocks)
 
     def column(self, name: str | None = None) -> npt.NDArray[Any]:
-        """One whole column by name, or the only one of a file."""
+        """One whole column by name, or the only one of a file; that of a CSV file is text."""
         with self._errors():
-            if self.suffix == ".npy":
-                return np.asarray(np.load(self.path, allow_pickle=False))
-            names = self._names()
-            if name is None and len(names) != 1:
-                raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {listed(names)}")
-            name = names[0] if name is None else name
-            return self._table.column(name) if self._table else npz_member(self.path, name)
+            if name is None and self.suffix != ".npy":
+                names = self._names()
+                if len(names) != 1:
+                    raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {listed(names)}")
+                name = names[0]
+            if self._table and name is not None:
+                return self._table.column(name)
+            with self._open(name) as file:
+                dtype = npy_header(file)[2]
+            if dtype.hasobject:
+                raise ToodError(
+                    f"{self.path}: expected numbers, found Python objects, perhaps class names; these are not "
+                    f"unpickled: {NAMES_TO_COLUMNS}"
+                )
+            return np.load(self.path, allow_pickle=False) if name is None else npz_member(self.path, name)
 
     def _names(self) -> list[str]:
         """The arrays or columns of the file."""
@@ -131,13 +143,13 @@ class LogitsFile:
         return name
 
     @contextlib.contextmanager
-    def _open(self) -> Iterator[IO[bytes]]:
-        """The array of logits as an open ``.npy`` file."""
+    def _open(self, name: str | None = None) -> Iterator[IO[bytes]]:
+        """An array, by default that of logits, as an open ``.npy`` file."""
         if self.suffix == ".npy":
             with self.path.open("rb") as file:
                 yield file
             return
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self._array_name()}.npy") as member:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name or self._array_name()}.npy") as member:
             yield member
 
     def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -191,11 +203,36 @@ def read_labelled(
     name = source.label_column
     if labels is None and name is None:
         raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of --labels")
-    logits = file.read()
+    logits, values = file.read(), source.column(name)
+    # Without a known name, the first line of a CSV file may be a class name that was taken for a header.
+    place = f" of the column {source._names()[0]!r}" if name is None and source.suffix == ".csv" else ""
     try:
-        return logits, indices(source.column(name), "labels", length=len(logits))
+        return logits, indices(_label_numbers(values, logits.shape[1], place), "labels", length=len(logits))
     except ToodError as error:
         raise ToodError(f"{source.path}: {error}") from error
+
+
+def _label_numbers(labels: npt.NDArray[Any], columns: int, place: str) -> npt.NDArray[Any]:
+    """Labels as numbers, which a table may hold as text; a missing label or a class name is an error."""
+    if labels.ndim != 1 or labels.dtype.kind not in "fOSU":
+        return labels
+    numbers = np.array([_number(label) for label in labels.tolist()])
+    if np.isnan(numbers).any():
+        row = int(np.isnan(numbers).argmax())
+        label = labels.tolist()[row]
+        missing = label in (None, "") or label != label
+        found = "none" if missing else repr(label)
+        advice = "" if missing else f"; {NAMES_TO_COLUMNS}"
+        raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {found} at row {row}{place}{advice}")
+    return numbers
+
+
+def _number(value: Any) -> float:
+    """A number, or text that is one, as a float; NaN for anything else."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return np.nan
 
 
 def valid_rows(

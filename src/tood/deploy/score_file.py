@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from tood.checks import check_scale
 from tood.decision import KIND as CONFORMAL
 from tood.decision import Conformal, score_and_assign
 from tood.decision.ranks import check_share
-from tood.deploy.logit_files import Block, Invalid, LogitsFile, valid_rows
+from tood.deploy.logit_files import SUFFIXES, Block, Invalid, LogitsFile, valid_rows
 from tood.deploy.sketch import Sketch
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.files import kind_of, write_atomically
@@ -26,8 +26,9 @@ from tood.partition import Partition
 
 __all__ = ["Scored", "load_scorer", "score_file"]
 
-OTHER_FORMATS = (".csv", ".json", ".npy", ".npz", ".safetensors", ".txt")
-PART = 1 << 17  # rows of a row group of the output
+WRITTEN = (".parquet", ".csv")
+OTHER_FORMATS = {*SUFFIXES, ".json", ".jsonl", ".safetensors", ".tsv", ".txt", ".xlsx"} - {*WRITTEN}
+PART = 1 << 17  # rows written at once: a row group of a Parquet file
 SKETCH = 1000  # capacity of the sketch of the scores
 POINTS = 200  # equal parts of the distribution of scores that a summary keeps
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # multiples of 1 / POINTS
@@ -112,7 +113,7 @@ def score_file(
     keep: tuple[str, ...] = (),
     progress: Callable[[int, int | None], object] = lambda done, rows: None,
 ) -> Scored:
-    """Score every row of ``source`` and write ``target``, a Parquet file with one row per input row.
+    """Score every row of ``source`` and write ``target``, a Parquet or CSV file with one row per input row.
 
     Parameters
     ----------
@@ -121,8 +122,9 @@ def score_file(
     source:
         A file of logits in any format of :mod:`tood.deploy.logit_files`.
     target:
-        The file to make or replace. Columns: those of ``keep``, score (float32, or float64 for float64 logits), task
-        (int32, the winning one), with ``alpha`` p_value (float64) and accept (bool), with ``risk`` accept.
+        The file to make or replace: CSV if its name ends in .csv, else Parquet. Columns: those of ``keep``, score
+        (float32, or float64 for float64 logits), task (int32, the winning one), with ``alpha`` p_value (float64) and
+        accept (bool), with ``risk`` accept.
     alpha:
         The share of in-distribution rows that may be rejected; needs a file of :class:`~tood.decision.Conformal`.
     risk:
@@ -137,16 +139,23 @@ def score_file(
         Called from time to time with the number of rows done and their total, ``None`` if unknown.
     """
     try:
-        import pyarrow  # noqa: F401
+        import pyarrow as pa
     except ImportError as error:
         raise MissingDependencyError("pyarrow", "report", "writing scores") from error
     target = Path(target)
     if target.resolve() in (Path(source).resolve(), Path(calibrator).resolve()):
         raise ToodError(f"{target}: is an input; the output would overwrite it")
-    if target.suffix in OTHER_FORMATS:
-        raise ToodError(f"{target}: scores are written as Parquet; expected a name such as {target.stem}.parquet")
+    suffix = target.suffix.lower()
+    if suffix in OTHER_FORMATS:
+        raise ToodError(
+            f"{target}: scores are written as Parquet or CSV; expected a name such as {target.stem}.parquet or "
+            f"{target.stem}.csv"
+        )
     job = _Job(Path(calibrator), LogitsFile(source, keep), alpha, risk, invalid)
-    write_atomically(target, lambda temporary: job.write(temporary, progress))
+    try:
+        write_atomically(target, lambda temporary: job.write(temporary, suffix == ".csv", progress))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # the other columns can be written
+        raise ToodError(f"keep: {', '.join(keep)}: cannot be written to {target} ({error})") from error
     return job.summary()
 
 
@@ -158,6 +167,14 @@ def load_scorer(path: PathLike) -> TOOD | Conformal:
     if not isinstance(conformal.cal, TOOD):
         raise ToodError(f"{os.fspath(path)}: expected a calibrator of logits, found {type(conformal.cal).__name__}")
     return conformal
+
+
+class _Part(NamedTuple):
+    """What is known of consecutive rows; ``[rows]`` each."""
+
+    kept: Columns
+    scored: Columns
+    valid: npt.NDArray[np.bool_]
 
 
 class _Job:
@@ -197,19 +214,15 @@ class _Job:
     def decides(self) -> bool:
         return self.alpha is not None or self.limit is not None
 
-    def write(self, path: Path, progress: Callable[[int, int | None], object]) -> None:
-        """Write the Parquet file. A second thread writes a part while the next one is scored."""
-        import pyarrow.parquet as pq
-
+    def write(self, path: Path, as_csv: bool, progress: Callable[[int, int | None], object]) -> None:
+        """Write the file. A second thread writes a part while the next one is scored."""
         total, done = self.file.rows, 0
-        # Not encoded: a dictionary or a codec would take longer than the scores and save little.
-        options: dict[str, Any] = {"compression": "NONE", "use_dictionary": False, "write_statistics": ["score"]}
         parts = self._parts()
         first = next(parts)
-        with pq.ParquetWriter(path, first.schema, **options) as writer, ThreadPoolExecutor(1) as thread:
+        with _writer(path, first.schema, as_csv) as writer, ThreadPoolExecutor(1) as thread:
 
             def put(part: Any) -> int:
-                writer.write_batch(part, row_group_size=PART)
+                writer.write_batch(part)  # a row group of a Parquet file
                 return len(part)
 
             waiting: Future[int] = thread.submit(put, first)
@@ -229,7 +242,7 @@ class _Job:
 
     def _parts(self) -> Iterator[Any]:
         """Yield record batches of ``PART`` rows or a little more; one without rows for an empty file."""
-        held: list[Columns] = []
+        held: list[_Part] = []
         count = 0
         for block in self.file.blocks():
             held.append(self._score(block))
@@ -241,13 +254,13 @@ class _Job:
             nothing = Block(np.empty((0, self.columns), dtype=np.float32), {name: [] for name in self.file.keep})
             yield self._batch(held or [self._score(nothing)])
 
-    def _batch(self, blocks: list[Columns]) -> Any:
+    def _batch(self, blocks: list[_Part]) -> Any:
         """The columns of several blocks as one record batch, counted in the summary."""
         import pyarrow as pa
 
-        kept = {name: _joined([block.pop(name) for block in blocks]) for name in self.file.keep}
-        columns: Columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        valid = columns.pop("valid")
+        kept = {name: _joined([block.kept[name] for block in blocks]) for name in self.file.keep}
+        columns = {name: np.concatenate([block.scored[name] for block in blocks]) for name in blocks[0].scored}
+        valid = np.concatenate([block.valid for block in blocks])
         all_valid = bool(valid.all())
         counted: Any = slice(None) if all_valid else valid
         tasks = columns["task"][counted]
@@ -265,7 +278,7 @@ class _Job:
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
-    def _score(self, block: Block) -> Columns:
+    def _score(self, block: Block) -> _Part:
         """The output columns of one block, and which of its rows are valid."""
         logits, start = block.logits, self.rows
         self.rows += len(logits)
@@ -284,7 +297,7 @@ class _Job:
                 scored = {name: _spread(values, valid) for name, values in scored.items()}
         except ToodError as error:
             raise ToodError(f"{self.file.path}, rows {start} to {self.rows - 1}: {error}") from error
-        return {**block.columns, **scored, "valid": valid}
+        return _Part(block.columns, scored, valid)
 
     def _unusual(self, low: float, high: float) -> bool:
         """Whether a block's extremes look like probabilities, lie far outside the calibrated range, or are NaN."""
@@ -306,11 +319,32 @@ class _Job:
         return columns if self.limit is None else {**columns, "accept": scores >= self.limit}
 
 
-def _joined(parts: list[Any]) -> Any:
+def _joined(pieces: list[Any]) -> Any:
     """Pieces of a kept column, NumPy or Arrow, as one Arrow array."""
     import pyarrow as pa
 
-    return pa.concat_arrays([part if isinstance(part, pa.Array) else pa.array(part) for part in parts])
+    return pa.concat_arrays([_copied(piece) if isinstance(piece, pa.Array) else pa.array(piece) for piece in pieces])
+
+
+def _copied(array: Any) -> Any:
+    """An Arrow array without string views, which polars writes and writers of other files do not know."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(array.type) and pa.types.is_string_view(array.type.value_type):
+        return array.dictionary.cast(pa.large_string()).take(array.indices)
+    return array.cast(pa.large_string()) if pa.types.is_string_view(array.type) else array
+
+
+def _writer(path: Path, schema: Any, as_csv: bool) -> Any:
+    """A writer of record batches; numbers in a CSV file have as many digits as it takes to read the same number."""
+    if as_csv:
+        from pyarrow.csv import CSVWriter
+
+        return CSVWriter(path, schema)
+    from pyarrow.parquet import ParquetWriter
+
+    # Not encoded: a dictionary or a codec would take longer than the scores and save little.
+    return ParquetWriter(path, schema, compression="NONE", use_dictionary=False, write_statistics=["score"])
 
 
 def _spread(values: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import glob
 import json
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from tood.deploy.logit_files import SUFFIXES
-from tood.deploy.score_file import PathLike, Scored, score_file
+from tood.deploy.score_file import WRITTEN, PathLike, Scored, score_file
 from tood.errors import ToodError, UnknownNameError
 from tood.files import sha256, write_text
 from tood.ray_tasks import ray_tasks
@@ -23,6 +24,7 @@ __all__ = ["Engine", "find_files", "score_files"]
 Engine: TypeAlias = Literal["local", "ray"]
 Pairs: TypeAlias = dict[Path, Path]  # output: input
 RECORD = "scored.json"
+SAVE_SECONDS = 1.0  # between two saves of the record, which grows with the number of files
 
 
 def find_files(sources: Iterable[PathLike]) -> list[Path]:
@@ -76,6 +78,10 @@ def score_files(
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
     calibrator, folder = Path(calibrator).resolve(), Path(folder).resolve()
+    if folder.suffix.lower() in WRITTEN and not folder.is_dir():
+        raise ToodError(
+            f"{folder}: expected the name of a folder, for one .parquet file per input, found that of a file"
+        )
     record = _Record(folder / RECORD, calibrator, settings)
     pairs = _targets([Path(source).resolve() for source in find_files(sources)], folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,13 +93,16 @@ def score_files(
     left = {target: source for target, source in pairs.items() if target not in scored}
     run = _on_ray if engine == "ray" and left else _one_by_one
     made_from = {target: record.made_from(source) for target, source in left.items()}  # inputs may change while scored
-    for target, outcome in run(calibrator, left, settings):
-        if isinstance(outcome, str):
-            failed.append(outcome)
-            continue
-        scored[target] = outcome
-        record.add(target, made_from[target], outcome)
-        progress(target, outcome)
+    try:
+        for target, outcome in run(calibrator, left, settings):
+            if isinstance(outcome, str):
+                failed.append(outcome)
+                continue
+            scored[target] = outcome
+            record.add(target, made_from[target], outcome)
+            progress(target, outcome)
+    finally:  # after Ctrl-C too
+        record.save()
     if failed:
         raise ToodError(f"{len(failed)} of {len(pairs)} files failed: {'; '.join(failed)}")
     return {target: scored[target] for target in pairs}
@@ -148,6 +157,7 @@ class _Record:
 
     def __init__(self, path: Path, calibrator: Path, settings: dict[str, Any]) -> None:
         self.path, self.settings = path, json.loads(json.dumps(settings))
+        self.changed, self.due = False, 0.0
         if not calibrator.is_file():
             raise ToodError(f"{calibrator}: no such file")
         self.calibrator = sha256(calibrator)
@@ -170,9 +180,19 @@ class _Record:
             return None
 
     def add(self, target: Path, made_from: dict[str, Any], scored: Scored) -> None:
-        """Record that ``target`` is complete."""
+        """Record that ``target`` is complete. Saving takes a tenth of the time at most."""
         self.entries[target.name] = {**made_from, "output": _stamp(target), "scored": vars(scored)}
-        write_text(self.path, json.dumps(self.entries, indent=1))
+        self.changed = True
+        if time.monotonic() >= self.due:
+            self.save()
+
+    def save(self) -> None:
+        """Write the record if it has changed. Files that it lacks after a crash are scored again."""
+        if self.changed:
+            started = time.monotonic()
+            write_text(self.path, json.dumps(self.entries))
+            ended = time.monotonic()
+            self.changed, self.due = False, ended + max(SAVE_SECONDS, 10 * (ended - started))
 
     def made_from(self, source: Path) -> dict[str, Any]:
         """What the output of an input depends on."""
@@ -180,6 +200,9 @@ class _Record:
 
 
 def _stamp(path: Path) -> list[Any]:
-    """What tells whether a file has changed."""
-    status = path.stat()
+    """What changes when a file does; its name alone if there is no such file, which its reader reports."""
+    try:
+        status = path.stat()
+    except OSError:
+        return [str(path)]
     return [str(path), status.st_size, status.st_mtime_ns]

@@ -69,20 +69,17 @@ class TableFile:
         return int(_pyarrow("dataset").dataset(self.path, format="ipc").count_rows())
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """One whole column of numbers."""
-        batches = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self._batches([name], [name])]
+        """One whole column; that of a CSV file is text."""
+        batches = [batch.column(0).to_numpy(zero_copy_only=False) for batch in self._batches([name], [])]
         return np.concatenate(batches) if batches else np.empty(0)
 
     def blocks(self, keep: Sequence[str]) -> Iterator[Block]:
         """Yield the rows in order, with the columns to keep."""
         columns, as_list = self._logit_columns()
         start = 0
-        for batch in self._batches([*columns, *keep], columns):
+        for batch in self._batches(list(dict.fromkeys([*columns, *keep])), columns):
             logits = batch.columns[: len(columns)]
-            if as_list:
-                values = self._flattened(logits[0], start)
-            else:  # one array per class
-                values = np.stack([self._numbers(column) for column in logits], axis=1)
+            values = self._flattened(logits[0], start) if as_list else self._stacked(logits)
             yield Block(values, {name: batch.column(name) for name in keep})
             start += len(values)
 
@@ -153,6 +150,13 @@ class TableFile:
         named = (first == numbers and len(first) > 1) or not all(map(_is_number, first))
         return (first, True) if named else (numbers, False)
 
+    def _stacked(self, columns: Sequence[Any]) -> FloatArray:
+        """One column per class as ``[rows, C]``; whole numbers beside others are float64, as they are beside nulls."""
+        arrays = [self._numbers(column) for column in columns]
+        kinds = {array.dtype.kind for array in arrays}
+        stacked: FloatArray = np.stack(arrays, axis=1, dtype=np.float64 if "f" in kinds and len(kinds) > 1 else None)
+        return stacked
+
     def _flattened(self, column: Any, start: int) -> FloatArray:
         """A column of lists as ``[rows, C]``; a null list is a row of NaN."""
         lengths = column.value_lengths()
@@ -167,7 +171,8 @@ class TableFile:
         if not column.null_count:
             return values.reshape(-1, *map(int, sizes))
         length = int(sizes[0]) if len(sizes) else self._list_length
-        out = np.full((len(column), length), np.nan, dtype=np.result_type(values, np.float32))
+        # The type must not depend on which batch has nulls: whole numbers are scored as float64.
+        out = np.full((len(column), length), np.nan, dtype=values.dtype if values.dtype.kind == "f" else np.float64)
         out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values.reshape(-1, length)
         return out
 
