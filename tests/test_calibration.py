@@ -613,7 +613,7 @@ THREE = ((0, 1), (2, 3), (4, 5))
 @pytest.mark.parametrize(("variant", "level", "spread"), [("auto", 30, 1), ("shrinkage", 4, 1)])
 def test_a_dead_channel_that_wins_for_most_gets_a_warning(variant, level, spread):
     logits, labels, _ = with_dead_channel(level, spread)
-    with pytest.warns(DeadChannelWarning, match="channel of task 0 is dead and has the highest energy of"):
+    with pytest.warns(DeadChannelWarning, match="channel of task 0 is dead and wins for"):
         cal = TOOD(THREE, variant).fit(logits, labels)
     assert not cal.diagnostics_[0].alive and (cal.assign(logits) == 0).mean() > 0.5
     with pytest.warns(UserWarning, match=f"tood_{variant}: the channel of task 0 is dead"):

@@ -95,8 +95,8 @@ def describe_dead_winner(diagnostics: Sequence[ChannelDiagnostics], winners: Int
     if shares[task] <= 0.5:
         return ""
     return (
-        f"the channel of task {task} is dead and has the highest energy of {shares[task]:.0%} of the calibration "
-        "samples, so it hides what live channels say; compare with energy before you use this score"
+        f"the channel of task {task} is dead and wins for {shares[task]:.0%} of the calibration samples, so the others "
+        "hardly matter; compare with energy before you use this score"
     )
 
 

@@ -81,7 +81,7 @@ def check_energy(evidence: Evidence) -> Iterator[Finding]:
                 f"Energy is below chance on {scope}-OOD at the last step: AUROC {auroc}. OOD samples get more energy "
                 "than ID samples.",
                 "Check that logits keep their sign, that ID and OOD files are not swapped, and that both were "
-                "preprocessed in the same way; if so, use no score that reads logits alone.",
+                "preprocessed in the same way; if all of this is right, do not use energy.",
             )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["cause", "details", "lost", "use"]
 
 MINOR = 0.05  # of the loss: smaller parts are not mentioned
-RULE = f"{100 * SHARE:.0f} % of the loss counts as a cause"
+RULE = f"{100 * SHARE:.0f} % or more of the loss counts as a cause"
 WEAKER = "old tasks' weaker response"
 LATER = "later tasks worse from the start, though OOD is not nearer,"
 RESPONSES: tuple[Cause, ...] = ("lost features", "dead channels")
@@ -139,11 +139,11 @@ def _explained(one: Judgement) -> str:
         sentences.append(f"cannot be decided: {open_causes}; {RULE}")
     if alike:
         both = " or ".join(share(cause) if one.features else cause for cause in RESPONSES)
-        sentences.append(f"cannot be told apart: {both}, together {_percent(one.shares['own'])} of the loss")
+        sentences.append(f"cannot be distinguished: {both}, together {_percent(one.shares['own'])} of the loss")
     if rest:
         sentences.append("the rest: " + ", ".join(f"{name} {100 * part.value:.0f} %" for name, part in rest.items()))
     if alike and one.features is None:
-        sentences.append("features would tell the two apart")
+        sentences.append("features would distinguish the two")
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
