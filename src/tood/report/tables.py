@@ -158,7 +158,9 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
         figures = [*seen, *oldest, float(pooled[step])]
         rows.append((str(step), tuple(Cell(Summary(100 * figure, 0.0, 1)) for figure in figures)))
     columns = [Column(group, title_of(name)) for group in ("tasks seen", "task 0") for name in names]
-    note = "AUROC: (near + far) / 2. Accuracy: all test data seen."
+    groups = set(run.ood.values())
+    average = f"mean over {groups.pop()}-OOD sets" if len(groups) == 1 else "(near + far) / 2"
+    note = f"AUROC: {average}. Accuracy: all test data seen."
     name = run_name(run, title_of(learner_label(run)))
     title = f"{name}: AUROC and accuracy after each step, percent"
     return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
