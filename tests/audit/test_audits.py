@@ -187,6 +187,38 @@ def test_chosen_detectors_are_kept_if_there_are_no_figures_yet(gap_run, tmp_path
     assert result.returncode == 0 and (tmp_path / "report/report.html").exists()
 
 
+def test_figures_of_other_outputs_are_replaced(gap_run):
+    audit(Run(gap_run))
+    file = gap_run / "steps/03/outputs/ood/far_a.npz"
+    arrays = dict(np.load(file))
+    np.savez(file, **{**arrays, "logits": 3 * arrays["logits"]})
+    found = audit(Run(gap_run), ["energy"])
+    assert "metrics.parquet was of other outputs and has been replaced" in found.notes
+    assert load_metrics(gap_run).equals(found.table) and read_verdict(Run(gap_run))["card"] == found.verdict.card()
+
+
+def test_the_advice_does_not_depend_on_the_order_of_ood_samples(tmp_path):
+    """Every second OOD sample is of another kind, which energy alone accepts."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(4), 60)
+    known = rng.normal(size=(240, 4)) + 8 * np.eye(4)[labels]
+    strange = rng.normal(size=(400, 4))
+    strange[1::2] += 7
+    advised = {}
+    for name, order in (("alternating", np.arange(400)), ("shuffled", rng.permutation(400))):
+        run = write_manifest(tmp_path / name, [[0, 1, 2, 3]], far=["strange"])
+        part = {"logits": known, "labels": labels}
+        write_step(run.path, 0, test=part, calibration=part, ood={"strange": strange[order]})
+        advised[name] = audit(run, ["energy", "msp"]).verdict.advice
+    assert advised["alternating"].best == advised["shuffled"].best == "msp"
+    assert advised["alternating"].energy.value == pytest.approx(advised["shuffled"].energy.value, abs=0.05)
+
+
+def test_ignored_columns_are_on_the_card(build, tmp_path):
+    path = build(tmp_path / "run", features=False, fit=False, full_width=True)
+    assert "Note logit columns of tasks not seen yet were ignored" in " ".join(tood("audit", path).stdout.split())
+
+
 def test_one_task_and_one_group(tmp_path):
     run = write_manifest(tmp_path / "run", [[0, 1], [2, 3]], far=["noise"])
     rng = np.random.default_rng(0)
@@ -214,7 +246,8 @@ def test_command_prints_a_card_then_one_table(gap_run, tmp_path):
     assert result.returncode == 0 and result.stderr == ""
     assert max(map(len, result.stdout.splitlines())) <= 80
     card, table = result.stdout.split("AUROC and accuracy after each step", 1)
-    assert [line.split()[0] for line in card.splitlines() if line[:1].strip()] == ["Lost", "Cause", "Use", "gap:"]
+    rows = [line.split()[0] for line in card.splitlines() if line[:1].strip()]
+    assert rows == ["Lost", "Cause", "Use", "Note", "gap:"]  # note: columns of later tasks are ignored
     assert "Confidence gap" in card and "Energy" in table
     assert "Scored:" not in result.stdout and "Scored:" in tood(*given, "--full").stdout
     files = {path.name for path in (tmp_path / "out").iterdir()}

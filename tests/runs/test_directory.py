@@ -292,3 +292,13 @@ def test_a_manifest_is_not_replaced_under_steps_of_other_tasks(tmp_path):
     write_manifest(run.path, [[0], [1]], near=["a"], learner="mine")
     with pytest.raises(ToodError, match="near: expected a list of names, found 'svhn'"):
         write_manifest(tmp_path / "other", [[0]], near="svhn")
+
+
+def test_folders_of_steps_may_have_more_than_two_digits(tmp_path):
+    run = write_manifest(tmp_path / "run", [[0], [1]], far=["noise"])
+    for step, labels in enumerate(([0], [0, 1])):
+        part = {"logits": np.eye(2)[labels], "labels": labels}
+        write_step(run.path, step, test=part, calibration=part, ood={"noise": np.zeros((1, 2))})
+        run.folder(step).rename(tmp_path / f"run/steps/{step:03d}")
+    assert run.steps() == [0, 1]
+    assert np.asarray(Step(run, 1).test.labels).tolist() == [0, 1]

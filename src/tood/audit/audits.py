@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from tood import detectors
 from tood.audit.advice import advise, advise_without_ood, default_score
 from tood.audit.causes import Judgement, judge
@@ -57,8 +59,8 @@ def audit(
     """Measure a run and judge it.
 
     An audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. It writes only the scores if
-    another calibration source is given, or if detectors are named and the run already has figures. If the directory
-    cannot be written, nothing is kept and the notes say so.
+    another calibration source is given, or if detectors are named and the run already has figures of these outputs. If
+    the directory cannot be written, nothing is kept and the notes say so.
 
     Parameters
     ----------
@@ -75,7 +77,6 @@ def audit(
     scorers, notes = default_scorers(run, names, calibration)
     collector = Collector(run, steps)
     writable = os.access(run.path, os.W_OK)
-    keep = (names is None or not run.metrics_path.exists()) and calibration in (None, run.calibration)
     with run.lock() if writable else contextlib.nullcontext():
         needed = _with_default(scorers, calibration)
         measured = figures(run, needed, keep=writable, progress=progress, watch=collector)
@@ -84,14 +85,48 @@ def audit(
         evidence = collector.evidence() if run.ood else None
         all_notes = tuple(dict.fromkeys([*notes, *measured.notes]))
         verdict = _verdict(run, collector, evidence, measured.table, calibration, all_notes)
-        if writable and keep:
-            # If `tood run` was told which detectors to measure, its figures stay as they are.
-            if "detectors" not in run.manifest or not run.metrics_path.exists():
-                save_metrics(measured.table, run.metrics_path)
-            elif stale := outdated(load_metrics(run.path)):
-                verdict = replace(verdict, notes=(*all_notes, f"metrics.parquet: {describe(stale)}"))
-            write_verdict(run, verdict)
+        if writable and calibration in (None, run.calibration):
+            verdict = _store(run, verdict, measured.table, named=names is not None)
     return Audit(run, verdict, measured.table, evidence)
+
+
+def _store(run: Run, verdict: Verdict, table: pa.Table, named: bool) -> Verdict:
+    """Write figures and verdict, unless the run has figures of the same outputs that were to stay.
+
+    These are figures of more detectors than the user names now, or of those that `tood run` was told to measure.
+    """
+    stored = None
+    with contextlib.suppress(ToodError):  # none yet, or damaged
+        stored = load_metrics(run.path)
+    if stored is not None and not _agree(stored, table):
+        verdict = replace(verdict, notes=(*verdict.notes, "metrics.parquet was of other outputs and has been replaced"))
+        stored = None
+    if stored is not None and named:
+        return verdict
+    if stored is None or "detectors" not in run.manifest:
+        save_metrics(table, run.metrics_path)
+    elif stale := outdated(stored):
+        verdict = replace(verdict, notes=(*verdict.notes, f"metrics.parquet: {describe(stale)}"))
+    write_verdict(run, verdict)
+    return verdict
+
+
+def _agree(stored: pa.Table, measured: pa.Table) -> bool:
+    """Whether accuracy and the AUROC of energy are the same wherever both tables have them."""
+    before, now = _by_place(stored), _by_place(measured)
+    return all(np.isclose(before[place], now[place], rtol=0, atol=1e-9) for place in before.keys() & now.keys())
+
+
+def _by_place(table: pa.Table) -> dict[tuple[Any, ...], float]:
+    """Accuracy and AUROC of energy by step, task and OOD set."""
+    import pyarrow.compute as pc
+
+    kept = (pc.field("metric") == "accuracy") | (
+        (pc.field("metric") == "auroc") & (pc.field("detector") == "energy") & (pc.field("settings") == "")
+    )
+    columns = table.filter(kept).select(["step", "task", "ood_set", "value"]).to_pydict()
+    *places, values = columns.values()
+    return dict(zip(zip(*places, strict=True), values, strict=True))
 
 
 def ensure_verdict(run: Run) -> dict[str, Any] | None:

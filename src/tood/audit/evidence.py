@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from tood.arrays import Float64Array
+from tood.arrays import Float64Array, IntArray
 from tood.audit.bootstrap import RESAMPLES, Estimate, Statistics, auroc_by_task, estimate
 from tood.audit.counterfactual import Change, levels, restored, slopes
 from tood.audit.distances import log_of, nearest
@@ -136,17 +137,16 @@ class Collector:
             self._nearest(step)
 
     def _score(self, detector: str, scored: Scored) -> None:
-        """Avg AUROC: even OOD samples to choose by, odd ones to report."""
+        """Avg AUROC: one half of the OOD samples to choose by, the other to report."""
         seen = int(self._tasks.max()) + 1
         weights = np.full(seen, 1 / (self.steps * seen))
         for name, ood in scored.ood.items():
-            average = float(np.mean(auroc_by_task(scored.test, self._tasks, ood[::2]))) / self.steps
+            choose, report = halves(len(ood))
+            average = float(np.mean(auroc_by_task(scored.test, self._tasks, ood[choose]))) / self.steps
             self.choice[detector] = self.choice.get(detector, 0.0) + self._scopes["all"][name] * average
-            half = slice(1, None, 2) if len(ood) > 1 else slice(None)
-            ood_indices = self._ood_indices[name][half]
-            self.statistics.add_auroc(
-                (f"score:{detector}", name), weights, scored.test, self._tasks, self._indices, ood[half], ood_indices
-            )
+            id_samples = scored.test, self._tasks, self._indices
+            ood_indices = self._ood_indices[name][report]
+            self.statistics.add_auroc((f"score:{detector}", name), weights, *id_samples, ood[report], ood_indices)
 
     def _energy(self, step: Step, scored: Scored) -> None:
         """AUROC by energy: of each task at its own step, and of all tasks at the last step."""
@@ -240,6 +240,14 @@ class Collector:
         for task, change in enumerate(falls):
             for indices, influence in change.influences:
                 self.statistics.add_influence(name, indices, slope[task] * influence)
+
+
+@lru_cache
+def halves(size: int) -> tuple[IntArray, IntArray]:
+    """The rows of two random halves, the same at every step; files may be sorted, or alternate between kinds."""
+    order = np.random.default_rng(size).permutation(size)
+    first = np.sort(order[: (size + 1) // 2])
+    return first, np.sort(order[(size + 1) // 2 :]) if size > 1 else first
 
 
 def combine(seeds: Sequence[Evidence]) -> Evidence:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -132,10 +132,8 @@ def _print(groups: list[Group], overviews: list[Table | None], tables: list[Tabl
             card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
         for finding in group.verdict.findings:
             card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
-        if named and not full:
-            for note in group.verdict.notes:
-                if note.startswith("left out"):
-                    card.add_row(Text("Note", style="bold"), Text(printable(f"{note}.")))
+        for note in _about_the_run(group.verdict.notes, named) if not full else ():
+            card.add_row(Text("Note", style="bold"), Text(printable(f"{note}.")))
         console.print(card)
         if full:
             lines = [*group.verdict.sentences(), *(f"Note: {note}." for note in group.verdict.notes)]
@@ -145,6 +143,14 @@ def _print(groups: list[Group], overviews: list[Table | None], tables: list[Tabl
     print_tables(tables, console)
     if not full:
         console.print(Text("--full prints the evidence and every table, --json everything.", style="dim"))
+
+
+def _about_the_run(notes: Sequence[str], named: bool) -> list[str]:
+    """The notes for a card: not those of single detectors, and those about all of them only if the user named some."""
+    from tood.detectors import names
+
+    known, about_all = set(names()), ("left out", "no fit set")
+    return [note for note in notes if note.partition(":")[0] not in known and (named or not note.startswith(about_all))]
 
 
 def _for_json(groups: list[Group], tables: list[Table]) -> dict[str, object]:

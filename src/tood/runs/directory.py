@@ -87,8 +87,11 @@ class Run:
         return self.path / "metrics.parquet"
 
     def folder(self, step: int) -> Path:
-        """The folder of a step."""
-        return self.path / "steps" / f"{step:02d}"
+        """The folder of a step; those written by others may have more digits than two."""
+        usual = self.path / "steps" / f"{step:02d}"
+        if usual.exists():
+            return usual
+        return next((f for f in usual.parent.glob(f"0*{step}") if f.name.isdigit() and int(f.name) == step), usual)
 
     def steps(self) -> list[int]:
         """The steps whose outputs are complete, ascending."""
