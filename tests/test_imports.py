@@ -10,7 +10,7 @@ import tood
 SOURCE = Path(tood.__file__).parent
 LAYERS = [
     {"errors"},
-    {"arrays", "files", "hub", "npz_files", "ray_tasks", "registry", "sampling", "times"},
+    {"arrays", "files", "hub", "npz_files", "own_code", "ray_tasks", "registry", "sampling", "times"},
     {"partition", "checks", "energy", "diagnostics", "statistics", "calibration"},
     {"metrics"},
     {"detectors", "models"},  # ODIN and AdaScale run the network; extract returns Outputs

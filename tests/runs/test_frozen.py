@@ -11,6 +11,7 @@ from tood.cli import cli
 from tood.models import Network
 from tood.runs import Run, Step, load_metrics
 from tood.runs.config import RunConfig
+from tood.runs.measure import is_measured_as
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
 
@@ -144,9 +145,25 @@ def test_fewer_detectors_leave_a_finished_run_as_it_is(tmp_path):
     assert lines == []  # nothing was trained again
 
 
+def test_more_detectors_are_measured_even_if_the_run_is_killed_first(tmp_path, monkeypatch):
+    config = dataclasses.replace(CONFIG, detectors=("energy",), store="figures")
+    run(config, tmp_path / "run", say=str)
+    every = dataclasses.replace(config, detectors=())
+
+    def killed(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tood.learners.Learner.learn", killed)
+    for _ in range(2):  # the second one is not mistaken for finished
+        with pytest.raises(KeyboardInterrupt):
+            run(every, tmp_path / "run", say=str)
+    assert is_measured_as(config, tmp_path / "run") and not is_measured_as(every, tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"calibration": "augmented"}, "'augmented' needs augmented images"),
         ({"settings": {"epoch": 1}}, "unknown setting 'epoch'; did you mean 'epochs'"),
         ({"settings": {"seed": 3}}, "seed is a setting of the run, not of the learner; use --seed"),
         ({"settings": {"device": "cpu"}}, "device is a setting of the run"),

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import time
 from types import SimpleNamespace
 
@@ -10,10 +11,12 @@ from tests.processes import Process, tood
 
 from tood import ToodError
 from tood.audit import audit
+from tood.paper.reproduce import TARGETS, cells, presets_of
 from tood.runs import Run, Scorer, load_metrics, measure
+from tood.runs.check import check_config
 from tood.runs.config import RunConfig
 from tood.runs.directory import is_locked, lock
-from tood.runs.sweep import Cell, read_sweep, run_cells
+from tood.runs.sweep import Cell, _run_in_process, read_sweep, run_cells
 from tood.runs.yaml_files import write_yaml
 
 NAMES = (("energy",), ("energy", "maxlogit"), ("tood.detectors.logits:MaxLogit",), ("nowhere:Mine",), ())
@@ -88,6 +91,71 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     assert json.loads(shown.stdout) == {c.config.name: c.status() for c in (good, bad)}
 
 
+@pytest.mark.parametrize(
+    ("typo", "message"),
+    [
+        ("learner: icral", "unknown learner 'icral'; did you mean 'icarl'?"),
+        ("learner: er+bre", "unknown finetune 'bre'; did you mean 'ber'?"),
+        ("learner: 'nowhere:Mine'", "no module 'nowhere' among the installed packages"),
+        ("detectors: [enrgy]", "unknown detector 'enrgy'; did you mean 'energy'?"),
+        ("stream: digitz", "unknown stream 'digitz'; did you mean 'digits'?"),
+        ("stream: {stream: cifar10, sise: 32}", "unknown option of the stream cifar10 'sise'; did you mean 'size'?"),
+        ("stream: cifar10, ood: [svnh]", "unknown OOD set of cifar10 'svnh'; did you mean 'svhn'?"),
+        ("settings: {epoch: 2}", "unknown setting 'epoch'; did you mean 'epochs'?"),
+        ("settings: {lr: -1}", "lr: expected a number above 0, found -1"),
+        ("network: resnet23", "unknown network 'resnet23'; did you mean 'resnet"),
+        ("preset: smok", "unknown preset 'smok'; did you mean 'smoke'?"),
+        ("device: cudo", "unknown device 'cudo'; did you mean 'cuda'?"),
+        ("learner: slda, preset: frozen, adapter: 8, settings: {}", "adapter: slda takes no gradient steps"),
+        ("learner: finetune, fit: memory, settings: {}", "fit: finetune keeps no memory"),
+    ],
+)
+def test_a_typo_in_the_last_cell_is_found_before_the_first_one_starts(tmp_path, monkeypatch, typo, message):
+    monkeypatch.setattr("tood.runs.sweep._run_in_process", lambda *_: pytest.fail("a cell was started"))
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE + f"grid: {{seed: [0]}}\nalso: [{{seed: 1, {typo}}}]")
+    with pytest.raises(ToodError) as caught:
+        run_cells(read_sweep(file, tmp_path / "runs"), where="sweep.yaml", say=str)
+    name = read_sweep(file, tmp_path)[-1].config.name
+    assert str(caught.value).startswith(f"sweep.yaml: cell {name}: ") and message in str(caught.value)
+    assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
+
+
+def test_the_command_names_the_file_of_a_typo(tmp_path):
+    (tmp_path / "sweep.yaml").write_text(BASE + "grid: {learner: [er, icral]}")
+    done = tood("sweep", "sweep.yaml", "--out", "runs", cwd=tmp_path)
+    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("tood: sweep.yaml: cell digits-icral-smoke-s0-") and "'icarl'?" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_check_calls_no_factory_and_takes_networks_of_timm(tmp_path, monkeypatch, registries):
+    (tmp_path / "mine_to_check.py").write_text("def never(tasks=2, order=0):\n    raise RuntimeError('was called')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check_config(RunConfig(stream="mine_to_check:never", tasks=3, order=7, network="timm:resnet18"))
+    check_config(RunConfig(stream={"stream": "mine_to_check:never", "ood": {"far": {"x": "x.npz"}}}, ood=("x",)))
+    with pytest.raises(ToodError, match="unknown option of the stream never 'sise'"):
+        check_config(RunConfig(stream={"stream": "mine_to_check:never", "sise": 3}))
+
+
+def test_every_cell_of_the_paper_passes_the_check(tmp_path):
+    for target in TARGETS:
+        for preset in presets_of(target):
+            for cell in cells(target, tmp_path, preset, seeds=1):
+                check_config(cell.config)
+
+
+def test_a_cell_that_starts_while_the_sweep_is_stopped_is_stopped_too(tmp_path):
+    file = tmp_path / "sweep.yaml"
+    file.write_text(BASE + "grid: {seed: [0]}")
+    (cell,) = read_sweep(file, tmp_path)
+    cell.log.parent.mkdir()
+    stop = threading.Event()
+    stop.set()
+    assert _run_in_process(cell, set(), str, stop, False) in ("stopped by signal 15", "interrupted")
+    assert not (cell.path / "metrics.parquet").exists()
+
+
 def test_two_sweeps_on_one_folder_share_the_work(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(BASE + "grid: {seed: [0, 1]}")
@@ -137,8 +205,6 @@ def test_a_ray_node_that_dies_costs_no_cell(tmp_path):
 
         def say(line):
             lines.append(line)
-
-        import threading
 
         def kill_a_node():
             deadline = time.monotonic() + 120

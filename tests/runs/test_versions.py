@@ -58,7 +58,7 @@ def new_rule(monkeypatch):
     monkeypatch.setattr(MAXLOGIT, "version", 2)
 
 
-def in_this_process(cell, running, say, renew):
+def in_this_process(cell, running, say, stop, renew):
     run(cell.config, cell.path, say=say, renew=renew)
     return ""
 

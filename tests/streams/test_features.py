@@ -195,6 +195,36 @@ def test_a_damaged_file_is_extracted_again(stream, network, tmp_path):
     assert sum(extractor.missing(stream).values()) == 40 + 10
 
 
+def test_features_that_do_not_match_their_digest_are_extracted_again(stream, network, tmp_path, calls):
+    expected = np.array(Extractor(network, stream, tmp_path).features(stream.test, "test"))
+    path = Extractor(network, stream, tmp_path).path(stream.test)
+    whole = path.read_bytes()
+    np.testing.assert_array_equal(np.load(path), expected)  # a plain NumPy file
+    zeros = bytearray(whole)
+    zeros[-2000:] = bytes(2000)  # its size is right: such as blocks that a crash kept from the disk
+    flipped = bytearray(whole)
+    flipped[1000] ^= 1
+    for damaged in (zeros, flipped):
+        path.write_bytes(damaged)
+        lines = []
+        calls.clear()
+        extractor = Extractor(network, stream, tmp_path)
+        assert extractor.missing(stream)[path] == 20
+        np.testing.assert_array_equal(extractor.features(stream.test, "test images", lines.append), expected)
+        assert sum(calls) == 20 and f"{path} is damaged and will be replaced" in lines[0]
+        assert path.read_bytes() == whole
+
+
+def test_features_of_an_older_version_have_no_digest_and_are_used(stream, network, tmp_path, calls):
+    expected = np.array(Extractor(network, stream, tmp_path).features(stream.test, "test"))
+    path = Extractor(network, stream, tmp_path).path(stream.test)
+    np.save(path, expected)
+    calls.clear()
+    found = Extractor(network, stream, tmp_path).features(stream.test, "test")
+    np.testing.assert_array_equal(found, expected)
+    assert not calls and path.stat().st_size == 128 + expected.nbytes
+
+
 def test_a_disk_without_room_is_one_line_before_anything_is_computed(stream, network, tmp_path, monkeypatch, calls):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100}))
     with pytest.raises(ToodError, match=r"40 images need 0 MB, found 0 MB free; set TOOD_CACHE") as caught:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -48,7 +48,8 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
     help="Copy the results of finished runs to DIR, for `make results`, and stop.",
 )
 @click.option("--commit", help="With --collect: commit that made the runs.  [default: git describe]")
-@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress as JSON, without the totals.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress of each run as JSON.")
+@click.option("--totals", is_flag=True, help='With --json: print {"runs": progress, "total": time and disk left}.')
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -62,6 +63,7 @@ def command(
     collect: Path | None,
     commit: str | None,
     as_json: bool,
+    totals: bool,
 ) -> None:
     """Reproduce a table of the paper: train its runs, then write tables with the paper's figures, plots and a page.
 
@@ -71,6 +73,7 @@ def command(
     \b
     Examples:
       tood reproduce table1 --dry-run
+      tood reproduce table1 --dry-run --json --totals
       tood reproduce table1 --preset cpu --out runs --workers 2
       tood reproduce drift --out runs
       tood reproduce pretrained --out runs --dry-run
@@ -85,8 +88,10 @@ def command(
     members = cells(target, out, preset, seeds) if target in TRAINED else []
     for note in notes(target, preset):
         click.echo(f"Note: {note}.", err=True)
+    if totals and not (dry_run and as_json):
+        raise click.UsageError("--totals: expected --dry-run --json with it")
     if dry_run:
-        _list(target, members, out, preset, as_json)
+        _list(target, members, out, preset, as_json, totals)
     elif collect is not None:
         _collect(target, members, out, preset, collect, commit)
     elif target == "toy":
@@ -142,28 +147,34 @@ def _warn(tables: Iterable[pa.Table]) -> None:
         click.echo(f"note: {note}", err=True)
 
 
-def _list(target: str, members: list[Cell], out: Path, preset: str | None, as_json: bool) -> None:
+def _list(target: str, members: list[Cell], out: Path, preset: str | None, as_json: bool, totals: bool) -> None:
     if members:
         states = {cell.config.name: cell.status() for cell in members}
     elif target == "toy":
         states = {"toy": "done" if (out / "toy" / "toy.json").exists() else "waiting"}
     else:
         states = {run.path.name: "done" for run in _finished(members, out, preset)}
+    waiting = [cell for cell in members if states[cell.config.name] != "done"]
+    if as_json and totals:
+        click.echo(json.dumps({"runs": states, "total": _total(waiting)}, indent=2))
+        return
     print_states(states, as_json)
     if as_json:
         return
-    done = sum(state == "done" for state in states.values())
-    click.echo(f"{done} of {len(states)} done", err=True)
-    if waiting := [cell for cell in members if states[cell.config.name] != "done"]:
-        click.echo(_total(waiting))
+    click.echo(f"{sum(state == 'done' for state in states.values())} of {len(states)} done", err=True)
+    if waiting:
+        click.echo(_total_line(_total(waiting)))
 
 
-def _total(waiting: list[Cell]) -> str:
-    """Time and disk of the runs that are not done, from a few batches of one seed each."""
+def _total(waiting: list[Cell]) -> dict[str, Any]:
+    """Time and disk of the runs that are not done, from a few batches of one seed each.
+
+    ``seconds`` includes ``extraction_seconds``, those of the ``images`` whose features are extracted first. ``error``
+    says what cannot be estimated.
+    """
     from tood.errors import ToodError
     from tood.runs.plan import Estimate, estimate, extraction, feature_network
     from tood.streams.catalog import family
-    from tood.times import duration
 
     click.echo("estimating time and disk …", err=True)
     costs: dict[str, Estimate] = {}
@@ -181,13 +192,28 @@ def _total(waiting: list[Cell]) -> str:
                 first += each * sum(images for file, images in files.items() if file not in missing)
                 missing |= files
         except ToodError as error:
-            return f"time and disk cannot be estimated: {error}"
+            return {"runs": len(waiting), "error": str(error)}
         seconds += cost.training + cost.evaluation
         disk += cost.disk
-    images = sum(missing.values())
-    times = f"about {duration(seconds + first)} on this device, one after another"
-    extra = f", with features of {images:,} images (about {duration(first)}; not in the GB)" if images else ""
-    return f"{len(waiting)} runs left: {times}, and {disk / 1e9:.1f} GB{extra}"
+    return {
+        "runs": len(waiting),
+        "seconds": seconds + first,
+        "gigabytes": disk / 1e9,
+        "images": sum(missing.values()),
+        "extraction_seconds": first,
+    }
+
+
+def _total_line(total: dict[str, Any]) -> str:
+    """The totals as one line."""
+    from tood.times import duration
+
+    if "error" in total:
+        return f"time and disk cannot be estimated: {total['error']}"
+    times = f"about {duration(total['seconds'])} on this device, one after another"
+    first = f"{total['images']:,} images (about {duration(total['extraction_seconds'])}; not in the GB)"
+    extra = f", with features of {first}" if total["images"] else ""
+    return f"{total['runs']} runs left: {times}, and {total['gigabytes']:.1f} GB{extra}"
 
 
 def _collect(target: str, members: list[Cell], out: Path, preset: str | None, folder: Path, commit: str | None) -> None:

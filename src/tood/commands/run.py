@@ -131,10 +131,11 @@ def command(
       tood run --stream cifar10 --learner bic --preset cpu --seed 1 --set epochs=5
       tood run --stream mypackage.data:birds --learner mypackage.methods:Mine
       tood run --stream cifar10 --learner bic --preset paper --dry-run
-      tood run --stream cifar100 --learner der --network efficientnet_lite0 --frozen
+      tood run --stream cifar100 --learner der --frozen
     """
     from tood.commands.report import report_page
     from tood.report.live import training_progress
+    from tood.runs.check import canonical
     from tood.runs.config import RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
@@ -146,7 +147,7 @@ def command(
         values["order"] = int(values["order"])
     if learner_settings:
         values["settings"] = {**(values.get("settings") or {}), **learner_settings}
-    config = RunConfig.from_mapping(values, where=str(file or "the command line"))
+    config = canonical(RunConfig.from_mapping(values, where=str(file or "the command line")))
     folder = out or Path("runs") / config.name
     if dry_run:
         planned = plan(config, folder)

@@ -37,9 +37,10 @@ def command(
 ) -> None:
     """Run every cell of a grid of streams, learners, seeds and options.
 
-    A sweep may be interrupted at any time; start it again to resume. A cell that fails is reported at the end; the
-    others finish. If a detector has a newer version than its figures, it is measured again; runs that kept only
-    their figures (store: figures) need --renew for that.
+    Names and settings of all cells are checked before the first one starts. A sweep may be interrupted at any time;
+    start it again to resume. A cell that fails is reported at the end; the others finish. If a detector has a newer
+    version than its figures, it is measured again; runs that kept only their figures (store: figures) need --renew for
+    that.
 
     \b
     Example:
@@ -60,7 +61,8 @@ def command(
 
         prepare(track)
         os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, the process of each cell
-    failed = run_cells(cells, workers, engine, say=(lambda line: None) if quiet else click.echo, renew=renew)
+    say = (lambda line: None) if quiet else click.echo
+    failed = run_cells(cells, workers, engine, say=say, renew=renew, where=str(file))
     exit_if_failed(failed, len(cells))
     if not quiet:
         click.echo(f"{len(cells)} runs in {out}")

@@ -6,6 +6,7 @@ from typing import Any
 
 from tood.detectors.base import Detector
 from tood.errors import ToodError, UnknownNameError
+from tood.own_code import naming_errors, source_digest
 from tood.registry import Registry
 
 __all__ = ["REGISTRY", "classes", "create", "loadable", "names", "register", "title"]
@@ -51,8 +52,10 @@ def create(name: str, **parameters: Any) -> Detector:
     for parameter in parameters:
         if parameter not in detector_class.parameters:
             raise UnknownNameError(f"hyper-parameter of {name}", parameter, detector_class.parameters)
-    detector = detector_class(**parameters)
-    detector._check()
+    source_digest(detector_class)  # now: while a run trains, the file may be edited
+    with naming_errors(detector_class, "__init__"):
+        detector = detector_class(**parameters)
+        detector._check()
     return detector
 
 

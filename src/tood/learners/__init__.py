@@ -16,6 +16,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.own_code import naming_errors, source_digest
 
 try:
     import lightning_fabric  # noqa: F401
@@ -96,19 +97,22 @@ def create(
     """
     if not isinstance(seed, int) or seed < 0:
         raise ToodError(f"seed: expected a whole number of 0 or more, found {seed!r}")
-    if finetune not in FINETUNINGS:
-        raise UnknownNameError("finetune", finetune, FINETUNINGS)
-    kind = LEARNERS.get(name)
     own_settings, ber_settings = checked_settings(name, finetune, settings)
+    kind = LEARNERS.get(name)
+    source_digest(kind)  # now: once the learner trains, its file may be edited
     if network is None or isinstance(network, str):
         network = create_network(network or suggest(stream.train.shape), stream.train.shape, seed=seed)
-    learner = kind(_normalised_for(network, stream), network, own_settings, seed, start(device, precision))
+    fabric = start(device, precision)
+    with naming_errors(kind, "__init__"):
+        learner = kind(_normalised_for(network, stream), network, own_settings, seed, fabric)
     learner.ber = BER(ber_settings) if finetune == "ber" else None
     return learner
 
 
 def checked_settings(name: str, finetune: str, settings: Mapping[str, Any]) -> tuple[Settings, BERSettings]:
     """The settings of a learner and of BER from values by name; raises for an unknown name or a wrong value."""
+    if finetune not in FINETUNINGS:
+        raise UnknownNameError("finetune", finetune, FINETUNINGS)
     ber = {key: value for key, value in settings.items() if finetune == "ber" and key.startswith("ber_")}
     own = {key: value for key, value in settings.items() if key not in ber}
     return make_settings(settings_class(LEARNERS.get(name)), own), make_settings(BERSettings, ber, prefix="ber_")

@@ -28,6 +28,7 @@ from tood.learners.checkpoint import checkpoint_path, describe_stream, resume, s
 from tood.learners.progress import Meter, Report
 from tood.learners.settings import Settings, as_dict, learning_rate
 from tood.models import Head, Network
+from tood.own_code import source_digest
 from tood.streams import Stream
 from tood.streams import batches as read_batches
 from tood.streams.augment import augment, prepare
@@ -328,8 +329,10 @@ class Learner:
 
     def config(self) -> dict[str, Any]:
         """Everything that determines the weights; a checkpoint of another configuration is refused."""
+        code = source_digest(type(self))
         return {
             "learner": self.name,
+            **({"code": code} if code else {}),  # of a learner of the user's own
             "settings": as_dict(self.settings),
             "seed": self.seed,
             "network": self.network.spec or {"own": self._own_network},

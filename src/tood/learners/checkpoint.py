@@ -20,6 +20,7 @@ import torch
 from tood.arrays import is_tensor, to_numpy
 from tood.errors import ToodError
 from tood.files import read_tensors, write_tensors
+from tood.registry import described
 from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
@@ -100,6 +101,12 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         wanted.pop(ignored, None)
         made["stream"] = {**wanted["stream"], **made["stream"]}  # older checkpoints lack some entries
         made["network"] = made["network"] or wanted["network"]
+        if made.get("code", wanted.get("code")) != wanted.get("code"):  # older checkpoints have none
+            raise ToodError(
+                f"{path}: made before {described(type(learner))} was edited; "
+                f"choose another --out, or delete {path.parent} to train again"
+            )
+        made["code"] = wanted.get("code")
         differences = _differences(made, wanted)
         if differences:
             key, stored, expected = differences[0]

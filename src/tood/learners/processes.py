@@ -15,10 +15,18 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 from tood.errors import ToodError, UnknownNameError
 from tood.models.memory import keep_freed_memory
 
-__all__ = ["start"]
+__all__ = ["check_device", "start"]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("auto", "32-true", "bf16-mixed")
+
+
+def check_device(device: str, precision: str) -> None:
+    """Raise unless both are known names; whether this machine has the device is not checked."""
+    if device not in DEVICES:
+        raise UnknownNameError("device", device, DEVICES)
+    if precision not in PRECISIONS:
+        raise UnknownNameError("precision", precision, PRECISIONS)
 
 
 def start(device: str = "auto", precision: str = "auto") -> Fabric:
@@ -34,10 +42,7 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     precision:
         ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it.
     """
-    if device not in DEVICES:
-        raise UnknownNameError("device", device, DEVICES)
-    if precision not in PRECISIONS:
-        raise UnknownNameError("precision", precision, PRECISIONS)
+    check_device(device, precision)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if not available.get(device, True):
         raise ToodError(f"device: {device!r} was asked for, but torch finds no such device; use 'cpu' or 'auto'")

@@ -145,8 +145,10 @@ class RunConfig:
             if not isinstance(getattr(self, name), str):
                 raise ToodError(f"{name}: expected a name, found {getattr(self, name)!r}")
         for name in ("detectors", "ood"):
+            if isinstance(getattr(self, name), list):
+                object.__setattr__(self, name, tuple(getattr(self, name)))
             if not (isinstance(getattr(self, name), tuple) and all(isinstance(n, str) for n in getattr(self, name))):
-                raise ToodError(f"{name}: expected names, found {getattr(self, name)!r}")
+                raise ToodError(f"{name}: expected a tuple of names, found {getattr(self, name)!r}")
         if not isinstance(self.frozen, bool):
             raise ToodError(f"frozen: expected true or false, found {self.frozen!r}")
         if self.preset == "frozen":
@@ -178,8 +180,7 @@ class RunConfig:
                 value = settings.get(name)
                 if isinstance(value, str):
                     value = [part.strip() for part in value.split(",") if part.strip()]
-                if value is None or isinstance(value, list):
-                    settings[name] = tuple(value or ())
+                settings[name] = () if value is None else value
             return cls(**settings)
         except ToodError as error:
             raise ToodError(f"{where}: {error}") from error

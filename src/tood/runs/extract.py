@@ -14,6 +14,8 @@ import numpy as np
 from tood.arrays import IntArray, to_numpy
 from tood.errors import ToodError
 from tood.files import write_text
+from tood.own_code import naming_errors, source_digest
+from tood.runs.check import check_memory
 from tood.runs.config import RunConfig
 from tood.runs.directory import Arrays, Run
 from tood.runs.steps import write_step
@@ -59,11 +61,9 @@ def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None
     """Raise before training if calibration or fit ask for samples that will not exist."""
     if config.calibration == "reserved" and not stream.reserve:
         raise ToodError("calibration: 'reserved' needs reserved samples, but none are reserved; set reserve above 0")
-    if config.calibration == "augmented" and stream.augmentation == "none":
+    if config.calibration == "augmented" and (config.frozen or stream.augmentation == "none"):
         raise ToodError(f"calibration: 'augmented' needs augmented images, but {stream.name} has none; use 'train'")
-    for name in ("calibration", "fit"):
-        if getattr(config, name) == "memory" and not keeps_memory:
-            raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")
+    check_memory(config, keeps_memory)
 
 
 @lru_cache(maxsize=1)  # every step of a run asks for it
@@ -122,7 +122,11 @@ def extract_step(
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([calibration, run.manifest["ood"]]).encode() + fingerprint(stream))
     key, key_file = digest.hexdigest(), folder / "outputs.key"
-    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key:
+    valid = {key}
+    if code := source_digest(type(learner)):  # predictions are those of the user's own learner
+        key = f"{key} {code}"
+        valid.add(key)
+    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() in valid:  # older: without code
         return
     key_file.unlink(missing_ok=True)
     network.save(folder / "model.safetensors")
@@ -130,6 +134,8 @@ def extract_step(
     write_step(run.path, index, **sets, predictions=predictions(learner, sets["test"]))
     if learner.facts:
         write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
+    else:
+        (folder / "learner.json").unlink(missing_ok=True)
     write_text(key_file, key)
 
 
@@ -199,5 +205,6 @@ def forward(
 
 def predictions(learner: Any, test: Arrays) -> IntArray | None:
     """The learner's predictions if they differ from the largest logit (iCaRL's nearest class mean), else None."""
-    predicted: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
+    with naming_errors(type(learner), "predict"):
+        predicted: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
     return None if (predicted == test["logits"].argmax(axis=1)).all() else predicted

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from tood import models
-from tood.errors import ToodError
 from tood.models import Network
+from tood.runs.check import LearnerChoice
 from tood.runs.config import RunConfig
 from tood.streams import Stream
 from tood.streams.features import BATCH, Extractor, frozen
@@ -24,9 +24,7 @@ Say = Callable[[str], object]
 def freeze(
     config: RunConfig,
     stream: Stream,
-    name: str | None,
-    adapter: int,
-    closed_form: bool = False,
+    choice: LearnerChoice,
     say: Say | None = None,
     dry: bool = False,
 ) -> tuple[Stream, Network]:
@@ -35,21 +33,18 @@ def freeze(
     Parameters
     ----------
     config:
-        Configuration of the run; its ``adapter`` overrides the preset's.
+        Configuration of the run.
     stream:
         A stream of images.
-    name, adapter:
-        The preset's name of the fixed network and width of the trained hidden layer.
-    closed_form:
-        True for a learner without gradient steps: features are not standardised, and there is no hidden layer.
+    choice:
+        Name of the fixed network and width of the trained hidden layer. For a learner without gradient steps features
+        are not standardised.
     say, dry:
         As for :func:`tood.streams.features.frozen`.
     """
-    if closed_form and config.adapter > 0:
-        raise ToodError(f"adapter: {config.learner} takes no gradient steps to train one; expected 0")
-    vectors = frozen(stream, _network(config, stream, name), say=say, dry=dry, standardise=not closed_form)
-    width = 0 if closed_form else adapter if config.adapter < 0 else config.adapter
-    widths = [width] if width else []
+    network = _network(config, stream, choice.network)
+    vectors = frozen(stream, network, say=say, dry=dry, standardise=not choice.closed_form)
+    widths = [choice.adapter] if choice.adapter else []
     return vectors, models.create("mlp", vectors.train.shape, seed=config.seed, widths=widths)
 
 

@@ -15,10 +15,9 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.detectors import Outputs
-from tood.errors import ToodError
 from tood.runs.extract import BATCH, StepRows
 from tood.runs.measure import WHICH
-from tood.runs.score import Scored, Scorer, keep_scores, kept_scores
+from tood.runs.score import Scored, Scorer, keep_scores, kept_scores, located_errors
 from tood.runs.steps import Step
 from tood.streams import Source, Stream
 from tood.streams.augment import prepare
@@ -29,18 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["score_with_network", "scorers_for"]
 
 
-def scorers_for(names: Sequence[str], stream: Stream, logits: str, frozen: bool = False) -> list[Scorer]:
+def scorers_for(names: Sequence[str], stream: Stream, logits: str) -> list[Scorer]:
     """Scorers by name; ODIN gets the standard deviation of the input normalisation."""
-    scorers = [
+    return [
         Scorer(name, logits=which, from_stream={"std": stream.std} if name == "odin" else {})
         for which in WHICH[logits]
         for name in names
     ]
-    for scorer in scorers:
-        detector = scorer.create()  # raises for an unknown name before training
-        if frozen and "network" in detector.needs:
-            raise ToodError(f"detectors: {scorer.detector} needs images, but a frozen run has only features")
-    return scorers
 
 
 def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
@@ -60,9 +54,11 @@ def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Str
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and detector.fits_on == "fit" else None
-        detector.fit(fit, partition=step.partition, head=step.head, network=network)
-        test = score(stream.test, test_rows, step.test)
-        ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
+        with located_errors(step, scorer, "fit"):
+            detector.fit(fit, partition=step.partition, head=step.head, network=network)
+        with located_errors(step, scorer, "score"):
+            test = score(stream.test, test_rows, step.test)
+            ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
     keep_scores(step, scorer, Scored(test, ood, tuple(dict.fromkeys(str(w.message) for w in warned))))
 
 

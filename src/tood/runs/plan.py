@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tood import learners
 from tood.learners import Learner
 from tood.learners.replay import ReservoirLearner
+from tood.runs.check import learner_choice
 from tood.runs.config import RunConfig
-from tood.runs.extract import BATCH, check_sources, forward
+from tood.runs.extract import BATCH, forward
 from tood.runs.frozen import extraction_left
-from tood.runs.network_scores import scorers_for
 from tood.runs.stages import build, load_stream, torch_threads
 from tood.streams import Stream
 from tood.times import duration
@@ -36,8 +35,6 @@ class Estimate(NamedTuple):
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     """The plan of a run as texts by name; raises where the run would before training. Nothing is written."""
     stream, learner = build(config, dry=True)
-    scorers_for(config.detectors, stream, "corrected", config.frozen)
-    check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
     cost = _estimate(config, stream, learner)
     identity = config.identity
     features = {"features": _extraction(config)} if config.frozen else {}
@@ -101,8 +98,7 @@ def _replayed(learner: Learner, new: int, memory: int) -> int:
 
 def feature_network(config: RunConfig) -> str | None:
     """Name of the fixed network of a frozen run: its own, or the preset's."""
-    preset = learners.preset(config.preset, config.identity.stream, config.without_finetuning().learner)
-    return config.network or preset.get("network")
+    return learner_choice(config).network
 
 
 def extraction(config: RunConfig) -> tuple[dict[Path, int], float]:

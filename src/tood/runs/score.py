@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
-import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +25,7 @@ from tood.detectors import Detector, Outputs
 from tood.errors import ToodError, UnknownNameError
 from tood.files import file_name
 from tood.npz_files import read_npz, write_npz
+from tood.own_code import naming_errors, source_digest
 from tood.runs.steps import Step
 from tood.sampling import balanced_subset
 
@@ -183,16 +182,25 @@ def fit_and_score(step: Step, scorer: Scorer) -> Scored:
             f"`tood run … --detectors {scorer.detector}` does it"
         )
     step = step.using(scorer.logits)
-    try:
-        with warnings.catch_warnings(record=True) as warned:
-            warnings.simplefilter("always", UserWarning)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        with located_errors(step, scorer, "fit"):
             detector.fit(fit_outputs(step, detector, scorer), partition=step.partition, head=step.head)
+        with located_errors(step, scorer, "score"):
             test = np.asarray(detector.score(step.test))
             ood = {name: np.asarray(detector.score(outputs)) for name, outputs in step.ood.items()}
-    except ToodError as error:
-        on = f" (fit_on {scorer.fit_on})" if scorer.fit_on else ""
-        raise ToodError(f"{step.folder}: {scorer.detector}{on}: {error}") from error
     return Scored(test, ood, tuple(dict.fromkeys(str(warning.message) for warning in warned)))
+
+
+@contextlib.contextmanager
+def located_errors(step: Step, scorer: Scorer, stage: str) -> Iterator[None]:
+    """Context in which an error names the detector and the step; ``stage`` is "fit" or "score"."""
+    with naming_errors(type(scorer.create()), f"{stage} at step {step.index} of {step.run.path}"):
+        try:
+            yield
+        except ToodError as error:
+            on = f" (fit_on {scorer.fit_on})" if scorer.fit_on else ""
+            raise ToodError(f"{step.folder}: {scorer.detector}{on}: {error}") from error
 
 
 def fit_outputs(step: Step, detector: Detector, scorer: Scorer) -> list[Outputs] | None:
@@ -252,20 +260,9 @@ def _key(step: Step, scorer: Scorer) -> str:
         "files": {name: step.digest(name) for name in files},
         "network": hashlib.sha256(weights.read_bytes()).hexdigest() if "network" in detector.needs else None,
     }
-    if code := _own_code(type(detector)):
+    if code := source_digest(type(detector)):
         origin["code"] = code
     return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
-
-
-def _own_code(kind: type) -> str:
-    """A hash of the module of a detector that is not the library's, so that an edited one is scored again."""
-    if kind.__module__.split(".")[0] == "tood":
-        return ""
-    module: Any = sys.modules.get(kind.__module__, kind)
-    for source in (module, kind):
-        with contextlib.suppress(OSError, TypeError):  # without a file, as in a console
-            return hashlib.sha256(inspect.getsource(source).encode()).hexdigest()
-    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _file(step: Step, scorer: Scorer) -> Path:

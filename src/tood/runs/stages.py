@@ -24,10 +24,11 @@ import tood
 from tood import learners, streams
 from tood.errors import ToodError
 from tood.files import remove_leftovers
-from tood.learners.progress import Report
-from tood.learners.registry import LEARNERS
+from tood.learners.progress import Progress, Report
 from tood.metrics import near_far_mean
 from tood.models import Network
+from tood.own_code import naming_errors
+from tood.runs.check import canonical, check_detectors, learner_choice
 from tood.runs.config import EVALUATION, MEASURING, RunConfig
 from tood.runs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.runs.extract import check_sources, extract_step, step_rows
@@ -84,6 +85,7 @@ def run(
         if config.tasks or config.order != "label" or config.ood:
             raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
         config = dataclasses.replace(config, stream=stream.name)
+    config = canonical(config)
     with torch_threads(config.threads):
         return _run(config, Path(folder), stream, say, progress, on_step, renew)
 
@@ -120,14 +122,13 @@ def _run(
     _check_config(config, folder)
     stream, learner = build(config, own_stream, say)
     logits = config.logits if learner.corrects_head else "corrected"
-    asked = scorers_for(config.detectors, stream, logits, config.frozen)
-    check_sources(config, stream, keeps_memory=hasattr(learner.settings, "memory"))
+    asked = scorers_for(config.detectors, stream, logits)
     folder.mkdir(parents=True, exist_ok=True)
     base = _base(config, folder, say)
     if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
         done, _ = _finished(config, folder, stream, renew)
         for step in range(0 if done else len(stream)):
-            learner.learn(step, folder / "checkpoints", base_dir=base)
+            _learn(learner, step, folder, None, base)
         return Run(folder)
     with lock(folder):
         remove_leftovers(folder)
@@ -142,7 +143,7 @@ def _run(
         noted: dict[str, str] = {}
         for step in range(0 if done else len(stream)):
             started = time.perf_counter()
-            learner.learn(step, folder / "checkpoints", progress=progress, base_dir=base)
+            _learn(learner, step, folder, progress, base)
             trained = time.perf_counter() - started
             _evaluate(config, made, stream, learner, step, asked)
             scorers = asked or default_scorers(made, logits=logits, steps=range(step + 1))[0]
@@ -167,40 +168,50 @@ def _run(
     return made
 
 
+def _learn(learner: learners.Learner, task: int, folder: Path, progress: Report | None, base: Path | None) -> None:
+    """Learn a task. An error of a learner of the user's own names it; one of ``progress`` stays as it is."""
+    passed: list[Exception] = []
+
+    def report(event: Progress) -> None:
+        try:
+            if progress is not None:
+                progress(event)
+        except Exception as error:
+            passed.append(error)
+            raise
+
+    try:
+        with naming_errors(type(learner), f"learning task {task} in {folder}"):
+            learner.learn(task, folder / "checkpoints", progress=report if progress else None, base_dir=base)
+    except ToodError:
+        if passed:
+            raise passed[0] from None
+        raise
+
+
 def build(
     config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
 ) -> tuple[Stream, learners.Learner]:
     """Stream and learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
+    choice = learner_choice(config)
+    check_detectors(config.detectors, config.frozen)
     stream = load_stream(config, say) if stream is None else stream
     if not stream.ood:
         raise ToodError(f"{stream.name}: expected at least one near- or far-OOD set to test against, found none")
     stream = dataclasses.replace(stream, seed=config.seed, reserve=config.reserved_per_class(len(stream.order)))
-    identity = config.identity
-    name = config.without_finetuning().learner
-    settings = learners.preset(config.preset, identity.stream, name, identity.finetune)
-    adapter, suggested = settings.pop("adapter", 0), settings.pop("network", None)
-    for key in config.settings:
-        if key in RunConfig.__dataclass_fields__:
-            raise ToodError(
-                f"settings: {key} is a setting of the run, not of the learner; use --{key} or {key}: in YAML"
-            )
-    settings |= config.settings
-    network: Network | str | None = config.network or suggested
-    if config.frozen:  # raise before features are extracted
-        own, _ = learners.checked_settings(name, identity.finetune, settings)
-        scorers_for(config.detectors, stream, "corrected", frozen=True)
-        check_sources(config, stream, keeps_memory=hasattr(own, "memory"))
-        closed_form = LEARNERS.get(name).closed_form
-        stream, network = freeze(config, stream, config.network or suggested, adapter, closed_form, say, dry)
+    check_sources(config, stream, choice.keeps_memory)
+    network: Network | str | None = choice.network
+    if config.frozen:
+        stream, network = freeze(config, stream, choice, say, dry)
     learner = learners.create(
-        name,
+        choice.name,
         stream=stream,
         network=network,
-        finetune=identity.finetune,
+        finetune=config.identity.finetune,
         seed=config.seed,
         device=config.device,
         precision=config.precision,
-        **settings,
+        **choice.settings,
     )
     return learner.stream, learner  # normalised as the network expects
 
@@ -219,7 +230,9 @@ def _check_config(config: RunConfig, folder: Path) -> None:
     """Raise unless the folder is empty or was made with the same training configuration."""
     if not (folder / "config.yaml").exists():
         return
-    before, now = RunConfig().to_mapping() | read_yaml(folder / "config.yaml"), config.to_mapping()
+    now = config.to_mapping()
+    stored = {name: value for name, value in read_yaml(folder / "config.yaml").items() if name in now}
+    before = canonical(RunConfig.from_mapping(stored, where=str(folder / "config.yaml"))).to_mapping()
     for name in now:
         if name not in EVALUATION and before[name] != now[name]:
             raise ToodError(
@@ -233,7 +246,7 @@ def _measured_with(folder: Path) -> dict[str, Any]:
     if not (file.exists() and is_measured(folder)):
         return {}
     before = RunConfig().to_mapping() | read_yaml(file)
-    return {name: before[name] for name in MEASURING}
+    return {name: before[name] for name in (*MEASURING, "detectors")}
 
 
 def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:
@@ -289,7 +302,9 @@ def _evaluate(
     network = learner.network
     if learner.scoring_head is not None:  # BER: the same features, its own head
         network = Network(network.backbone, learner.scoring_head, network.spec)
-    rows = step_rows(config, stream, step, learner.memory_rows())
+    with naming_errors(type(learner), f"memory_rows at step {step} in {made.path}"):
+        memory = learner.memory_rows()
+    rows = step_rows(config, stream, step, memory)
     extract_step(made, step, network, stream, rows, config.calibration, learner)
     for scorer in asked:
         score_with_network(Step(made, step), scorer, network, stream, rows)

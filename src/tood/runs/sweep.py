@@ -25,7 +25,7 @@ from tood.registry import Registry
 from tood.runs.config import RunConfig
 from tood.runs.directory import has_checkpoints, is_locked
 from tood.runs.measure import is_measured_as, outdated_figures
-from tood.runs.versions import Outdated, describe, how_to_renew
+from tood.runs.versions import describe, how_to_renew
 from tood.runs.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
@@ -59,8 +59,9 @@ class Cell:
 
     def status(self) -> str:
         """``done``, ``running``, ``failed: …``, ``outdated figures: …``, ``2 steps`` (interrupted) or ``waiting``."""
-        stale = self._outdated()
-        if self.is_measured() and not stale:
+        measured = self.is_measured()
+        stale = outdated_figures(self.path, self.config.detectors) if measured else []
+        if measured and not stale:
             return "done"
         if is_locked(self.path):
             return "running"
@@ -79,13 +80,10 @@ class Cell:
 
     def renewal(self) -> str:
         """One line about outdated figures that need training to be renewed, and how; empty if there are none."""
-        stale = self._outdated()
-        if not stale or has_checkpoints(self.path):
+        if has_checkpoints(self.path) or not self.is_measured():
             return ""
-        return f"{self.config.name}: {describe(stale)}; {how_to_renew(self.path)} trains the run again"
-
-    def _outdated(self) -> list[Outdated]:
-        return outdated_figures(self.path, self.config.detectors) if self.is_measured() else []
+        stale = outdated_figures(self.path, self.config.detectors)
+        return f"{self.config.name}: {describe(stale)}; {how_to_renew(self.path)} trains the run again" if stale else ""
 
 
 def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
@@ -110,7 +108,7 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     for values in [*combined, *also]:
         if not isinstance(values, Mapping):
             raise ToodError(f"{path}: also: expected one mapping per cell, found {values!r}")
-        config = RunConfig.from_mapping({**base, **values}, where=str(path))
+        config = _canonical(RunConfig.from_mapping({**base, **values}, where=str(path)))
         cell = Cell(config, Path(parent))
         if cells.setdefault(config.name, cell) != cell:
             raise ToodError(
@@ -122,14 +120,25 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     return list(cells.values())
 
 
+def _canonical(config: RunConfig) -> RunConfig:
+    if not config.network and config.adapter < 0:  # without importing torch
+        return config
+    from tood.runs.check import canonical
+
+    return canonical(config)
+
+
 def run_cells(
     cells: list[Cell],
     workers: int = 2,
     engine: Engine = "local",
     say: Callable[[str], object] = print,
     renew: bool = False,
+    where: str = "sweep",
 ) -> dict[str, str]:
     """Run every cell that is not done. A failure does not stop the others; returns the errors by name of the cell.
+
+    Names and settings of all these cells are checked before the first one starts; ``where`` names the file in messages.
 
     Outdated figures are measured again. If this needs training, because only the figures were kept, it is done with
     ``renew``; otherwise ``say`` gets a line about them.
@@ -141,6 +150,7 @@ def run_cells(
         raise UnknownNameError("engine", engine, get_args(Engine))
     left = {} if renew else {cell.path: line for cell in cells if (line := cell.renewal())}
     waiting = [cell for cell in cells if cell.path not in left and cell.status() != "done"]
+    _check(waiting, where)
     failed: dict[str, str] = {}
     finished = len(cells) - len(waiting)
     outcomes = _locally(waiting, workers, say, renew) if engine == "local" else _on_ray(waiting, renew)
@@ -152,6 +162,19 @@ def run_cells(
     for line in left.values():
         say(line)
     return failed
+
+
+def _check(cells: list[Cell], where: str) -> None:
+    """Raise if a cell has an unknown name or a wrong setting, or a name that a worker cannot import."""
+    if not cells:
+        return
+    from tood.runs.check import check_config
+
+    for cell in cells:
+        try:
+            check_config(importable(cell.config))
+        except ToodError as error:
+            raise ToodError(f"{where}: cell {cell.config.name}: {error}") from error
 
 
 def _locally(cells: list[Cell], workers: int, say: Callable[[str], object], renew: bool) -> Iterator[tuple[Cell, str]]:
@@ -194,7 +217,7 @@ def _run_if_free(
         try:
             with mine.acquire(timeout=0):
                 if not is_locked(cell.path):
-                    return "" if cell.status() == "done" else _run_in_process(cell, running, say, renew)
+                    return "" if cell.status() == "done" else _run_in_process(cell, running, say, stop, renew)
         except Timeout:
             pass
         if not wait:
@@ -203,7 +226,13 @@ def _run_if_free(
     return "interrupted"
 
 
-def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callable[[str], object], renew: bool) -> str:
+def _run_in_process(
+    cell: Cell,
+    running: set[subprocess.Popen[str]],
+    say: Callable[[str], object],
+    stop: threading.Event,
+    renew: bool,
+) -> str:
     config = cell.log.with_suffix(".yaml")
     write_yaml(config, importable(cell.config).to_mapping())
     arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
@@ -216,6 +245,8 @@ def _run_in_process(cell: Cell, running: set[subprocess.Popen[str]], say: Callab
             subprocess.Popen(arguments, env={**os.environ, **ONE_THREAD}, **options) as process,
         ):
             running.add(process)
+            if stop.is_set():  # since the last look: whoever stops the others may not have seen this one
+                process.terminate()
             for line in process.stdout or ():
                 lines.append(line.rstrip())
                 log.write(line)

@@ -20,7 +20,17 @@ from tood.streams.packed import PackedSource
 from tood.streams.sources import Source, Subset
 from tood.streams.stream import Stream
 
-__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "missing", "open_named", "user_cache"]
+__all__ = [
+    "CATALOG",
+    "Entry",
+    "check_ood_names",
+    "data_root",
+    "family",
+    "locate",
+    "missing",
+    "open_named",
+    "user_cache",
+]
 
 
 @dataclass(frozen=True)
@@ -206,12 +216,21 @@ def open_named(
     return Stream.from_sources(train_set, test_set, ood=groups, **options)
 
 
-def _available_ood(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> list[str]:
-    """The OOD sets to open: those wanted, or all, without those whose files are missing."""
+def check_ood_names(name: str, wanted: Sequence[str]) -> None:
+    """Raise if a stream of the catalog with files has no OOD set of a name; other streams are not checked."""
+    entry = CATALOG.get(name)
+    if entry is None:
+        return
     known = [*entry.near, *entry.far]
     for ood_name in wanted:
         if ood_name not in known:
             raise UnknownNameError(f"OOD set of {name}", ood_name, known)
+
+
+def _available_ood(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> list[str]:
+    """The OOD sets to open: those wanted, or all, without those whose files are missing."""
+    check_ood_names(name, wanted)
+    known = [*entry.near, *entry.far]
     paths = locate(entry, root)
     chosen = [ood_name for ood_name in known if not wanted or ood_name in wanted]
     absent = [ood_name for ood_name in chosen if not paths[ood_name].exists()]

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
 from tood.streams.arrival import Tasks
-from tood.streams.catalog import CATALOG, open_named
+from tood.streams.catalog import CATALOG, check_ood_names, open_named
 from tood.streams.described import (
     check_mapping,
     check_ood,
@@ -25,7 +25,7 @@ from tood.streams.described import (
 from tood.streams.images import Resize
 from tood.streams.stream import Stream
 
-__all__ = ["STREAMS", "load", "names", "register"]
+__all__ = ["STREAMS", "check", "load", "names", "register"]
 
 Factory: TypeAlias = Callable[..., Stream]
 
@@ -87,16 +87,9 @@ def load(
     (4, (2, 2, 2, 2), [('noise', 'far')])
     """
     name = stream_name(stream)
-    arguments = {"root": root, "tasks": tasks, "size": size, "resize": resize, **options}
-    arguments = {key: value for key, value in arguments.items() if value is not None}
-    if order != "label":
-        arguments["order"] = order
-    if isinstance(stream, Mapping):
-        kind, value, described = check_mapping(stream)
-        factory = STREAMS.get(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
-        arguments = described | arguments
-    else:
-        factory = STREAMS.get(stream)
+    factory, arguments = _resolve(
+        stream, order, {"root": root, "tasks": tasks, "size": size, "resize": resize} | options
+    )
     made = _open(factory, name, arguments, tuple(ood))
     return dataclasses.replace(
         made,
@@ -104,6 +97,35 @@ def load(
         reserve=made.reserve if reserve is None else reserve,
         seed=made.seed if seed is None else seed,
     )
+
+
+def check(
+    stream: str | Mapping[str, Any], *, order: int | str = "label", tasks: Tasks | None = None, ood: Sequence[str] = ()
+) -> None:
+    """Raise for an unknown stream, option or OOD set, as :func:`load` does; opens nothing.
+
+    Only streams of the catalog with files are known to lack an OOD set before they are opened.
+    """
+    factory, arguments = _resolve(stream, order, {"tasks": tasks})
+    more = [] if _takes(factory, "ood") else [name for _, name, _ in check_ood(arguments.pop("ood", None))]
+    _check_options(factory, stream_name(stream), arguments)
+    named = stream.get("stream") if isinstance(stream, Mapping) else stream
+    if isinstance(named, str):
+        check_ood_names(named, [name for name in ood if name not in more])
+
+
+def _resolve(
+    stream: str | Mapping[str, Any], order: int | str, options: Mapping[str, Any]
+) -> tuple[Factory, dict[str, Any]]:
+    """The factory of a stream and its arguments: ``options`` that are not None, and those of a mapping."""
+    arguments = {key: value for key, value in options.items() if value is not None}
+    if order != "label":
+        arguments["order"] = order
+    if not isinstance(stream, Mapping):
+        return STREAMS.get(stream), arguments
+    kind, value, described = check_mapping(stream)
+    factory = STREAMS.get(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
+    return factory, described | arguments
 
 
 def _takes(factory: Factory, option: str) -> bool:
@@ -124,14 +146,19 @@ def _open(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequen
     return with_more(made, more, size, resize, own.get("root")).with_ood(ood)
 
 
-def _call(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
-    """Call a factory and pick OOD sets; an option that the factory does not take is an error."""
+def _check_options(factory: Factory, name: str, arguments: Mapping[str, Any]) -> None:
+    """Raise for an option that a factory does not take."""
     parameters = inspect.signature(factory).parameters
     for key in arguments:
         if not _takes(factory, key) or (key == "ood_names" and key in parameters):
             raise UnknownNameError(f"option of the stream {name}", key, {*parameters, "ood"} - {"ood_names"})
+
+
+def _call(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
+    """Call a factory and pick OOD sets; an option that the factory does not take is an error."""
+    _check_options(factory, name, arguments)
     # A factory with `ood_names` opens only these sets itself, and names those whose files are missing.
-    picks = {"ood_names": ood} if "ood_names" in parameters else {}
+    picks = {"ood_names": ood} if "ood_names" in inspect.signature(factory).parameters else {}
     try:
         made = factory(**arguments, **picks)
     except ToodError:
