@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Iterator
-from functools import cache
 from typing import Any
 
 from tood.errors import ToodError
@@ -15,20 +14,25 @@ from tood.registry import described
 
 __all__ = ["naming_errors", "source_digest"]
 
+DIGESTS: dict[type, str] = {}  # of source_digest
+
 
 def _is_own(kind: type) -> bool:
     """True for a class that is not the library's."""
     return kind.__module__.partition(".")[0] != "tood"
 
 
-@cache
 def source_digest(kind: type) -> str:
     """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
 
     Read once per class, on its first use: an edit of the file does not change a class that is already loaded.
     """
-    if not _is_own(kind):
-        return ""
+    if kind not in DIGESTS:
+        DIGESTS[kind] = _read_digest(kind) if _is_own(kind) else ""
+    return DIGESTS[kind]
+
+
+def _read_digest(kind: type) -> str:
     module: Any = sys.modules.get(kind.__module__, kind)
     for source in (module, kind):
         with contextlib.suppress(OSError, TypeError):  # without a file, as in a console
