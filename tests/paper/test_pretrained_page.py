@@ -103,7 +103,7 @@ def test_the_time_of_a_run_is_read_from_the_log_of_its_sweep(made_run, tmp_path,
     run = Run(made_run(tmp_path / "run", stream="cifar10", learner="wa", preset="frozen"))
     assert processor_minutes(run) == ""
     (tmp_path / ".logs").mkdir()
-    (tmp_path / ".logs" / "run.log").write_text(f"step 1/2\n{text}\nrun: the figures are in metrics.parquet\n")
+    (tmp_path / ".logs" / "run.log").write_text(f"step 1/2\n{text}\nrun: the metrics are in metrics.parquet\n")
     assert processor_minutes(run) == minutes
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 )
 @click.option("--calibration", help="Source of the calibration samples, such as memory.  [default: the run's]")
 @click.option("--full", is_flag=True, help="Also print the evidence and every table.")
-@click.option("--json", "as_json", is_flag=True, help="Print verdict and figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print verdict and tables as JSON.")
 @click.option("--out", type=FILE, help="Folder to write verdict, tables and metrics.parquet to.")
 def command(
     paths: tuple[Path, ...], detectors: str | None, calibration: str | None, full: bool, as_json: bool, out: Path | None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     type=click.Choice(["terminal", "md", "csv", "latex"]),
     help="How tables are printed.  [default: terminal; md if the output is not one]",
 )
-@click.option("--against", type=click.Choice(["paper"]), help="Show the paper's figure and the difference too.")
+@click.option("--against", type=click.Choice(["paper"]), help="Also show the paper's value and the difference.")
 @click.option(
     "--fpr",
     type=click.Choice(["ood", "id"]),
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which FPR@95: at 95 % of OOD caught (the paper's tables) or of ID accepted (its text).",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the figures as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
 @click.option(
     "--out", type=FILE, help="Folder for page, figures and tables.  [default: RUN_OR_PARENT/report, without tables]"
 )

@@ -65,7 +65,7 @@ def command(
     as_json: bool,
     totals: bool,
 ) -> None:
-    """Reproduce a table of the paper: train its runs, then write tables with the paper's figures, plots and a page.
+    """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and an HTML report.
 
     If interrupted, start the same command again to resume. Runs that another target has made in --out are reused.
     The targets figures and ablations use the runs in --out and train nothing.
@@ -123,7 +123,7 @@ def _finished(members: list[Cell], out: Path, preset: str | None) -> list[Run]:
 
 
 def _report(runs: list[Run], folder: Path) -> None:
-    """Write tables with the paper's figures, plots, and the page."""
+    """Write tables with the paper's values, plots, and the HTML report."""
     from tood.commands.report import reference_for, report_page
     from tood.report.figures import draw_all
     from tood.report.render import print_tables, write_tables

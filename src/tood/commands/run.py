@@ -86,7 +86,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     type=click.Choice(["all", "figures"]),
     help="figures: delete outputs and checkpoints once measured.  [default: all]",
 )
-@click.option("--renew", is_flag=True, help="With store figures: train again if the figures are outdated.")
+@click.option("--renew", is_flag=True, help="With store figures: train again if the metrics are outdated.")
 @click.option(
     "--set",
     "learner_settings",
@@ -105,7 +105,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     multiple=True,
     envvar="TOOD_TRACK",
     metavar="TRACKER",
-    help="Also write figures to tensorboard, mlflow or wandb; may be repeated.",
+    help="Also log metrics to tensorboard, mlflow or wandb; may be repeated.",
 )
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -181,7 +181,7 @@ def command(
     elif not quiet:
         click.echo(f"processor time: {duration(time.process_time())}")
         click.echo(
-            f"{folder}: the figures are in {result.metrics_path.name}; "
+            f"{folder}: the metrics are in {result.metrics_path.name}; "
             f"`tood report {shlex.quote(str(folder))}` shows them"
         )
 

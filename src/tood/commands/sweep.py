@@ -39,8 +39,8 @@ def command(
 
     Names and settings of all cells are checked before the first one starts. A sweep may be interrupted at any time;
     start it again to resume. A cell that fails is reported at the end; the others finish. If a detector has a newer
-    version than its figures, it is measured again; runs that kept only their figures (store: figures) need --renew for
-    that.
+    version than its figures, it is measured again; runs without outputs (store: figures) must be trained again
+    for that: --renew.
 
     \b
     Example:
