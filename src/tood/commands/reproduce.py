@@ -65,7 +65,7 @@ def command(
     as_json: bool,
     totals: bool,
 ) -> None:
-    """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and an HTML report.
+    """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and a report.
 
     If interrupted, start the same command again to resume. Runs that another target has made in --out are reused.
     The targets figures and ablations use the runs in --out and train nothing.
