@@ -19,7 +19,7 @@ RUNS = [HERE.parent / "results" / "metrics" / "cifar10" / f"cifar10-icarl-cpu-s{
 LINES = [  # detector (None: accuracy), text at the end of the line, its offset, colour, line style
     (None, "accuracy", 4, "#6b7280", (0, (1, 1.4))),
     ("typicality", "AUROC, features (typicality)", 3, "#0f766e", "-"),
-    ("tood_auto", "AUROC, TOOD (variant auto)", 0, "#2563eb", "-"),
+    ("tood_auto", "AUROC, TOOD (an older default)", 0, "#2563eb", "-"),
     ("energy", "AUROC, energy score", -2, "#dc2626", "-"),
 ]
 
@@ -59,4 +59,4 @@ def draw() -> Figure:
 
 if __name__ == "__main__":
     with matplotlib.rc_context({"font.size": 10, "svg.hashsalt": "tood"}):
-        draw().savefig(HERE / "ood-forgetting.svg", facecolor="white", metadata={"Date": None})
+        draw().savefig(HERE / "ood-forgetting.svg", facecolor="white", bbox_inches="tight", metadata={"Date": None})
