@@ -222,6 +222,9 @@ def by_length(table: Table) -> Iterator[str]:
         "those of every stream": table.settings(everywhere),
         "all": table.settings(),
     }
+    same = set(groups["all"]) == set(groups["those of every stream"])
+    if same:
+        del groups["those of every stream"]
     rows = []
     for stream in table.streams():
         for who, group in groups.items():
@@ -232,10 +235,10 @@ def by_length(table: Table) -> Iterator[str]:
                 cells_ = (gain_of(of, len(own)) for of in changes)
                 rows.append((stream, table.tasks(stream), who, str(len(own)), f"{energy:.1f}", *cells_))
     yield "\n## Gain by length of the stream\n"
+    compare = "" if same else " To see what length does, compare the rows of the learners that every stream has."
     yield (
-        "Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds. To see "
-        "what length does, compare the rows of the learners that every stream has. `1 of 3`: only so many of the "
-        "learners have this score.\n"
+        f"Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds.{compare} "
+        "`1 of 3`: only so many of the learners have this score.\n"
     )
     yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(label, names)), rows)
 
