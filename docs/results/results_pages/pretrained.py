@@ -79,8 +79,8 @@ def opening(table: Table) -> Iterator[str]:
     yield (
         "Made by `tood reproduce pretrained --out RUNS`, then, with `PYTHONPATH=docs/results`, `python -m "
         "results_pages.pretrained collect RUNS docs/results/metrics` and `make results`. The sweep has 32 detectors. "
-        "Most runs here were measured with 8 to 11 of them; eleven runs have all, among them seed 2 of the paper's five "
-        "learners on CIFAR-10 and CIFAR-100. With all of them a run takes longer than the table below says.\n"
+        "Most runs here were measured with 8 to 11 of them; eleven runs have all, among them seed 2 of the paper's "
+        "five learners on CIFAR-10 and CIFAR-100. With all of them a run takes longer than the table below says.\n"
     )
     yield from grid(
         ("stream", "learners", "seeds", "runs", "minutes per run", "core-hours", "missing"), coverage(table)
