@@ -378,19 +378,20 @@ class TOOD(HubMixin):
         return float(statistic[task])
 
     def _floor_spread(self) -> None:
-        """Floor zero spreads, so that nothing is divided by zero; warn if the variant uses one."""
+        """Floor zero spreads, so that no variant divides by zero, and warn."""
         floor = least_spread(self.statistics_["median"])
-        used = {"robust_anchor": "mad", "temperature": "std", "shrinkage": "std", "auto": "std"}.get(self.variant)
+        flat = (self.statistics_["mad"] < floor) | (self.statistics_["std"] < floor)
         for name in ("mad", "std"):
-            flat = np.flatnonzero(self.statistics_[name] < floor)
-            self.statistics_[name][flat] = floor[flat]
-            if name == used and len(flat):
-                warnings.warn(
-                    f"the calibration energies of task {', '.join(map(str, flat))} have no spread ({name} 0); "
-                    "it is floored: add calibration samples or use variant='mean_shift'",
-                    UserWarning,
-                    stacklevel=3,
-                )
+            self.statistics_[name] = np.maximum(self.statistics_[name], floor)
+        if flat.any():
+            tasks = [str(task) for task in np.flatnonzero(flat)]
+            more = f" and {len(tasks) - 5} more" if len(tasks) > 5 else ""
+            warnings.warn(
+                f"the calibration energies of task {', '.join(tasks[:5])}{more} have no spread (mad or std 0); it is "
+                "floored: add calibration samples or use variant='mean_shift', which ignores the spread",
+                UserWarning,
+                stacklevel=4,
+            )
 
 
 def shrunk_channels(statistics: Statistics, loud: float = LOUD) -> tuple[FloatArray, FloatArray]:
