@@ -307,9 +307,9 @@ class TOOD(HubMixin):
     def _check_parameters(self) -> None:
         if isinstance(self.tasks, Iterator):
             raise ToodError("tasks: expected lists of columns, found an iterator, which can be read only once")
-        if self.variant not in get_args(Variant):
+        if not isinstance(self.variant, str) or self.variant not in get_args(Variant):
             raise UnknownNameError("variant", self.variant, get_args(Variant))
-        if self.reference not in get_args(Reference):
+        if not isinstance(self.reference, str) or self.reference not in get_args(Reference):
             raise UnknownNameError("reference", self.reference, get_args(Reference))
         if not (isinstance(self.margin, (int, float, np.number)) and 0 <= self.margin < np.inf):
             raise ToodError(f"margin: expected a number, 0 or more, found {self.margin!r}")

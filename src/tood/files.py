@@ -211,8 +211,8 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def plain(value: Any) -> Any:
-    """A NumPy scalar as a Python number: the ``default`` argument of ``json.dumps``."""
-    return value.item()
+    """A NumPy scalar or array as Python numbers: the ``default`` argument of ``json.dumps``."""
+    return value.tolist()
 
 
 def for_json(value: Any) -> Any:

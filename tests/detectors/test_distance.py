@@ -162,6 +162,21 @@ def test_vim_is_its_definition(dim):
     np.testing.assert_allclose(found, expected, rtol=1e-8, atol=1e-8)
 
 
+def test_vim_with_tight_classes_is_the_same_in_float32_and_float64():
+    """Most of the principal subspace then lies in directions whose eigenvalues float32 products would lose."""
+    rng = np.random.default_rng(0)
+    means, decay = rng.normal(size=(6, 32)), 3e-3 * np.geomspace(1, 1 / 30, 32)
+    weight, rotation = rng.normal(size=(6, 32)), np.linalg.qr(rng.normal(size=(32, 32)))[0]
+    draws = rng.normal(size=(2, 600, 32)) * decay
+    fit, test = (3 * means[np.arange(600) % 6] + draws @ rotation).astype(np.float32)
+    found = []
+    for dtype in (np.float32, np.float64):
+        outputs = [Outputs((z.astype(float) @ weight.T).astype(dtype), z.astype(dtype)) for z in (fit, test)]
+        found.append(detectors.create("vim", dim=16).fit(outputs[0], head=Head(weight)).score(outputs[1]))
+    residuals = [score - logsumexp(test.astype(float) @ weight.T, axis=1) for score in found]
+    assert spearmanr(*residuals)[0] > 0.99
+
+
 @pytest.mark.parametrize("dim", [D, D + 1, 1000])
 def test_vim_without_a_residual_falls_back_to_half_and_says_so(dim):
     weight, bias, features, test = vim_data()

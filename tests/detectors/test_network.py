@@ -200,12 +200,36 @@ def test_a_loaded_detector_asks_for_its_network(setup, tmp_path):
         detectors.create("odin").fit(network=lambda x: x).score(test)
 
 
+def test_odin_names_a_network_that_returns_no_logits(setup):
+    class Pair(torch.nn.Module):
+        def forward(self, x):
+            return x, x
+
+    with pytest.raises(ToodError, match=r"network: expected it to return logits \[n, C\], found a tuple"):
+        detectors.create("odin").fit(network=Pair()).score(setup[-1])
+
+
+def test_a_standard_deviation_per_channel_may_be_an_array(setup, tmp_path):
+    network, _, _, test = setup
+    detector = detectors.create("odin", std=np.array([0.2, 0.3, 0.4])).fit(network=network)
+    detector.save(tmp_path / "odin")
+    for again in (detectors.create("odin", std=(0.2, 0.3, 0.4)).fit(network=network), Detector.load(tmp_path / "odin")):
+        again.network = network
+        np.testing.assert_array_equal(again.score(test), detector.score(test))
+    detector.set_params(std=np.array([0.5, 0.5, 0.5]))
+    np.testing.assert_array_equal(detector.score(test), detectors.create("odin").fit(network=network).score(test))
+
+
 def test_adascale_says_what_it_wants_of_a_network_and_of_percentiles(setup):
     _, head, fit, _ = setup
     with pytest.raises(ToodError, match="network: expected a method features"):
         detectors.create("adascale").fit(fit, head=head, network=torch.nn.Flatten())
     with pytest.raises(ToodError, match="percentiles: expected a low and a high one"):
         detectors.create("adascale", percentiles=3)
+    detector = detectors.create("adascale")
+    with pytest.raises(ToodError, match="percentiles: expected a low and a high one"):
+        detector.set_params(percentiles=(75, None))
+    assert detector.percentiles == (75, 85)
 
 
 def test_adascale_samples_the_fit_set_by_seed_not_by_order(setup):

@@ -17,6 +17,7 @@ from tood.detectors import Head, Outputs
 from tood.detectors.openmax import SHIFT, weibull
 from tood.detectors.weiper import histogram, smooth
 from tood.errors import ToodError
+from tood.metrics import auroc
 
 C, D, TASKS = 6, 9, [[0, 1], [2, 3], [4, 5]]
 RNG = np.random.default_rng(5)
@@ -230,6 +231,22 @@ def test_core_does_not_magnify_the_rounding_of_equal_energies(level):
     detector = detectors.create("core").fit(Outputs(logits, features, np.arange(7) % 3), head=Head(np.eye(3)))
     low, high = (detector.score(Outputs(logits + shift, features)) for shift in (0, 1))
     np.testing.assert_allclose(high - low, 1, rtol=1e-9)
+
+
+@pytest.mark.parametrize("spread", [0.1, 0.01, 0.005])
+def test_core_counts_a_residual_that_hardly_varies(spread):
+    """With tight classes the cosine is near 1 for all, and its small deviation still distinguishes wider ones."""
+    rng = np.random.default_rng(0)
+    means = 3 * rng.normal(size=(8, 32)) + 5
+    weight = means - means.mean(axis=0)
+
+    def outputs(rows, deviation):
+        labels = np.arange(rows) % 8
+        features = means[labels] + deviation * rng.normal(size=(rows, 32))
+        return Outputs(features @ weight.T, features, labels)
+
+    detector = detectors.create("core").fit(outputs(600, spread), head=Head(weight))
+    assert auroc(detector.score(outputs(200, spread)), detector.score(outputs(200, 3 * spread))) > 0.99
 
 
 def test_gram():

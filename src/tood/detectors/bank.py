@@ -260,7 +260,7 @@ class KNN(_Neighbours):
 
     def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
         cosine: FloatArray = self._top(rows, prepared).min(axis=1)
-        return 2 * cosine - 2
+        return np.minimum(2 * cosine - 2, 0)  # rounding could make it positive
 
 
 @register

@@ -239,7 +239,7 @@ class Detector:
         vars(self).update(params)
         try:
             self._check()
-        except ToodError:
+        except Exception:  # a class of the user's own may raise any
             vars(self).update(before)
             raise
         return self
@@ -257,7 +257,8 @@ class Detector:
 
     def _ready(self, dtype: np.dtype[Any]) -> Any:
         """Result of ``_prepare``, computed again if the precision or a hyper-parameter has changed."""
-        key = (dtype, [getattr(self, name) for name in self.parameters])
+        values = self.get_params().values()
+        key = (dtype, [value.tolist() if isinstance(value, np.ndarray) else value for value in values])
         if self._prepared_for != key:
             self._prepared = self._prepare(dtype)
             self._prepared_for = key
@@ -290,8 +291,9 @@ class Detector:
 
     def _one_of(self, name: str, known: Iterable[str]) -> None:
         """Check that a hyper-parameter is one of these words."""
-        if getattr(self, name) not in (known := tuple(known)):
-            raise UnknownNameError(name, getattr(self, name), known)
+        value, known = getattr(self, name), tuple(known)
+        if not isinstance(value, str) or value not in known:
+            raise UnknownNameError(name, value, known)
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)

@@ -65,7 +65,7 @@ class CORE(Detector):
             moments += np.stack([values.sum(axis=1), (values**2).sum(axis=1)])
         self.centres_, squares = moments / counts.sum()
         variance = squares - self.centres_**2
-        constant = variance <= 1e-12 * np.maximum(squares, 1e-12)
+        constant = variance <= 1e-14 * np.maximum(squares, 1e-12)  # float32 rounding of equal energies is below
         self.spreads_ = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
 
     def _prepare(self, dtype: np.dtype[Any]) -> Directions:

@@ -72,7 +72,7 @@ class GMM(Detector):
 
     def _check(self) -> None:
         self._one_of("covariance", self.grid["covariance"])
-        if self.shrinkage != "oas":
+        if not isinstance(self.shrinkage, str) or self.shrinkage != "oas":
             self._number("shrinkage", 0, 1)
 
     def _fit(self, data: FitData) -> None:

@@ -151,9 +151,9 @@ class TOODJoint(_Directions, _Calibrated):
 
     ``S(x) = (L(x) - mean) / std - w (d²(x) - mean) / std`` with L the score of :class:`tood.TOOD` and d the distance of
     :class:`~tood.detectors.typicality.Typicality`; means and deviations are those of the calibration samples, whose
-    distances are held out in closed form. The weight is 0 where features do not help, and then it ranks as TOOD does.
+    distances are held out in closed form. The weight is 0 if features do not help; the score then ranks as TOOD does.
     Without features at ``fit`` it is TOOD, and says so. With more than 4,096 calibration samples, weight, means and
-    deviations are estimated from about 4,096 of them, a fixed choice; all else from all.
+    deviations are estimated from about 4,096 of them, always the same ones; everything else from all.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ def spread(values: FloatArray, ties: FloatArray, tasks: IntArray, most: int) -> 
 def _nearest_by_task(squared: Float64Array, tasks: IntArray, count: int) -> Float64Array:
     """``[B, N]``: held-out squared distance to the nearest class of each task.
 
-    A class of one sample has no mean without it; the largest distance known stands in for what is left unknown.
+    A class of one sample has no mean without it; such a distance is replaced by the largest known one.
     """
     nearest = np.stack([squared[:, tasks == t].min(axis=1) for t in range(count)], axis=1)
     known = np.isfinite(nearest)

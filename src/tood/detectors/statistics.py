@@ -99,29 +99,23 @@ class Moments:
     classes:
         Number of classes; with 1, labels are not read.
     scatter:
-        Whether to compute second moments.
-    dtype:
-        Precision of products; sums of products over blocks are float64. With float32 the smallest eigenvalues of a
-        second moment are lost, so do not invert it.
+        Whether to compute second moments. Products are float64: float32 would lose the smallest eigenvalues.
     """
 
-    def __init__(self, origin: FloatArray, classes: int, scatter: bool, dtype: npt.DTypeLike = np.float64) -> None:
-        self.dtype = np.dtype(dtype)
-        self._shift = origin.astype(self.dtype)
-        self.origin: Float64Array = self._shift.astype(np.float64)
+    def __init__(self, origin: FloatArray, classes: int, scatter: bool) -> None:
+        self.origin: Float64Array = origin.astype(np.float64)
         self.counts = np.zeros(classes)
         self._sums = np.zeros((classes, len(origin)))
         self._scatter = np.zeros((len(origin), len(origin)) if scatter else (0, 0))
 
     @classmethod
-    def of(cls, data: FitData, scatter: bool = True, by_class: bool = True, exact: bool = True) -> Moments:
-        """Moments of all fit features, by label or all together; ``exact`` means products in float64."""
+    def of(cls, data: FitData, scatter: bool = True, by_class: bool = True) -> Moments:
+        """Moments of all fit features, by label or all together."""
         moments: Moments | None = None
         for rows in data:
             if moments is None:
                 origin = rows.features.mean(axis=0, dtype=np.float64)
-                dtype = np.float64 if exact else rows.features.dtype
-                moments = cls(origin, data.columns if by_class else 1, scatter, dtype)
+                moments = cls(origin, data.columns if by_class else 1, scatter)
             moments.add(rows.features, rows.classes if by_class else np.zeros(len(rows.features), dtype=np.int64))
         assert moments is not None  # no rows are an error of their own
         return moments
@@ -131,7 +125,7 @@ class Moments:
         self.counts += np.bincount(labels, minlength=len(self.counts))
         order = np.argsort(labels, kind="stable") if len(self.counts) > 1 else None
         step = max(256, MOMENT_BLOCK // max(1, features.shape[1]))
-        buffer = np.empty_like(features[:step], dtype=self.dtype)  # new memory for each block would cost more
+        buffer = np.empty_like(features[:step], dtype=np.float64)  # new memory for each block would cost more
         gathered = np.empty_like(features[:step])
         for start in range(0, len(features), step):
             block = features[start : start + step]
@@ -139,7 +133,7 @@ class Moments:
             if order is not None:
                 rows = order[start : start + step]
                 block = features.take(rows, axis=0, out=gathered[: len(rows)], mode="clip")  # "raise" copies once more
-            np.subtract(block, self._shift, out=centred)
+            np.subtract(block, self.origin, out=centred)
             if order is None:
                 self._sums += column_sums(centred)
             else:
