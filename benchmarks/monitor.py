@@ -68,7 +68,7 @@ def main() -> None:
             shares = [np.mean(np.array(largest) >= np.log(1 / alpha)) for alpha in (0.01, 0.05, 0.2)]
             print(f"| {name} | {reference} | " + " | ".join(f"{share:.3f}" for share in shares) + " |", flush=True)
     print("\nSteps from the change to the alarm: median (share of streams that alarm within 2,000)\n")
-    print("| change | reference 100 | reference 1,000 | reference 1,000, after 2,000 steps |")
+    print("| change | reference 100 | reference 1,000 | reference 1,000, after 2,000 inputs |")
     print("| --- | ---: | ---: | ---: |")
     for name, title, limit, change in changes(rng):
         cells = []

@@ -64,7 +64,7 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """As click does, without the empty line that click prints when it is interrupted.
 
-        Click takes an EOFError for Ctrl-D at a prompt; there are no prompts here, so it is a bug and stays one.
+        Click takes an EOFError for Ctrl-D at a prompt. There are no prompts here, so it is a bug, reported as one.
         """
         try:
             return super().invoke(ctx)

@@ -86,7 +86,7 @@ def opening(table: Table) -> Iterator[str]:
         ("stream", "learners", "seeds", "runs", "minutes per run", "core-hours", "missing"), coverage(table)
     )
     yield (
-        "\nMinutes: processor time on one core, mean over the runs that noted it, with features already extracted. "
+        "\nMinutes: processor time on one core, mean over the runs that recorded it, with features already extracted. "
         "Core-hours: of all learners and seeds of that stream; ≥ if the time of some learners is not known."
     )
 
@@ -240,7 +240,7 @@ def by_length(table: Table) -> Iterator[str]:
     compare = "" if same else " To see what length does, compare the rows of the learners that every stream has."
     yield (
         f"Avg AUROC of energy, and the gain over it: mean over learners with the 95 % interval over seeds.{compare} "
-        "`1 of 3`: only so many of the learners have this score.\n"
+        "`1 of 3`: only one of three learners has this score.\n"
     )
     yield from grid(("stream", "tasks", "learners", "number", "Energy", *map(label, names)), rows)
 

@@ -31,7 +31,7 @@ class Advice:
     use:
         A detector's name; ``energy`` if no score is certainly better.
     basis:
-        ``ood``: chosen on half of the OOD samples, all figures from the other half; ``calibration``: from the
+        ``ood``: chosen on half of the OOD samples, all values from the other half; ``calibration``: from the
         calibration set alone, because there are no OOD sets.
     tried:
         Number of scores compared.

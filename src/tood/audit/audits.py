@@ -1,4 +1,4 @@
-"""The audit of a run directory, whichever tool wrote it: figures, evidence, checks, verdict."""
+"""The audit of a run directory, whichever tool wrote it: metrics, evidence, checks, verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Progress = Callable[[int, str], object]
 
 
 class Audit(NamedTuple):
-    """A verdict, with the figures and the evidence behind it."""
+    """A verdict, with the metrics and the evidence behind it."""
 
     run: Run
     verdict: Verdict
@@ -46,7 +46,7 @@ class Audit(NamedTuple):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the figures should know."""
+        """What a reader of the metrics should know."""
         return self.verdict.notes
 
 
@@ -59,7 +59,7 @@ def audit(
     """Measure a run and judge it.
 
     An audit writes ``metrics.parquet``, ``verdict.json`` and the scores into the run. It writes only the scores if
-    another calibration source is given, or if detectors are named and the run already has figures of these outputs. If
+    another calibration source is given, or if detectors are named and the run already has metrics of these outputs. If
     the directory cannot be written, nothing is kept and the notes say so.
 
     Parameters
@@ -91,9 +91,9 @@ def audit(
 
 
 def _store(run: Run, verdict: Verdict, table: pa.Table, named: bool) -> Verdict:
-    """Write figures and verdict, unless the run has figures of the same outputs that were to stay.
+    """Write metrics and verdict, but do not replace metrics of the same outputs that hold more.
 
-    These are figures of more detectors than the user names now, or of those that `tood run` was told to measure.
+    These are metrics of more detectors than the user names now, or of those that `tood run` was given.
     """
     stored = None
     with contextlib.suppress(ToodError):  # none yet, or damaged

@@ -1,7 +1,7 @@
 """Why detection was lost: one documented rule, which decides only if 95 % of resamples agree.
 
-Confidence gap: the test is the cure. Re-centre every task's channel and see how much of the loss comes back. This comes
-first because it can be repaired after training. What remains is divided between the others:
+Confidence gap: re-centre every task's channel and see how much of the loss comes back. This is tested first because it
+can be repaired after training. What remains is divided between the other causes:
 
 Crowding: even the newest task is separated from OOD worse at the end than older tasks were when they were new. With
 features, OOD must also have come nearer to ID.

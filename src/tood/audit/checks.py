@@ -143,7 +143,7 @@ def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
         yield Finding(
             "missing class",
             f"{name} has no sample of {len(missing)} of {len(counts)} classes at step {step.index} (columns {shown}).",
-            "Add samples of every class seen: a class without any does not count in figures or statistics.",
+            "Add samples of every class seen: a class without any does not count in metrics or statistics.",
         )
 
 
@@ -162,7 +162,7 @@ def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Findin
             "overlap",
             f"{shared} of {total} calibration samples at step {index} are test samples too: their {compared} are "
             "equal.",
-            "Keep the sets apart: figures on samples that a score was fitted on are too good.",
+            "Keep the sets apart: metrics on samples that a score was fitted on are too good.",
         )
 
 

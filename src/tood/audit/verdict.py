@@ -111,13 +111,13 @@ def _agree(first: Judgement, second: Judgement) -> bool:
 
 
 def write_verdict(run: Run, verdict: Verdict) -> None:
-    """Write ``verdict.json`` into a run, with the digest of the figures it belongs to."""
+    """Write ``verdict.json`` into a run, with the digest of the metrics it belongs to."""
     document = {"metrics": _digest(run), **verdict.to_dict()}
     write_text(run.path / FILE, json.dumps(document, indent=1) + "\n")
 
 
 def read_verdict(run: Run) -> dict[str, Any] | None:
-    """The verdict stored in a run; None if there is none, or if the figures have changed since."""
+    """The verdict stored in a run; None if there is none, or if the metrics have changed since."""
     try:
         document = json.loads((run.path / FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):

@@ -20,7 +20,7 @@ __all__ = ["command"]
     help="Ablations to run, separated by commas: buffer, margin, mechanism, partition, anchor, source, interval."
     "  [default: all]",
 )
-@click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random calibration sets per B.")
+@click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random calibration sets per size.")
 @click.option("--resamples", type=click.IntRange(10), default=200, show_default=True, help="Bootstrap resamples.")
 @click.option("--figures/--no-figures", default=True, help="Draw figures (needs matplotlib).  [default: figures]")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")

@@ -161,7 +161,7 @@ def _for_json(groups: list[Group], tables: list[Table]) -> dict[str, object]:
 
 
 def _write(groups: list[Group], tables: list[Table], out: Path) -> None:
-    """Write tables, figures and verdicts to a folder."""
+    """Write tables, metrics and verdicts to a folder."""
     from tood.files import write_text
     from tood.report.render import markdown_line, write_tables
     from tood.runs.metrics_file import save_metrics

@@ -27,9 +27,15 @@ __all__ = ["command"]
 @click.option("--labels", type=FILE, help="Labels [n], logit columns.  [default: the column labels of --logits]")
 @click.option("--tasks", required=True, help="Columns per task: '[[0, 1], [2, 3]]', a JSON file, or a run's manifest.")
 @click.option("--out", type=FILE, required=True, help="The safetensors file to write.")
-@click.option("--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.")
-@click.option("--margin", type=float, help="Weight of the lead over the second channel.")
-@click.option("--reference", type=click.Choice(get_args(Reference)), help="Task that sets the units of the score.")
+@click.option(
+    "--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.  [default: shrinkage]"
+)
+@click.option("--margin", type=float, help="Weight of the lead over the second channel.  [default: 0.5]")
+@click.option(
+    "--reference",
+    type=click.Choice(get_args(Reference)),
+    help="Task that sets the units of the score.  [default: latest]",
+)
 @click.option("--holdout", type=SHARE, help="Keep this share of the samples for decisions, such as 0.5.")
 @click.option("--conformal", type=FILE, help="A file of other samples, logits and labels, for decisions.")
 @click.option(

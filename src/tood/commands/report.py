@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     type=click.Choice(["ood", "id"]),
     default="ood",
     show_default=True,
-    help="Which FPR@95: at 95 % of OOD caught (the paper's tables) or of ID accepted (its text).",
+    help="Which FPR@95: at 95 % of OOD rejected (the paper's tables) or of ID accepted (its text).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
 @click.option(
@@ -90,7 +90,7 @@ def command(
 
 
 def report_page(runs: list[Run], path: Path) -> Path:
-    """Write the page of some runs, with the paper's figures and verdicts; runs without a verdict are audited first."""
+    """Write the page of some runs, with the paper's values and verdicts; runs without a verdict are audited first."""
     from tood.audit import ensure_verdict
     from tood.report.gather import Measured
     from tood.report.page.content import chosen_runs
@@ -101,7 +101,7 @@ def report_page(runs: list[Run], path: Path) -> Path:
 
 
 def reference_for(runs: list[Run]) -> Mapping[Key, Summary]:
-    """The paper's figures; none if all runs learn on a frozen network, which the paper has not."""
+    """The paper's values; none if all runs learn on a frozen network, for which the paper has no values."""
     from tood.paper.reference import reported
 
     return reported() if any(run.manifest.get("preset") != "frozen" for run in runs) else {}

@@ -140,7 +140,7 @@ def _report(runs: list[Run], folder: Path) -> None:
 
 
 def _warn(tables: Iterable[pa.Table]) -> None:
-    """Print one line about outdated figures, if there are any."""
+    """Print one line about outdated metrics, if there are any."""
     from tood.runs.versions import summary
 
     if note := summary(tables):

@@ -1,4 +1,4 @@
-"""``tood run``: one stream, one learner, from training to measured figures."""
+"""``tood run``: one stream, one learner, from training to metrics."""
 
 from __future__ import annotations
 
@@ -51,21 +51,37 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     shell_complete=complete_names("learners"),
     help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]",
 )
-@click.option("--preset", help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu]")
+@click.option(
+    "--preset",
+    help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu, or frozen with --frozen]",
+)
 @click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
-@click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.")
+@click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.  [default: label]")
 @click.option("--tasks", type=click.IntRange(0), help="Number of tasks.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
 @click.option("--network", help="Name of the network.  [default: the preset's]")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
-@click.option("--adapter", type=click.IntRange(-1), help="With --frozen: width of a trained hidden layer; 0 for none.")
+@click.option(
+    "--adapter",
+    type=click.IntRange(-1),
+    help="With --frozen: width of a trained hidden layer; 0 for none.  [default: the preset's]",
+)
 @click.option(
     "--calibration",
     type=click.Choice(["train", "memory", "reserved", "augmented"]),
     help="Source of the calibration set.  [default: train, or the preset's]",
 )
-@click.option("--calibration-size", type=click.IntRange(0), help="B, the calibration samples over all classes.")
-@click.option("--reserve", type=click.IntRange(-1), help="Samples per class that are set aside when the class arrives.")
+@click.option(
+    "--calibration-size",
+    type=click.IntRange(0),
+    help="Calibration samples over all classes (B).  [default: as in the paper, or ten per class]",
+)
+@click.option(
+    "--reserve",
+    type=click.IntRange(-1),
+    help="Samples per class that are set aside and never trained on.  [default: as many as for calibration; none with "
+    "paper and released]",
+)
 @click.option(
     "--fit",
     type=click.Choice(["current", "memory", "all"]),
@@ -74,7 +90,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option(
     "--detectors",
     shell_complete=complete_names("detectors"),
-    help="Names or package.module:Class, separated by commas.",
+    help="Names or package.module:Class, separated by commas.  [default: all that need only stored outputs]",
 )
 @click.option(
     "--logits",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
-@click.option("--renew", is_flag=True, help="Train runs again whose outdated figures need it.")
+@click.option("--renew", is_flag=True, help="Train runs again if their outdated metrics need it.")
 @click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
@@ -39,8 +39,8 @@ def command(
 
     Names and settings of all cells are checked before the first one starts. A sweep may be interrupted at any time;
     start it again to resume. A cell that fails is reported at the end; the others finish. If a detector has a newer
-    version than its figures, it is measured again; runs without outputs (store: figures) must be trained again
-    for that: --renew.
+    version than its metrics, it is measured again. Runs without outputs (store: figures) must be trained again for
+    this, which happens only with --renew.
 
     \b
     Example:

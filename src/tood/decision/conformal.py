@@ -127,7 +127,7 @@ class Conformal:
 
         Each of K folds of the n samples is scored by a copy of ``cal`` fitted to the others, and an input is ranked
         among all n (Vovk, "Cross-conformal predictors", 2015). Twice the mean of the folds' p-values is a p-value
-        (Rüschendorf 1982), so ``P(reject | ID) <= 2 alpha + 2 (K - 1) / (n + K)``: that is promised, about alpha usual.
+        (Rüschendorf 1982), so ``P(reject | ID) <= 2 alpha + 2 (K - 1) / (n + K)``. In practice it is about alpha.
 
         Parameters
         ----------

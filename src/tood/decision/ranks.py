@@ -21,7 +21,7 @@ MOST_CELLS = 1 << 22
 def threshold(scores: Any, recall: float = 0.95) -> float:
     """The highest threshold that at least ``recall`` of the scores reach; accept if ``score >= threshold``.
 
-    It keeps that share of *these* samples; :class:`~tood.decision.Conformal` promises it of future ones.
+    It keeps that share of *these* samples; :class:`~tood.decision.Conformal` guarantees it for future ones.
 
     Parameters
     ----------

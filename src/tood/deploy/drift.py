@@ -81,10 +81,10 @@ class Drift(NamedTuple):
 class DriftMonitor:
     """Anytime-valid drift detector: compares incoming inputs with a reference sample, per task.
 
-    Two questions are kept apart. *More unknowns*: do more inputs than in the reference have low scores? *The known have
-    drifted*: do the energies of accepted inputs, in the channel of their winning task, move or spread? Each is a
+    Two questions are kept apart. *More unknowns*: do more inputs than in the reference have low scores? *Known inputs
+    have drifted*: do the energies of accepted inputs, in the channel of their winning task, move or spread? Each is a
     conformal test martingale (:mod:`tood.deploy.martingale`). If reference and traffic are exchangeable, the
-    probability that any alarm is ever raised, however long the monitor runs and however often it is asked, is at most
+    probability that any alarm is ever raised, however long the monitor runs and however often it is queried, is at most
     ``alpha``: half of it for the unknowns, half for the N tasks together. It holds for any size of the reference.
 
     The interface follows river's drift detectors: :meth:`update`, :attr:`drift_detected`. An alarm stays until

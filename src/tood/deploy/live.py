@@ -198,7 +198,7 @@ class LiveTOOD:
         return f"<LiveTOOD {self.partition!r}, capacity={self.capacity}, {self.counts.sum()} samples seen>"
 
     def _check_channels(self, variant: Variant) -> None:
-        """Warn of channels in which no sample of another task was seen; raise if ``"auto"`` compares with such one."""
+        """Warn of channels in which no sample of another task was seen; raise if ``"auto"`` needs one of them."""
         newest = len(self.partition) - 1
         alone = np.flatnonzero(self.pairs[0].sum(axis=0) == self.pairs[0].diagonal())
         if newest == 0 or len(alone) == 0:

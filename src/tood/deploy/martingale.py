@@ -8,9 +8,9 @@ the reference alone would not be, since all would share the reference's accident
 memory.
 
 A bet multiplies its capital by ``f(p)``, a density on [0, 1], so that under exchangeability no strategy gains on
-average. Capital starts at 1, and ``1 / (s (s + 1))`` of it is put into play at step s: a change after s steps meets
-fresh money, and the wait grows with log s only. The e-value is the money at hand. By Ville's inequality it ever reaches
-1 / alpha with probability at most alpha, over reference, stream and draws together.
+average. Capital starts at 1, and ``1 / (s (s + 1))`` of it is first bet at step s: so a change after s steps meets
+capital that has lost nothing yet, and the delay grows only with log s. The e-value is the total capital. By Ville's
+inequality it ever reaches 1 / alpha with probability at most alpha, over reference, stream and draws together.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ExchangeabilityTest:
 
     @property
     def log_e_value(self) -> float:
-        """The logarithm of the money at hand: in play and held back."""
+        """The logarithm of the total capital: bet so far and held back."""
         return float(np.logaddexp.reduce([*self.capital, -np.log1p(self.seen)]))
 
     def update(self, values: npt.ArrayLike) -> None:

@@ -78,11 +78,11 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         self.reset()
 
     def reset(self) -> None:
-        """Forget the batches of the evaluation under way, not the figures of earlier ones."""
+        """Forget the batches of the current evaluation, not the metrics of earlier ones."""
         self._batches: list[tuple[Floats, Ints]] = []
 
     def result(self) -> dict[str, float]:
-        """The figures of the last evaluation, by name."""
+        """The metrics of the last evaluation, by name."""
         return dict(self._values)
 
     def before_training_exp(self, strategy: Any) -> None:

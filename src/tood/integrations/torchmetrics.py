@@ -83,7 +83,7 @@ class _TwoSets(_Scores):
         self._keep("ood_scores", scores[~inside])
 
     def compute(self) -> torch.Tensor:
-        """The figure as a float64 scalar, equal to the function of :mod:`tood.metrics` on all scores."""
+        """The metric as a float64 scalar, equal to the function of :mod:`tood.metrics` on all scores."""
         value = type(self)._function(self._all("id_scores"), self._all("ood_scores"), **self._options)
         return torch.tensor(value, dtype=torch.float64)
 
@@ -204,7 +204,7 @@ class TrajectoryMetric(_Scores):
         return {name: torch.tensor(value, dtype=torch.float64) for name, value in found.items()}
 
     def trajectory(self) -> Trajectory:
-        """All figures ``[T, T, D]``."""
+        """All values ``[T, T, D]``."""
         scores, places = self._all("scores").cpu().numpy(), self._all("places").cpu().numpy()
         if not len(scores):
             raise ToodError("scores: none yet; call update first")

@@ -1,6 +1,6 @@
 """Experiment trackers: a run's loss, accuracy and AUROC in TensorBoard, MLflow or Weights & Biases.
 
-Each tracker gets the same two events: :class:`~tood.learners.Progress` during training, and the figures of a step once
+Each tracker gets the same two events: :class:`~tood.learners.Progress` during training, and the metrics of a step once
 it is measured. They are written through the tracker's own library, so its settings apply:
 ``MLFLOW_TRACKING_URI``, ``WANDB_MODE=offline``, ``WANDB_PROJECT``.
 """
@@ -32,13 +32,13 @@ class Tracker(Protocol):
     """Interface of a tracker."""
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
-        """Record figures by name at a training iteration or at a step of the stream."""
+        """Record metrics by name at a training iteration or at a step of the stream."""
 
     def artifact(self, path: Path) -> None:
         """Keep a file."""
 
     def close(self, failed: bool) -> None:
-        """Write buffered figures and close."""
+        """Write buffered metrics and close."""
 
 
 class TensorBoard:
@@ -131,7 +131,7 @@ class WandB:
         return wandb
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
-        """Log figures with their own x axis: the iteration, or the step of the stream."""
+        """Log metrics with their own x axis: the iteration, or the step of the stream."""
         self.run.log({**figures, axis: place})
 
     def artifact(self, path: Path) -> None:
@@ -171,7 +171,7 @@ class Deferred:
         return self._tracker
 
     def log(self, figures: Mapping[str, float], axis: Axis, place: int) -> None:
-        """Record figures."""
+        """Record metrics."""
         self._opened().log(figures, axis, place)
 
     def artifact(self, path: Path) -> None:
@@ -185,14 +185,14 @@ class Deferred:
 
 
 class Tracking:
-    """Turns a run's events into figures by name and hands them to all trackers.
+    """Turns a run's events into metrics by name and hands them to all trackers.
 
     Parameters
     ----------
     trackers:
         The trackers.
     file:
-        Where the iterations of each task are kept, so that a resumed run counts on.
+        Where the iterations of each task are kept, so that a resumed run continues the count.
     """
 
     def __init__(self, trackers: Sequence[Tracker], file: Path) -> None:

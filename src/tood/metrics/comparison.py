@@ -66,7 +66,7 @@ class Comparison:
         return float((self.m - self.below[threshold]) / self.m)
 
     def fpr_at_ood_recall(self, recall: float) -> float:
-        """The share of ID samples flagged with ``recall`` of the OOD samples."""
+        """The share of ID samples rejected with ``recall`` of the OOD samples."""
         threshold = least_count(recall, self.m) - 1
         return float(self.ids_not_above[threshold] / self.n)
 

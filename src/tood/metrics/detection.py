@@ -67,16 +67,16 @@ def fpr_at_id_recall(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> f
 
 
 def fpr_at_ood_recall(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> float:
-    """The share of ID samples flagged at the lowest threshold that flags at least ``recall`` of the OOD samples.
+    """The share of ID samples rejected at the lowest threshold that rejects at least ``recall`` of the OOD samples.
 
-    A sample is flagged when its score is at most the threshold. OpenOOD and the paper's tables report this FPR@95.
+    A sample is rejected when its score is at most the threshold. OpenOOD and the paper's tables report this FPR@95.
 
     Parameters
     ----------
     id_scores, ood_scores:
         ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
     recall:
-        The share of OOD samples to catch, above 0 and at most 1.
+        The share of OOD samples to reject, above 0 and at most 1.
 
     Examples
     --------
@@ -150,8 +150,8 @@ def evaluate_tasks(
 
     Returns
     -------
-    ``(by_task, pooled)``: under each metric's name an array ``[num_tasks]``, a figure per task with its own thresholds,
-    and one figure over all ID samples together.
+    ``(by_task, pooled)``: under each metric's name an array ``[num_tasks]``, one value per task with its own
+    thresholds, and one value over all ID samples together.
 
     Examples
     --------
@@ -239,7 +239,7 @@ def bootstrap(
     resamples:
         Number of resamples.
     level:
-        The share of the resampled figures inside the interval.
+        The share of the resampled values inside the interval.
     seed:
         Seed of the resampling.
 

@@ -88,7 +88,7 @@ def feature_drift(features: Iterable[Any], since: Since = "origin") -> Float64Ar
 
 
 def nearest_distance(ood_features: ArrayT, id_features: Array, normalize: bool = False) -> ArrayT:
-    """The Euclidean distance from each OOD sample to the ID sample nearest to it: the margin that crowding consumes.
+    """The Euclidean distance from each OOD sample to the nearest ID sample, which crowding reduces.
 
     Computed in blocks of bounded size. Matrix products find the candidates; their distances come from the differences
     themselves, so close neighbours keep full precision.
@@ -156,7 +156,7 @@ def confidence_gap(logits: Any, labels: Any, partition: Partition | Iterable[Ite
 
 
 def correlation(x: Any, y: Any) -> tuple[float, float]:
-    """Pearson's r and the two-sided p that it arose from independent Gaussians.
+    """Pearson's r, and its two-sided p-value if both were independent Gaussians.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ def near_far_mean(values: Any, groups: Sequence[str]) -> Float64Array:
     Parameters
     ----------
     values:
-        ``[..., D]``, a figure per OOD set.
+        ``[..., D]``, one value per OOD set.
     groups:
         The group of each set, ``"near"`` or ``"far"``; with one group only, its mean.
 
@@ -199,11 +199,11 @@ def mean_std(figures: Sequence[Any]) -> tuple[Any, Any]:
     Parameters
     ----------
     figures:
-        One figure per seed: a number, an array, or a :class:`Trajectory` (its values are taken); all of one shape.
+        One result per seed: a number, an array, or a :class:`Trajectory` (its values are taken); all of one shape.
 
     Returns
     -------
-    ``(mean, std)``, of the shape of one figure. The deviation is the sample one (``ddof=1``), and 0 for a single seed.
+    ``(mean, std)``, of the shape of one result. The deviation is the sample one (``ddof=1``), and 0 for a single seed.
 
     Examples
     --------

@@ -55,7 +55,7 @@ class Network(HubMixin, nn.Module):
         self.spec = None if spec is None else dict(spec)
 
     def normalisation(self, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Mean and standard deviation per channel that pretrained weights expect; None if the backbone has no such.
+        """Mean and standard deviation per channel that pretrained weights expect; None if the backbone has none.
 
         A backbone may give one number for all channels. If it has another number of channels, their mean is used.
         """

@@ -5,7 +5,7 @@ distance from the origin. The OOD samples are one more Gaussian at the origin. A
 tasks in turn. Each of three regimes changes one thing:
 
 - ``separated``: centres at distance 4, exemplars replayed. The classes stay apart; only the scores drift.
-- ``crowded``: centres at distance 1, where all classes and the OOD samples overlap.
+- ``crowded``: centres at distance 1, so that all classes and the OOD samples overlap.
 - ``no_replay``: as separated, without replay; the exemplars only calibrate. The paper does not show this regime.
 
 Choices the paper leaves open: ReLU after both hidden layers; weights and biases start uniform within ±1/√inputs;

@@ -29,7 +29,7 @@ EXACT = ("paper", "released")  # presets that train on all samples and reserve n
 EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: changing them needs no new training.
 EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
-# Those of them that change the figures of a detector.
+# Those of them that change the metrics of a detector.
 MEASURING = ("ood", "calibration", "fit", "logits")
 # Settings that are part of a run's label in tables.
 OPTIONS = (

@@ -46,7 +46,7 @@ WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {
 
 
 class Measured(NamedTuple):
-    """The figures of a run, and what a reader of them should know."""
+    """The metrics of a run, and what a reader of them should know."""
 
     table: pa.Table
     notes: tuple[str, ...]
@@ -97,7 +97,7 @@ def default_scorers(
 
 
 def is_measured(folder: Path, names: Iterable[str] = ()) -> bool:
-    """True if a run has figures of every step and of every detector in ``names``, of whichever version."""
+    """True if a run has metrics of every step and of every detector in ``names``, of any version."""
     try:
         table = load_metrics(folder)
         asked = {REGISTRY.get(name).name for name in names}
@@ -110,9 +110,9 @@ def is_measured(folder: Path, names: Iterable[str] = ()) -> bool:
 
 
 def is_measured_as(config: RunConfig, folder: Path) -> bool:
-    """True if a run has the figures that a configuration asks for, of whichever version of the detectors.
+    """True if a run has the metrics that a configuration asks for, of any version of the detectors.
 
-    A run without a ``config.yaml`` is taken to be as asked.
+    A run without a ``config.yaml`` counts as made with this configuration.
     """
     measured, file = is_measured(folder, config.detectors), folder / "config.yaml"
     if not (measured and file.exists()):
@@ -124,7 +124,7 @@ def is_measured_as(config: RunConfig, folder: Path) -> bool:
 
 
 def outdated_figures(folder: Path, names: Iterable[str]) -> list[Outdated]:
-    """The detectors in ``names``, by default all, whose figures in a measured run another version made."""
+    """The detectors in ``names``, by default all, whose metrics in a measured run were made by another version."""
     return outdated(load_metrics(folder), names)
 
 
@@ -199,7 +199,7 @@ def figures(
 
 
 def _read(run: Run, index: int) -> Step:
-    """A step whose files are in memory; an error in one of them is left for whoever asks for it."""
+    """A step whose files are in memory; an error in a file is raised again when the file is used."""
     step = Step(run, index)
     with suppress(ToodError):
         step.test, step.ood, step.head, step.calibration()
@@ -213,7 +213,7 @@ def measure_step(
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> tuple[list[Row], tuple[str, ...]]:
-    """The figures of one step, and notes."""
+    """The metrics of one step, and notes."""
     run, index = step.run, step.index
     tasks = step.test_tasks()
     notes: list[str] = []

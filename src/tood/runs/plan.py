@@ -33,7 +33,7 @@ class Estimate(NamedTuple):
 
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
-    """The plan of a run as texts by name; raises where the run would before training. Nothing is written."""
+    """The plan of a run as texts by name; raises what the run would raise before training. Nothing is written."""
     stream, learner = build(config, dry=True)
     cost = _estimate(config, stream, learner)
     identity = config.identity

@@ -78,8 +78,8 @@ def run(
     on_step:
         Called with the number and the metrics of each step after it is measured.
     renew:
-        Train a finished run with ``store: figures`` again if a detector has a newer version than its figures. The old
-        figures stay until the new ones are written. Otherwise ``say`` is called with a line about them.
+        Train a finished run with ``store: figures`` again if a detector has a newer version than its metrics. The old
+        metrics stay until the new ones are written. Otherwise ``say`` is called with a line about them.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
@@ -91,7 +91,7 @@ def run(
 
 
 def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> tuple[bool, list[Outdated]]:
-    """Whether a run that keeps only its figures has them, and the outdated ones among them that are not made again."""
+    """Whether a run with ``store: figures`` has its metrics, and the outdated ones that will not be renewed."""
     done = config.store == "figures" and is_measured_as(config, folder)
     if done and (key := Run(folder).manifest.get("features")):  # older manifests have none, or those of train and test
         done = key in (_key(stream), " ".join(_key(stream).split()[:2]))
@@ -241,7 +241,7 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 
 def _measured_with(folder: Path) -> dict[str, Any]:
-    """The settings that present figures were measured with. They stay in config.yaml until there are new figures."""
+    """The settings that present metrics were measured with. They stay in config.yaml until there are new metrics."""
     file = folder / "config.yaml"
     if not (file.exists() and is_measured(folder)):
         return {}

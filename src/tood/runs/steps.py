@@ -251,8 +251,8 @@ def write_step(
     fit:
         The training data available, with ``labels``, for detectors that fit features.
     head:
-        The last linear layer: a :class:`~tood.detectors.Head` or a mapping with ``weight`` and ``bias``, and with
-        ``raw_weight`` and ``raw_bias`` if the learner corrects it.
+        The last linear layer: an ``nn.Linear``, a :class:`~tood.detectors.Head`, or a mapping with ``weight`` and
+        ``bias``, and with ``raw_weight`` and ``raw_bias`` if the learner corrects it.
     predictions:
         ``[n]``, the predicted class of each test sample if it is not the largest logit.
     calibrations:

@@ -75,11 +75,11 @@ class Cell:
         return f"{steps} steps" if steps else "waiting"
 
     def is_measured(self) -> bool:
-        """True if there are figures of every step and detector, outdated or not."""
+        """True if there are metrics of every step and detector, outdated or not."""
         return is_measured_as(self.config, self.path)
 
     def renewal(self) -> str:
-        """One line about outdated figures that need training to be renewed, and how; empty if there are none."""
+        """One line about outdated metrics that only training can renew, with the command; empty if there are none."""
         if has_checkpoints(self.path) or not self.is_measured():
             return ""
         stale = outdated_figures(self.path, self.config.detectors)
@@ -140,8 +140,8 @@ def run_cells(
 
     Names and settings of all these cells are checked before the first one starts; ``where`` names the file in messages.
 
-    Outdated figures are measured again. If this needs training, because only the figures were kept, it is done with
-    ``renew``; otherwise ``say`` gets a line about them.
+    Outdated metrics are measured again. If this needs training (``store: figures``), it is done only with ``renew``;
+    otherwise ``say`` gets a line about them.
 
     Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
     registered are passed to them as ``package.module:Name``.

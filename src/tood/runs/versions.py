@@ -1,7 +1,7 @@
-"""Outdated figures: which version of each detector made the figures of a run, and which has changed since.
+"""Outdated metrics: which version of each detector made the metrics of a run, and which has changed since.
 
 A detector's ``version`` is raised when its scores change. ``metrics.parquet`` keeps the versions that made it. Files
-written before versions were kept have none: their figures count as outdated unless the detector is still at version 1,
+written before versions were kept have none: their metrics count as outdated unless the detector is still at version 1,
 which is then the only one that can have made them.
 """
 
@@ -25,7 +25,7 @@ __all__ = ["Outdated", "describe", "how_to_renew", "outdated", "summary", "with_
 
 
 class Outdated(NamedTuple):
-    """A detector whose figures were made by another version than the current one."""
+    """A detector whose metrics were made by another version than the current one."""
 
     detector: str
     version: int | None  # None: the file has no versions
@@ -37,7 +37,7 @@ class Outdated(NamedTuple):
 
 
 def with_versions(table: pa.Table) -> pa.Table:
-    """The table with the current version of each of its detectors: for figures that were just measured."""
+    """The table with the current version of each of its detectors: for metrics that were just measured."""
     known = ((name, REGISTRY.known(name)) for name in detectors_of(table))
     versions = {name: detector.version for name, detector in known if detector is not None}
     return table.replace_schema_metadata({VERSIONS: json.dumps(versions, sort_keys=True)})
@@ -81,7 +81,7 @@ def how_to_renew(folder: Path | str) -> str:
 
 
 def summary(tables: Iterable[pa.Table]) -> str:
-    """One line about the outdated figures of several runs, with how to renew them; empty if there are none."""
+    """One line about the outdated metrics of several runs, with how to renew them; empty if there are none."""
     counts = Counter(str(one) for table in tables for one in outdated(table))
     if not counts:
         return ""

@@ -3,7 +3,7 @@
 One ``.npy`` file per image set, memory-mapped by every run that uses it. Its name is a hash of what the features derive
 from: the weights, the architecture and image size, the normalisation, and the images. So features of other images or of
 another network are never reused. An interrupted extraction resumes; a file that has its final name is complete. It ends
-with a digest of the features, after the array, where NumPy does not look.
+with a digest of the features, after the array; NumPy does not read that part.
 """
 
 from __future__ import annotations
