@@ -357,7 +357,7 @@ def test_what_disagrees_stands_there(kept, tmp_path):
     runs = [Run(path.parent) for path in sorted(kept.rglob("manifest.json"))]
     ours = collect((run, load_metrics(run.path)) for run in runs)
     for sign in signs(ours, reported()):
-        line = f"{sign.paper:+.1f}, here {sign.ours:+.1f}."
+        line = f"| {sign.paper:+.1f} | {sign.ours:+.1f} |"
         assert (line in text) is not sign.agrees
 
 

@@ -117,19 +117,18 @@ def _ranks(ranks: Sequence[Rank]) -> Iterator[str]:
 def _not_reproduced(judged: Sequence[Claim], compared: Sequence[Sign], orders: Sequence[Order]) -> Iterator[str]:
     """Everything that differs from the paper."""
     yield from ("### What did not reproduce", "")
-    lines = [f"{c.text}: the paper {c.paper}, here {c.ours}." for c in judged if c.holds is False]
-    lines += [
-        f"{label(s.detector)} on {label(s.learner)}, {s.stream}: the paper {s.paper:+.1f}, here {s.ours:+.1f}."
+    rows = [(c.text, c.paper, c.ours) for c in judged if c.holds is False]
+    rows += [
+        (f"{s.stream}, {label(s.learner)}: gain of {label(s.detector)}", f"{s.paper:+.1f}", f"{s.ours:+.1f}")
         for s in compared
         if not s.agrees
     ]
-    lines += [
-        f"{o.stream}, learners by {o.by}: {o.pairs - o.same} of {o.pairs} pairs have the opposite order."
+    rows += [
+        (f"{o.stream}: order of learners by {o.by}", "–", f"{o.pairs - o.same} of {o.pairs} pairs are reversed")
         for o in orders
         if o.same < o.pairs
     ]
-    yield from ([f"- {line}" for line in lines] or ["Everything measured so far did."])
-    yield ""
+    yield from table(("claim", "paper", "here"), rows) if rows else ("Everything measured so far did.", "")
 
 
 def _facts(own: Sequence[Collected]) -> Iterator[Fact]:
