@@ -6,7 +6,7 @@ from scipy import stats
 
 from results_pages.gains import RAW
 from results_pages.last_step import FILE, every_detector
-from results_pages.pretrained import claims, count, facts, fill_readme, page, ranks
+from results_pages.pretrained import claims, count, coverage, facts, fill_readme, page, ranks
 from results_pages.pretrained_data import (
     FACTS,
     METRICS,
@@ -19,6 +19,7 @@ from results_pages.pretrained_data import (
     write_csv,
 )
 from tood import detectors
+from tood.paper.reproduce import cells
 from tood.runs import Run, Scorer, measure
 
 # Avg AUROC of energy and of mean shift by seed; D_avg is 100 minus Avg AUROC, so that its sign is the other one.
@@ -117,11 +118,21 @@ def test_relations_are_pearsons_over_settings(folder):
     assert f"r = {r:.2f}" in line and f"ρ = {rank:.2f}" in line
 
 
+def test_runs_with_every_detector_of_the_sweep_are_counted(folder):
+    table = Table(folder)
+    wanted = {name for cell in cells("pretrained", "runs") for name in cell.config.detectors}
+    for name in wanted:
+        table.scores.setdefault(("cifar10", "wa", name), {}).update({"1": dict.fromkeys(METRICS, "60.0")})
+    assert {row[0]: row[4] for row in coverage(table)}["cifar10"] == "1"
+    del table.scores["cifar10", "wa", "vim"]
+    assert {row[0]: row[4] for row in coverage(table)}["cifar10"] == "0"
+
+
 def test_a_part_of_the_grid_makes_a_page_that_says_what_is_missing(folder, tmp_path):
     page(folder, tmp_path)
     text = (tmp_path / "pretrained.md").read_text()
-    assert "| cifar10 | 3 | 0, 1 | 5 | 2.0 | ≥ 0.2 |" in text  # WA 1 and 2 minutes, ER 3: three seeds each
-    assert "| tinyimagenet-100 | 0 | – | 0 | – | – |" in text
+    assert "| cifar10 | 3 | 0, 1 | 5 | 0 | 2.0 | ≥ 0.2 |" in text  # WA 1 and 2 minutes, ER 3: three seeds each
+    assert "| tinyimagenet-100 | 0 | – | 0 | 0 | – | – |" in text
     assert "| BiC | 2 | 70.5 ± 0.0 | -1.5 | **81.0 ± 1.4** | 79.5 ± 2.1 | 19.0 → – |" in text
     assert "| BiC (raw logits) | 2 | 70.5 ± 0.0 | – | 71.0 ± 1.4 | **73.5 ± 0.7** |" in text
     assert "the paper's five learners (3 settings) | all learners (5 settings)" in text
