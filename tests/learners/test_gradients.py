@@ -77,6 +77,31 @@ def test_gem_leaves_a_harmless_gradient_and_survives_equal_references():
     torch.testing.assert_close(gem.project(g, twice, 0.0), torch.zeros(5, dtype=torch.float64))
 
 
+def many_tasks(rng):
+    """99 references in hardly more than 50 dimensions, of lengths that differ a thousandfold, and a gradient."""
+    references = rng.normal(size=(99, 50)) @ rng.normal(size=(50, 500)) + 0.01 * rng.normal(size=(99, 500))
+    references *= 10 ** rng.uniform(-2, 1, size=(99, 1))
+    return 0.3 * rng.normal(size=500) - references.mean(axis=0), references
+
+
+def opposite(rng):
+    """Five references; two have nearly opposite directions."""
+    references = rng.normal(size=(5, 500))
+    references[1] = -3 * (references[0] + 1e-5 * rng.normal(size=500))
+    return rng.normal(size=500), references
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("problem", [many_tasks, opposite])
+def test_gem_with_nearly_dependent_references(problem, seed):
+    g, references = (torch.from_numpy(x).float() for x in problem(np.random.default_rng(seed)))
+    found = gem.project(g, references, margin=0.0).double() / g.norm()
+    unit = references.double() / references.double().norm(dim=1, keepdim=True)
+    assert (unit @ found).min() > -1e-4
+    assert found.norm() < 1.0001  # a projection on a cone is no longer than what is projected
+    assert abs(float((g / g.norm() - found) @ found)) < 1e-4  # and is orthogonal to what is taken away
+
+
 @pytest.mark.parametrize("name", ["agem", "gem"])
 def test_steps_do_not_harm_the_exemplars(vectors, name):
     """With the whole memory as reference, the used gradient has no negative product with any past task's."""

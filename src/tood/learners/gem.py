@@ -15,6 +15,8 @@ from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.settings import AT_LEAST_0, Ranges
 
+LEAST = 1e-6  # eigenvalue of the Gram matrix of references of unit length: a few times its float32 rounding
+
 
 @dataclass(frozen=True)
 class GEMSettings(GradientSettings):
@@ -73,14 +75,17 @@ def project(gradient: Tensor, references: Tensor, margin: float) -> Tensor:
 def solve_dual(gram: FloatArray, products: FloatArray, margin: float) -> FloatArray:
     """``argmin ½ vᵀ GGᵀ v + (G g)ᵀ v subject to v ≥ margin`` (Eq. 11), ``[T]``.
 
-    With ``v = u + margin`` and ``GGᵀ = AᵀA`` this is the non-negative least-squares problem ``min ‖A u + b‖, u ≥ 0``.
+    References are scaled to unit length: ``w = v · length``. With ``w = u + margin · length`` and ``GGᵀ = AᵀA`` this is
+    the non-negative least-squares problem ``min ‖A u + b‖, u ≥ 0``. Nearly dependent references leave eigenvalues that
+    are rounding; these are raised to :data:`LEAST`, or the weights could be huge.
     """
     from scipy.optimize import nnls
 
-    values, vectors = np.linalg.eigh(gram)
-    kept = values > 1e-10 * values[-1]
-    root = np.sqrt(values[kept])
-    a = root[:, None] * vectors[:, kept].T
-    b = (vectors[:, kept].T @ (products + margin * gram.sum(1))) / root
-    solution: FloatArray = nnls(a, -b)[0] + margin
+    lengths = np.sqrt(np.diagonal(gram))
+    lengths = np.where(lengths > 0, lengths, 1.0)
+    values, vectors = np.linalg.eigh(gram / np.outer(lengths, lengths))
+    root = np.sqrt(np.maximum(values, LEAST))
+    a, low = root[:, None] * vectors.T, margin * lengths
+    b = vectors.T @ (products / lengths) / root + a @ low
+    solution: FloatArray = (nnls(a, -b, maxiter=100 * len(a))[0] + low) / lengths
     return solution
