@@ -188,3 +188,9 @@ def test_detectors_are_ranked_over_all_streams_and_over_those_with_more_detector
     assert any(line.startswith("| TOOD (mean shift) | 1.4 |") for line in lines[first:second])  # 2, 1, 1, 1, 2
     assert not any("KNN" in line for line in lines[first:second])
     assert any(line.startswith("| KNN | 1.7 | 79.0 |") for line in lines[second:])  # 3, 1, 1
+    assert not any("longer streams" in line for line in lines)
+    values = dict.fromkeys(METRICS, 56.0)
+    add({SCORES: [{"stream": "cifar100-50", "learner": "wa", "seed": "0", "detector": "knn", **values}]}, folder)
+    lines = list(ranks(Table(folder)))
+    third = next(i for i, line in enumerate(lines) if "the longer streams, 1 settings (WA)" in line)
+    assert any(line.startswith("| KNN | 2.0 | 56.0 |") for line in lines[third:])  # mean shift 57, energy 55

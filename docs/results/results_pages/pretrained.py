@@ -275,15 +275,19 @@ def relation(table: Table, group: Sequence[Setting], one: str, other: str) -> st
 def ranks(table: Table) -> Iterator[str]:
     """Tables of mean rank and mean Avg AUROC of detectors: over all streams, and over those that have more of them."""
     settings = [s for s in table.settings() if table.seeds(*s, "energy")]
-    groups = {"all streams": settings, "CIFAR-10 and CIFAR-100": [s for s in settings if s[0] in SHORT]}
-    known: set[str] = set()
-    tables = []
-    for who, group in groups.items():
-        common = measured_in_most(table, group)
-        if set(common) > known:
-            known = set(common)
-            if rows := rank_rows(table, group, common):
-                tables += [f"\nOver {who}, {rows.settings} settings:\n", *grid(RANK_HEADS, rows.cells)]
+    short = [s for s in settings if s[0] in SHORT]
+    common, more = measured_in_most(table, settings), measured_in_most(table, short)
+    groups = [("all streams", settings, common)]
+    if set(more) > set(common):
+        groups.append(("CIFAR-10 and CIFAR-100", short, more))
+        groups.append(("the longer streams", [s for s in settings if s not in short], more))
+    tables: list[str] = []
+    for who, group, names in groups:
+        if names and (ranked := rank_rows(table, group, names)):
+            some = sorted({label(learner) for _, learner in ranked.settings})
+            every = len(ranked.settings) == len(group)
+            learners = "" if every else f" ({', '.join(some)})"
+            tables += [f"\nOver {who}, {len(ranked.settings)} settings{learners}:\n", *grid(RANK_HEADS, ranked.cells)]
     if tables:
         yield "\n## Detectors compared along the stream\n"
         yield (
@@ -300,10 +304,10 @@ def measured_in_most(table: Table, settings: Sequence[Setting]) -> list[str]:
 
 
 class Ranked(NamedTuple):
-    """Rows of a table of ranks, and the number of settings they are means over."""
+    """Rows of a table of ranks, and the settings they are means over."""
 
     cells: list[tuple[str, ...]]
-    settings: int
+    settings: list[Setting]
 
 
 def rank_rows(table: Table, settings: Sequence[Setting], names: Sequence[str]) -> Ranked | None:
@@ -325,7 +329,7 @@ def rank_rows(table: Table, settings: Sequence[Setting], names: Sequence[str]) -
         others = [np.mean([mean(s, names[j], metric) for s in settings]) for metric in metrics]
         numbers = (places[:, j].mean(), values[:, j].mean(), *others)
         rows.append((label(names[j]), *(f"{value:.1f}" for value in numbers)))
-    return Ranked(rows, len(settings))
+    return Ranked(rows, settings)
 
 
 def facts(table: Table) -> Iterator[str]:
