@@ -189,8 +189,10 @@ def test_detectors_are_ranked_over_all_streams_and_over_those_with_more_detector
     assert not any("KNN" in line for line in lines[first:second])
     assert any(line.startswith("| KNN | 1.7 | 79.0 |") for line in lines[second:])  # 3, 1, 1
     assert not any("longer streams" in line for line in lines)
-    values = dict.fromkeys(METRICS, 56.0)
-    add({SCORES: [{"stream": "cifar100-50", "learner": "wa", "seed": "0", "detector": "knn", **values}]}, folder)
+    er, wa = ({"stream": "cifar100-50", "learner": learner, "seed": "0"} for learner in ("er", "wa"))
+    others = [(er, "energy", 50.0), (er, "tood_mean_shift", 51.0), (wa, "knn", 56.0)]
+    more = [{**who, "detector": name, **dict.fromkeys(METRICS, value)} for who, name, value in others]
+    add({SCORES: more, RUNS: [{**er, "tasks": 50}]}, folder)
     lines = list(ranks(Table(folder)))
     third = next(i for i, line in enumerate(lines) if "the longer streams, 1 settings (WA)" in line)
     assert any(line.startswith("| KNN | 2.0 | 56.0 |") for line in lines[third:])  # mean shift 57, energy 55
