@@ -1,6 +1,6 @@
 # From a fresh clone, `make demo` and `make test` do all set-up themselves.
 PYTHON ?= python3
-BIN := .venv/bin
+BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 # One thread per process: several slow each other down as soon as anything else runs.
 export OMP_NUM_THREADS ?= 1
@@ -23,7 +23,7 @@ install: .venv/.installed
 	touch $@
 
 demo: install
-	$(BIN)/tood demo
+	$(BIN)/tood demo --full
 
 test: install browser
 	$(BIN)/ruff check .
@@ -52,10 +52,9 @@ docs: install
 	$(BIN)/pytest -q tests/test_documents.py tests/test_examples.py  # the examples print what the pages show
 	@echo "site/index.html"
 
-# The results pages from the measured figures that are committed.
+# The results pages from the committed measurements.
 results: install
-	PYTHONPATH=docs/results $(BIN)/python -m results_pages docs/results/metrics docs/results
-	PYTHONPATH=docs/results $(BIN)/python -m results_pages.pretrained page docs/results/metrics docs/results README.md
+	PYTHONPATH=docs/results $(BIN)/python -m results_pages docs/results/metrics docs/results README.md
 
 # The wheel must calibrate and score in an empty environment with the core dependencies only.
 dist: install

@@ -23,7 +23,7 @@ import torch
 
 from tood import energy, streams
 from tood.models import Network
-from tood.runs import Run
+from tood.outputs import Run
 from tood.streams.augment import prepare
 
 FACTORS = (0.5, 1.0, 1.5, 2.0)

@@ -171,8 +171,8 @@ def probe_rows(fit: Outputs, test: Outputs, shares: str) -> None:
             )
             if expected is None:
                 whole, expected = seconds, scores
-            figures = f"{1e3 * fitting:9.0f} {1e3 * seconds:10.0f} {whole / seconds:8.2f}"
-            print(f"{name:>18} {share:9.2f} {figures} {float(spearmanr(scores, expected)[0]):9.5f}", flush=True)
+            times = f"{1e3 * fitting:9.0f} {1e3 * seconds:10.0f} {whole / seconds:8.2f}"
+            print(f"{name:>18} {share:9.2f} {times} {float(spearmanr(scores, expected)[0]):9.5f}", flush=True)
 
 
 def probe(arguments: argparse.Namespace) -> None:

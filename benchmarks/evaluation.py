@@ -28,11 +28,12 @@ import torch
 
 from tood import detectors, models
 from tood.detectors import Head, Outputs
+from tood.evaluation import default_scorers, measure
+from tood.evaluation.measure import measure_step
 from tood.metrics import evaluate_tasks
-from tood.runs import Run, Step, default_scorers, measure, write_manifest, write_step
+from tood.outputs import Run, Step, write_manifest, write_step
 from tood.runs.config import RunConfig
 from tood.runs.extract import extract, forward, step_rows
-from tood.runs.measure import measure_step
 from tood.streams import ArraySource, OODSet, Stream
 
 OOD = {"cifar100": 10_000, "tinyimagenet": 5_000, "mnist": 5_000, "svhn": 5_000, "textures": 1_200, "places": 5_000}

@@ -28,14 +28,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood import TOOD, Partition, ToodError, detectors
+from tood import TOOD, Known, Partition, ToodError, detectors
 from tood.decision import Conformal, PredictionSets
 from tood.deploy import DriftMonitor, LiveTOOD
 from tood.deploy.score_file import score_file
 from tood.detectors import Detector, Head, Outputs
-from tood.runs import Run, RunConfig, Scorer, Step, load_metrics, measure, scores, write_manifest, write_step
+from tood.evaluation import Scorer, load_metrics, measure, scores
+from tood.outputs import Run, Step, write_manifest, write_step
+from tood.runs import RunConfig
 from tood.runs.sweep import read_sweep
-from tood.runs.yaml_files import read_yaml
+from tood.storage.yaml_files import read_yaml
 from tood.streams import Stream
 
 COLUMNS = ("flips", "cases", "refused", "same", "changed", "silent", "bare")
@@ -63,6 +65,11 @@ def calibrator(folder: Path) -> Path:
 
 def conformal(folder: Path) -> Path:
     Conformal(TOOD(TASKS).fit(LOGITS, LABELS)).fit(LOGITS, LABELS).save(folder / "f.safetensors")
+    return folder / "f.safetensors"
+
+
+def known(folder: Path) -> Path:
+    Known(samples=5).fit(FEATURES, LABELS).save(folder / "f.safetensors")
     return folder / "f.safetensors"
 
 
@@ -257,6 +264,7 @@ def read_partition(path: Path) -> Any:
 KINDS: dict[str, Kind] = {
     "calibrator": Kind(calibrator, lambda path: TOOD.load(path).score(LOGITS), digest=True),
     "conformal": Kind(conformal, lambda path: list(Conformal.load(path).decide(LOGITS, alpha=0.1)), digest=True),
+    "known": Kind(known, lambda path: Known.load(path).score(FEATURES), digest=True),
     "live": Kind(live, lambda path: LiveTOOD.load(path).calibrator().score(LOGITS), digest=True),
     "monitor": Kind(monitor, lambda path: DriftMonitor.load(path).update(LOGITS).to_dict(), digest=True),
     "sets": Kind(sets, lambda path: PredictionSets.load(path).predict(LOGITS), digest=True),

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tood.runs import write_manifest, write_step
+from tood.outputs import write_manifest, write_step
 
 CLASSES, DIM = 10, 64  # per task; of the features
 TEST, CALIBRATION, FIT, OOD = 5, 2, 4, 500  # samples per class; per OOD set

@@ -1,10 +1,10 @@
-"""Claim: a trajectory's five metrics cost a small part of what scikit-learn takes for the same figures.
+"""Claim: a trajectory's five metrics cost a small part of what scikit-learn takes for the same numbers.
 
     python benchmarks/metrics.py
 
 The cube of 10 steps × tasks seen × 6 OOD sets (1,000 ID samples per task, 10,000 per set), one thread: `roc_auc_score`,
 `roc_curve` for each FPR and `average_precision_score` both ways, against `evaluate` cell by cell and `evaluate_tasks`
-row by row (which gives the pooled figures as well). They take turns, and the least processor time of several
+row by row (which gives the pooled metrics as well). They take turns, and the least processor time of several
 rounds counts.
 """
 
@@ -42,8 +42,8 @@ def cells(metrics, steps: list[Step]) -> np.ndarray:
     for ids, tasks, sets in steps:
         for oods in sets:
             for task in range(tasks.max() + 1):
-                figures = metrics(ids[tasks == task], oods)
-                rows.append([figures[name] for name in NAMES])
+                values = metrics(ids[tasks == task], oods)
+                rows.append([values[name] for name in NAMES])
     return np.array(rows)
 
 
@@ -83,18 +83,18 @@ def main() -> None:
         "evaluate_tasks, a row at a time": lambda: rows_of_tasks(steps),
     }
     least = dict.fromkeys(ways, float("inf"))
-    figures = {}
+    values = {}
     for _ in range(arguments.rounds):
         for name, way in ways.items():
             start = time.process_time()
-            figures[name] = way()
+            values[name] = way()
             least[name] = min(least[name], time.process_time() - start)
 
-    print(f"{len(figures['scikit-learn'])} cells, five metrics each, one thread, least of {arguments.rounds} rounds")
+    print(f"{len(values['scikit-learn'])} cells, five metrics each, one thread, least of {arguments.rounds} rounds")
     print(f"{'':32}{'seconds':>9}{'times as fast':>15}{'largest disagreement':>22}")
     for name in ways:
         ratio = least["scikit-learn"] / least[name]
-        difference = np.abs(figures[name] - figures["scikit-learn"]).max()
+        difference = np.abs(values[name] - values["scikit-learn"]).max()
         print(f"{name:32}{least[name]:9.3f}{ratio:15.1f}{difference:22.1e}")
 
 

@@ -2,6 +2,7 @@
 
     python benchmarks/monitor.py                       # about a minute on an idle core
     python benchmarks/monitor.py --streams 1000
+    python benchmarks/monitor.py --causes              # which cause is named, for nine kinds of traffic
 
 Normal numbers, one conformal test martingale per stream. False alarms: the share of stationary streams whose e-value
 ever reaches 1 / alpha within `--length` steps. Delays: a monitor of 5 tasks with alpha 0.01, which alarms from
@@ -18,9 +19,12 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 import argparse
+from collections import Counter
 
 import numpy as np
 
+from tood import TOOD
+from tood.deploy import DriftMonitor
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 
 BETS = {"drift of the known": two_sided_bets, "more unknowns": lower_bets(0.05)}
@@ -53,11 +57,61 @@ def changes(rng: np.random.Generator):
         yield "more unknowns", f"{share:.0%} unknown", 200, unknown
 
 
+def draw(rng: np.random.Generator, rows: int, signal: float = 7.0, first: float = 0.2) -> np.ndarray:
+    """Logits of 5 tasks of 2 classes; a share `first` is of the first task."""
+    labels = np.where(rng.random(rows) < first, rng.integers(0, 2, rows), rng.integers(2, 10, rows))
+    return signal * np.eye(10)[labels] + rng.normal(size=(rows, 10))
+
+
+def mixed(share: float, signal: float):
+    def traffic(rng: np.random.Generator, rows: int) -> np.ndarray:
+        return np.where(rng.random((rows, 1)) < share, draw(rng, rows, signal), draw(rng, rows))
+
+    return traffic
+
+
+TRAFFIC = {
+    "unchanged": draw,
+    "known logits × 0.8": lambda rng, n: 0.8 * draw(rng, n),
+    "known logits - 1": lambda rng, n: draw(rng, n) - 1,
+    "known logits of one task - 1": lambda rng, n: draw(rng, n) - np.r_[1, 1, np.zeros(8)],
+    "one task twice as frequent": lambda rng, n: draw(rng, n, first=0.4),
+    "10 % all-zero logits": lambda rng, n: np.where(rng.random((n, 1)) < 0.1, 0.0, draw(rng, n)),
+    "5 % unknown": mixed(0.05, 0.0),
+    "20 % unknown": mixed(0.2, 0.0),
+    "20 % unknown, half as strong as known": mixed(0.2, 3.5),
+}
+
+
+def causes(streams: int) -> None:
+    """Reference 1,500; 1,000 unchanged inputs, then the traffic up to 400 inputs after the alarm, at most 4,000."""
+    rng = np.random.default_rng(0)
+    fit = draw(rng, 1000)
+    cal = TOOD([[2 * t, 2 * t + 1] for t in range(5)]).fit(fit, fit.argmax(axis=1))
+    print("| traffic | no alarm | more unknowns | drift or unknowns | only accepted inputs changed | start |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    for name, traffic in TRAFFIC.items():
+        named, starts = Counter(), []
+        for seed in range(streams):
+            monitor = DriftMonitor(cal, seed=seed).fit(draw(rng, 1500)).update(draw(rng, 1000))
+            while not monitor.drift_detected and monitor.report().rows < 4600:
+                monitor.update(traffic(rng, 100))
+            report = monitor.update(traffic(rng, 400)).report()
+            named[report.cause or ("accepted" if report.recalibrate else "none")] += 1
+            starts += [report.start] if report.cause else []
+        cells = [str(named[cause]) for cause in ("none", "unknowns", "drift or unknowns", "accepted")]
+        print(f"| {name} | {' | '.join(cells)} | {np.median(starts) if starts else np.nan:.0f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=300)
     parser.add_argument("--length", type=int, default=2_000)
+    parser.add_argument("--causes", action="store_true")
     arguments = parser.parse_args()
+    if arguments.causes:
+        causes(arguments.streams // 10)
+        return
     rng = np.random.default_rng(0)
     print(f"Share of {arguments.streams} stationary streams that ever alarm within {arguments.length} steps\n")
     print("| test | reference | alpha 0.01 | alpha 0.05 | alpha 0.20 |")

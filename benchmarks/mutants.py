@@ -3,7 +3,7 @@
 A mutant is the package with one small change: a comparison, an operator, a constant, a negated condition, a call left
 out. For each module a seeded sample of all possible changes is made, and the module's own tests run against each: first
 those that reach the changed line, fast ones first, then the others of their files. A mutant is killed if a test
-fails, or if its tests take ten times their processor time or 6 GiB. Survivors are listed; CONTRIBUTING.md says which
+fails, or if its tests take ten times their processor time or 6 GiB. Survivors are listed; mutants.md says which
 are equivalent.
 
 mutmut and cosmic-ray start one process per mutant and run all tests in it; here a process that has imported NumPy and

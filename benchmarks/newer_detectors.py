@@ -23,8 +23,8 @@ from tood import detectors
 from tood.errors import ToodError
 from tood.metrics import auroc
 from tood.metrics.trajectory import near_far_mean
-from tood.runs import Run, find_runs
-from tood.runs.steps import Step
+from tood.outputs import Run, find_runs
+from tood.outputs.steps import Step
 
 NEW = ("entropy", "gmm", "relation", "openmax", "tpl", "core", "grood", "weiper", "gram")
 

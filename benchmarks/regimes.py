@@ -1,345 +1,368 @@
-"""Claim: the default score loses little in any regime, and the score that also reads features loses nothing.
+"""Claim: the default score is near energy where energy is right and far above it where old channels have sunk.
 
-    python benchmarks/regimes.py --cache CACHE [--table FILE] [--toy SEEDS] [--every K] [--page FILE ...] [RUN ...]
+    python benchmarks/regimes.py OUT [--page FILE] [--save FILE]
 
-Regret is Avg AUROC (percent; mean of near and far sets, over tasks, then steps) minus the best of energy, mean shift
-and robust anchor, picked per run with hindsight. A regime is a stream with a kind of network: the toy's three, digits,
-a stream from scratch, a stream on frozen pretrained features. Rules and constants are also chosen on all regimes but
-one and judged on the one left out, for each in turn. Runs are read once into CACHE: task energies, squared distances to
-class means, at most 5,000 test and 2,000 OOD samples per set, and the figures; delete it after changing a rule. An
-unfinished run counts with the steps it has. With --every K only every K-th step of streams longer than 20 tasks is
-read. --table names a CSV file with the figures of each run: the runs given here are added to it or replace their rows,
-and the runs that only the file knows count too, so that outputs may be deleted. With --page the tables also replace
-those in a Markdown file, between ``<!-- NAME -->`` and ``<!-- end -->``.
+reads the files of regimes_data.py. Per run: Avg AUROC in percent, (near + far) / 2, mean over tasks, then over steps
+with at least two tasks. Per regime, each counted once: mean and worst over its runs of the difference from energy, and
+of the regret: the difference from the best of energy, mean shift and robust anchor, picked per run with hindsight. For
+each regime a rule is also chosen on the other regimes and judged on the one left out. --save keeps the metrics of every
+run and rule as CSV; that file may be given as OUT. With --page the tables replace those in a Markdown file.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import json
 import os
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
-import tempfile
-import warnings
-from collections.abc import Callable, Iterable, Sequence
-from itertools import product
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 
-from regimes_data import Sets, cache_file, load, steps_of, write_toy
-from tood.calibration import TOOD
-from tood.detectors.joint import LARGEST_WEIGHT, mixture, normalised_score, weight_of_features
+from regimes_data import cells
+from tood.calibration.statistics import energy_statistics, least_spread
 from tood.energy import logsumexp, with_lead
-from tood.errors import ToodError
-from tood.paper import toy
-from tood.partition import Partition
-from tood.runs import find_runs
 
-EARLIER = 556  # rules tried by hand before these: see docs/results/regimes.md
-GOALS = "mean >= -0.3, 90 % of runs >= -0.5, worst >= -1.5, never more than 1 below energy"
+EARLIER = ("shrinkage", "shrinkage, no lead")  # the default of version 0.2: its metrics are kept in the CSV file
 PAPER = ("energy", "mean shift", "robust anchor")
-
-Rule = Callable[[Sets], Any]
-
-
-def channels(variant: str, margin: float = 0.5) -> Rule:
-    """A variant of TOOD as the library computes it, from task energies."""
-
-    def rule(sets: Sets) -> Any:
-        count = sets.energies.shape[1]
-        cal = TOOD.from_statistics(Partition.from_sizes([1] * count), sets.statistics, variant=variant)
-        return with_lead(cal.channels().normalised(sets.energies), margin)
-
-    return rule
+REGIMES = list(dict.fromkeys(cell.regime for cell in cells()))
+SHOWN = ("energy", "mean shift", "robust anchor", "shrinkage", "line", "hedge 1/2 of moved 1/4", "background")
+GOALS = (-1.5, -3.0)  # lowest difference from energy, with and without replay
+WORST_REGRET = -6.0
+HELD_OUT = 20  # calibration samples per class, at most half of the test set
+ENOUGH = 5.0  # a larger gain over energy counts as this much in the choice of a rule
 
 
-# The d² at which a channel is half trusted, from the number of tasks N and of own samples n [N].
-HALF: dict[str, Callable[[int, Any], Any]] = {
-    "1/2": lambda N, n: 0.5,
-    "1": lambda N, n: 1.0,
-    "1/(N-1) + 1/n": lambda N, n: 1 / (N - 1) + 1 / n,
-    "8/n": lambda N, n: 8 / n,
-    "16/n": lambda N, n: 16 / n,
-    "24/n": lambda N, n: 24 / n,
-}
+@dataclass
+class Sets:
+    """One step: task energies of the calibration set ``[B, N]`` and of test and OOD sets ``[n, N]``."""
+
+    calibration: Any
+    tasks: Any  # [B]
+    energies: Any  # test first, then each OOD set
+    test_tasks: Any
+    ends: Any  # where each set ends
+    groups: Any  # near or far, of each OOD set
+
+    @cached_property
+    def statistics(self) -> dict[str, Any]:
+        """As ``TOOD.statistics_``, and mean and deviation of the energy of each task's samples."""
+        total = logsumexp(self.calibration)
+        groups = [total[self.tasks == t] for t in range(self.calibration.shape[1])]
+        result = energy_statistics(self.calibration, self.tasks)
+        return result | {
+            "energy_mean": np.array([group.mean() for group in groups]),
+            "energy_std": np.array([group.std() for group in groups]),
+        }
+
+    def auroc(self, scores: Any) -> float:
+        """AUROC in percent, mean over tasks, (near + far) / 2."""
+        known, *unknown = np.split(scores, self.ends[:-1])
+        by_set = []
+        for values in map(np.sort, unknown):
+            below = (np.searchsorted(values, known, "left") + np.searchsorted(values, known, "right")) / 2 / len(values)
+            by_set.append((np.bincount(self.test_tasks, below) / np.bincount(self.test_tasks)).mean())
+        means = [np.mean(np.array(by_set)[self.groups == g]) for g in ("near", "far") if (self.groups == g).any()]
+        return float(100 * np.mean(means))
 
 
-def family(weak: float, half: str, cap: float, margin: float) -> Rule:
-    """Shrinkage with other constants.
+Rule = Callable[[Sets, Any], Any]  # the score of energies [n, N]
 
-    The background is the line through other tasks' samples at ``weak`` deviations below the own mean, trust is
-    d² / (d² + half), and energies are cut ``cap`` deviations above the own mean.
-    """
 
-    def rule(sets: Sets) -> Any:
+def paper(location: str, scale: str | None) -> Rule:
+    """A variant of the paper: the largest re-centred channel, plus half its lead."""
+
+    def rule(sets: Sets, energies: Any) -> Any:
         s = sets.statistics
-        energies, count = sets.energies, len(s["mean"])
-        if count == 1:
-            return energies[:, 0]
-        if np.isfinite(cap):
-            energies = np.minimum(energies, s["mean"] + cap * s["std"])
-        background = s["rest_mean"] - weak * s["rest_slope"]
-        variance = (s["std"] ** 2 + s["rest_std"] ** 2) / 2
-        d = np.maximum(s["mean"] - background, 0) ** 2 / variance
-        trusted = d / (d + HALF[half](count, s["count"]))
-        if not trusted.any():
-            return with_lead(energies, margin)
-        middle, log_spread = (s["mean"] + background) / 2, np.log(variance) / 2
-        common, common_log = (np.average(v, weights=trusted) for v in (middle, log_spread))
-        rate = np.exp(trusted * (common_log - log_spread))
-        return with_lead((energies - middle) * rate + middle + trusted * (common - middle), margin)
+        u = energies - s[location]
+        return with_lead(u if scale is None else u / np.maximum(s[scale], least_spread(s[location])), 0.5)
 
     return rule
 
 
-def joint(weight: float | None, largest: float = LARGEST_WEIGHT) -> Rule:
-    """``tood_joint`` with a fixed weight of the features, or with its own (None), at most ``largest``."""
+Trust = Callable[[Any], Any]  # of each channel from its separation d [N]
 
-    def rule(sets: Sets) -> Any:
-        known = normalised_score(sets.calibration, sets.statistics, "shrinkage", 0.5)
-        scores = normalised_score(sets.energies, sets.statistics, "shrinkage", 0.5)
-        share = weight
-        if share is None:
-            share = weight_of_features(sets.calibration, sets.held_out, sets.tasks, "shrinkage", 0.5)
-            share *= largest / LARGEST_WEIGHT
-        to_logits, to_squared, offset = mixture(known, sets.held_out.min(axis=1), share)
-        return to_logits * scores + to_squared * sets.squared + offset
+
+def half_at(h: float) -> Trust:
+    return lambda d: d**2 / (d**2 + h)
+
+
+def by_auroc(d: Any) -> Any:
+    return 2 * ndtr(d / np.sqrt(2)) - 1
+
+
+def fully(d: Any) -> Any:
+    return np.ones_like(d)
+
+
+@dataclass
+class Moved:
+    """Channels moved towards ``(E - rest mean) / rest deviation`` as far as they are trusted; the largest counts."""
+
+    trust: Trust
+    capped: bool = True
+    scaled: bool = True
+    lead: float = 0.0
+
+    def trusted(self, s: dict[str, Any]) -> Any:
+        """``[N]``: 0 to 1."""
+        spread = np.sqrt((s["std"] ** 2 + s["rest_std"] ** 2) / 2)
+        return self.trust(np.maximum(s["mean"] - s["rest_mean"], 0) / spread)
+
+    def channels(self, s: dict[str, Any]) -> tuple[Any, Any]:
+        """``[N]`` each: factor and offset of every channel."""
+        w, log_spread = self.trusted(s), np.log(np.maximum(s["rest_std"], least_spread(s["rest_mean"])))
+        if not w.any():
+            return np.ones_like(w), np.zeros_like(w)
+        centre, log_common = (np.average(values, weights=w) for values in (s["rest_mean"], log_spread))
+        factor = np.exp(w * (log_common - log_spread)) if self.scaled else np.ones_like(w)
+        return factor, s["rest_mean"] * (1 - factor) + w * (centre - s["rest_mean"])
+
+    def __call__(self, sets: Sets, energies: Any) -> Any:
+        """The score of energies ``[n, N]``."""
+        s = sets.statistics
+        factor, offset = self.channels(s)
+        if self.capped:
+            energies = np.minimum(energies, s["mean"] + s["std"])
+        return with_lead(energies * factor + offset, self.lead)
+
+
+Weight = Callable[[Any], tuple[float, float]]  # of energy and of the channels, from the trust of each
+
+
+def hedge(b: Moved, weight: float | Weight, exact: bool = False) -> Rule:
+    """``z(energy) + w z(b)``, both standardised on the calibration set."""
+
+    def rule(sets: Sets, energies: Any) -> Any:
+        s = sets.statistics
+        factor, offset = b.channels(s)
+        level, spread = pooled(s["count"], s["mean"] * factor + offset, s["std"] * factor)
+        if exact:
+            known = b(sets, sets.calibration)
+            level, spread = known.mean(), known.std()
+        energy_level, energy_spread = pooled(s["count"], s["energy_mean"], s["energy_std"])
+        of_energy, of_b = weight(b.trusted(s)) if callable(weight) else (1.0, weight)
+        z = (logsumexp(energies) - energy_level) / energy_spread
+        return of_energy * z + of_b * (b(sets, energies) - level) / spread
 
     return rule
 
 
-LOGITS: dict[str, Rule] = {
-    "energy": lambda sets: logsumexp(sets.energies),
-    "mean shift": channels("mean_shift"),
-    "robust anchor": channels("robust_anchor"),
-    "auto": channels("auto"),
-    "shrinkage": channels("shrinkage"),
-    "shrinkage, margin 0": channels("shrinkage", 0.0),
-    "shrinkage of before": family(0.0, "1/2", 1.0, 0.5),
-}
-FAMILY: dict[str, Rule] = {
-    f"weak {w}, half {h}, cap {c}, margin {m}": family(w, h, c, m)
-    for w, h, c, m in product((0.0, 2.0), HALF, (0.5, 1.0, np.inf), (0.0, 0.25, 0.5))
-}
-FEATURES: dict[str, Rule] = {
-    "typicality": lambda sets: -sets.squared,
-    "tood_joint": joint(None),
-    **{f"tood_joint, at most {w}": joint(None, w) for w in (0.25, 1.0)},
-    **{f"tood_joint, weight {w}": joint(w) for w in (0.25, 0.5, 1.0)},
+def pooled(count: Any, mean: Any, std: Any) -> tuple[float, float]:
+    """Mean and deviation of all samples from those of each task."""
+    level = np.average(mean, weights=count)
+    return level, float(np.sqrt(np.average(std**2 + (mean - level) ** 2, weights=count)))
+
+
+LINE, LED = Moved(fully), Moved(half_at(0.25), capped=False, lead=0.5)
+QUARTER, ONE, SHIFT, GINI = (
+    Moved(half_at(0.25)),
+    Moved(half_at(1.0)),
+    Moved(half_at(0.25), scaled=False),
+    Moved(by_auroc),
+)
+RULES: dict[str, Rule] = {
+    "energy": lambda sets, energies: logsumexp(energies),
+    "mean shift": paper("mean", None),
+    "robust anchor": paper("median", "mad"),
+    "line": Moved(fully, capped=False),
+    "line, capped": LINE,
+    "moved 1/4, not capped": Moved(half_at(0.25), capped=False),
+    "moved 1/4": QUARTER,
+    "moved 1": ONE,
+    "hedge 1/2 of moved 1/4, exact z": hedge(QUARTER, 0.5, exact=True),
+    "hedge 1/4 of moved 1/4": hedge(QUARTER, 0.25),
+    "hedge 1/2 of moved 1/4": hedge(QUARTER, 0.5),
+    "hedge 1 of moved 1/4": hedge(QUARTER, 1.0),
+    "hedge 1/2 of line, capped": hedge(LINE, 0.5),
+    "hedge 1 of line, capped": hedge(LINE, 1.0),
+    "hedge 1/2 of moved 1": hedge(ONE, 0.5),
+    "hedge 1 of moved 1": hedge(ONE, 1.0),
+    "hedge 1/2 of moved 1/4, not capped": hedge(Moved(half_at(0.25), capped=False), 0.5),
+    "hedge 1/2 of moved 1/4, lead 1/2": hedge(Moved(half_at(0.25), lead=0.5), 0.5),
+    "shifted 1/4": SHIFT,
+    "hedge 1/2 of shifted 1/4": hedge(SHIFT, 0.5),
+    "hedge 1 of shifted 1/4": hedge(SHIFT, 1.0),
+    "hedge mean trust of moved 1/4": hedge(QUARTER, lambda w: (1.0, w.mean())),
+    "hedge mean trust of moved 1": hedge(ONE, lambda w: (1.0, w.mean())),
+    "hedge squared mean trust of moved 1/4": hedge(QUARTER, lambda w: (1.0, w.mean() ** 2)),
+    "mean trust between energy and moved 1": hedge(ONE, lambda w: (1 - w.mean(), w.mean())),
+    "hedge mean trust of moved by AUROC": hedge(GINI, lambda w: (1.0, w.mean())),
+    "mean trust between energy and moved by AUROC": hedge(GINI, lambda w: (1 - w.mean(), w.mean())),
+    "hedge least trust of moved 1": hedge(ONE, lambda w: (1.0, w.min())),
+    # Added after the others had been run: the best of them without a cap, and energy exactly if nothing is trusted.
+    "hedge 1/2 of moved 1/4, not capped, lead 1/2": hedge(LED, 0.5),
+    "background": hedge(LED, lambda w: (1.0, w.mean() / 2)),
 }
 
 
-class Results(NamedTuple):
-    """Avg AUROC, near and far of each rule on each run, and the regime of each run."""
+@dataclass
+class Results:
+    """Avg AUROC of each rule on each run."""
 
-    figures: dict[str, Any]  # [R, 3] each
+    metrics: dict[str, Any]  # [R] each
     regimes: Any  # [R]
+    replays: Any  # [R]
+    runs: list[str]
 
-    def regret(self, rule: str, column: int = 0) -> Any:
-        """``[R]``: below the best of the paper's three, each column by its own best."""
-        return self.figures[rule][:, column] - np.max([self.figures[name][:, column] for name in PAPER], axis=0)
+    def above_energy(self, rule: str) -> Any:
+        """``[R]``: difference from energy."""
+        return self.metrics[rule] - self.metrics["energy"]
+
+    def regret(self, rule: str) -> Any:
+        """``[R]``: difference from the best of the paper's three."""
+        return self.metrics[rule] - np.max([self.metrics[name] for name in PAPER], axis=0)
 
     def names(self) -> list[str]:
-        """The regimes, sorted."""
-        return sorted(set(self.regimes))
+        """The regimes, in order."""
+        return list(dict.fromkeys(self.regimes))
+
+    def worth(self, rule: str, regimes: Sequence[str]) -> tuple[float, float]:
+        """Least violation of the goals over the regimes, then the mean gain over energy; higher is better."""
+        of = np.isin(self.regimes, regimes)
+        goal = np.where(self.replays, *GOALS)
+        below = np.minimum(np.minimum(self.above_energy(rule) - goal, self.regret(rule) - WORST_REGRET), 0)[of]
+        gain = [np.minimum(self.above_energy(rule), ENOUGH)[self.regimes == name].mean() for name in regimes]
+        return round(float(below.min()), 1), float(np.mean(gain))
 
 
-def measure(steps: list[Sets], rule: Rule) -> tuple[float, ...]:
-    """Mean over steps of Avg AUROC, near and far."""
-    return tuple(np.mean([sets.averages(rule(sets)) for sets in steps], axis=0))
+def read(folder: Path, source: str, kept: Path | None) -> Results:
+    """Metrics of every rule from the files of regimes_data.py, or those kept in a CSV file."""
+    table = folder if folder.is_file() else kept
+    text = table.read_text(encoding="utf-8") if table is not None and table.exists() else ""
+    rows = {row["run"]: row for row in csv.DictReader(text.splitlines())}
+    if folder.is_file():
+        names = [(row["regime"], row["replays"] == "yes", run) for run, row in rows.items()]
+        return _results(names, {rule: [float(row[rule]) for row in rows.values()] for rule in (*RULES, *EARLIER)})
+    names, found = [], []
+    for file in sorted(folder.glob("*.npz")):
+        with np.load(file) as arrays:
+            numbers = [name.partition("/")[0] for name in arrays.files if name.endswith("/calibration_tasks")]
+            steps = [step_sets(arrays, number, source) for number in numbers]
+            names.append((str(arrays["regime"]), bool(arrays["replays"]), file.stem))
+        found.append([np.mean([s.auroc(rule(s, s.energies)) for s in steps]) for rule in RULES.values()])
+    metrics: dict[str, Any] = dict(zip(RULES, np.array(found).T, strict=True))
+    earlier = {rule: [float(rows.get(run, {}).get(rule) or "nan") for _, _, run in names] for rule in EARLIER}
+    return _results(names, metrics | earlier)
 
 
-def figures_of(run: Any, rules: dict[str, Rule], cache: Path, every: int) -> dict[str, Any]:
-    """Of each rule, measured now or kept in the cache beside the arrays."""
-    file = cache_file(run, cache, every).with_suffix(".json")
-    kept: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-    missing = [name for name in rules if name not in kept]
-    if missing:
-        steps = load(run, cache, every)
-        kept |= {name: measure(steps, rules[name]) for name in missing}
-        file.write_text(json.dumps(kept))
-    return kept
+def _results(names: list[tuple[str, bool, str]], metrics: dict[str, Any]) -> Results:
+    order = sorted(range(len(names)), key=lambda i: (REGIMES.index(names[i][0]), names[i][2]))
+    regimes, replays, runs = zip(*(names[i] for i in order), strict=True)
+    columns = {rule: np.array(values)[order] for rule, values in metrics.items()}
+    return Results(columns, np.array(regimes), np.array(replays), list(runs))
 
 
-def regime(run: Any) -> str:
-    """The stream and the kind of network."""
-    if run.stream == "toy":
-        return f"toy, {run.learner}"
-    network = str((run.manifest.get("options") or {}).get("network", ""))
-    pretrained = network.startswith("efficientnet_lite") or network.endswith("+pretrained")
-    kind = "frozen" if run.manifest.get("preset") == "frozen" else "fine-tuned" if pretrained else "from scratch"
-    return run.stream if run.stream == "digits" else f"{run.stream}, {kind}"
+def step_sets(arrays: Any, step: str, source: str) -> Sets:
+    """One step of a file; calibration samples from the training data, or held out from the test set."""
+    calibration, test = (arrays[f"{step}/{name}"].astype(np.float64) for name in ("calibration", "test"))
+    tasks, test_tasks = (arrays[f"{step}/{name}_tasks"].astype(np.int64) for name in ("calibration", "test"))
+    if source == "held out":
+        labels = arrays[f"{step}/test_labels"].astype(np.int64)
+        order = np.random.default_rng(0).permutation(len(labels))
+        order = order[np.argsort(labels[order], kind="stable")]
+        rank = np.arange(len(order)) - np.searchsorted(labels[order], labels[order])  # within its class
+        most = np.minimum(HELD_OUT, np.bincount(labels)[labels[order]] // 2)
+        kept, rest = order[rank < most], order[rank >= most]
+        calibration, tasks, test, test_tasks = test[kept], test_tasks[kept], test[rest], test_tasks[rest]
+    sets = [test, *(arrays[f"{step}/ood{i}"].astype(np.float64) for i in range(len(arrays["groups"])))]
+    return Sets(calibration, tasks, np.concatenate(sets), test_tasks, np.cumsum([*map(len, sets)]), arrays["groups"])
 
 
-def table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> list[str]:
-    """A Markdown table; numbers get one decimal."""
-    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(list(head)) - 1) + "|"]
-    for row in rows:
-        lines.append("| " + " | ".join(f"{c:.1f}" if isinstance(c, float) else str(c) for c in row) + " |")
-    return [*lines, ""]
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """A Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "| --- " + "| ---: " * (len(head) - 1) + "|"]
+    return [*lines, *("| " + " | ".join(map(str, row)) + " |" for row in rows), ""]
 
 
-def summary(regret: Any, below_energy: Any) -> list[str]:
-    """Mean, 10th percentile, worst, share of runs at -0.5 or better, worst against energy."""
-    known = regret[~np.isnan(regret)]
-    if not len(known):
-        return ["–"] * len(SUMMARY)
-    return [
-        f"{known.mean():+.2f}",
-        f"{np.percentile(known, 10):+.2f}",
-        f"{known.min():+.2f}",
-        f"{100 * (known >= -0.5).mean():.0f} %",
-        f"{np.nanmin(below_energy):+.2f}",
-    ]
-
-
-SUMMARY = ["mean", "10th percentile", "worst", "at least −0.5", "worst − energy"]
-
-
-def over_runs(results: Results, rules: Iterable[str], column: int = 0) -> list[str]:
-    """Regret of each rule over all runs; column 0 is Avg AUROC, 1 near, 2 far."""
-    rows = []
-    for rule in rules:
-        above_energy = results.figures[rule][:, column] - results.figures["energy"][:, column]
-        rows.append([rule, *summary(results.regret(rule, column), above_energy)])
-    return table([f"rule ({len(results.regimes)} runs)", *SUMMARY], rows)
-
-
-def per_regime(results: Results, rules: Sequence[str]) -> list[str]:
-    """Mean and worst regret in each regime."""
-    rows = []
-    for name in results.names():
-        of = results.regimes == name
-        cells = [f"{results.regret(r)[of].mean():+.1f} ({results.regret(r)[of].min():+.1f})" for r in rules]
-        rows.append([name, int(of.sum()), *cells])
-    return table(["regime", "runs", *rules], rows)
-
-
-def left_out(results: Results, rules: Sequence[str]) -> list[str]:
-    """For each regime: the rule that is best on all others, and its regret on this one."""
-    rows, regrets, below = [], [], []
-    for name in results.names():
-        of = results.regimes == name
-        others = [other for other in results.names() if other != name]
-        # Gains are cut at 0.5, so that a large gain somewhere cannot pay for losses elsewhere.
-        worth = {
-            r: np.mean([np.minimum(results.regret(r)[results.regimes == o], 0.5).mean() for o in others]) for r in rules
-        }
-        chosen = max(worth, key=lambda r: worth[r])
-        energy = (results.figures[chosen] - results.figures["energy"])[of, 0]
-        rows.append([name, int(of.sum()), chosen, *summary(results.regret(chosen)[of], energy)])
-        regrets.append(results.regret(chosen)[of])
-        below.append(energy)
-    rows.append(["all", len(results.regimes), "", *summary(np.concatenate(regrets), np.concatenate(below))])
-    return table(["left out", "runs", "rule chosen on the others", *SUMMARY], rows)
-
-
-def averages(results: Results, rules: Sequence[str]) -> list[str]:
-    """Avg AUROC per regime."""
-    rows = []
-    for name in results.names():
-        of = results.regimes == name
-        rows.append([name, int(of.sum()), *(float(results.figures[r][of, 0].mean()) for r in rules)])
-    return table(["regime", "runs", *rules], rows)
+def signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−") if np.isfinite(value) else "–"
 
 
 def all_tables(results: Results) -> dict[str, list[str]]:
     """Every table by its name in the page."""
-    features = ["shrinkage", *FEATURES]
-    tables = {"averages": averages(results, [*LOGITS, "typicality", "tood_joint"])}
-    for kind, rules, candidates in (
-        ("logits", list(LOGITS), [*LOGITS, *FAMILY]),
-        ("features", features, [*LOGITS, *FEATURES]),
-    ):
-        tables[kind] = over_runs(results, rules)
-        tables[f"{kind} per regime"] = per_regime(results, rules)
-        tables[f"{kind} near"], tables[f"{kind} far"] = (over_runs(results, rules, column) for column in (1, 2))
-        tables[f"{kind} left out"] = left_out(results, candidates)
-    tables["family"] = over_runs(results, list(FAMILY))
-    return tables
+    regimes = results.names()
+    images = [name for name in regimes if "CIFAR" in name or name == "another backbone"]
+
+    def mean(values: Any, names: Sequence[str]) -> float:
+        return float(np.mean([values[results.regimes == name].mean() for name in names])) if names else np.nan
+
+    rows = []
+    for rule in (*EARLIER, *RULES):
+        above, regret = results.above_energy(rule), results.regret(rule)
+        worst = above[results.replays].min(), above[~results.replays].min()
+        numbers = (mean(above, regimes), mean(above, images), *worst, mean(regret, regimes), regret.min())
+        rows.append([rule, *map(signed, numbers)])
+    head = ["rule", "over energy", "natural images", "worst, replay", "worst, no replay", "regret", "worst regret"]
+    runs = [f"{name} ({(results.regimes == name).sum()})" for name in regimes]
+    return {
+        "rules": table(head, rows),
+        "energy": table(["rule", *runs], [_by_regime(results, rule, results.above_energy(rule)) for rule in SHOWN]),
+        "regret": table(["rule", *runs], [_by_regime(results, rule, results.regret(rule)) for rule in SHOWN]),
+        "left out": left_out(results),
+    }
+
+
+def _by_regime(results: Results, rule: str, values: Any) -> list[str]:
+    parts = [values[results.regimes == name] for name in results.names()]
+    return [rule, *(f"{signed(part.mean())} ({signed(part.min())})" for part in parts)]
+
+
+def left_out(results: Results) -> list[str]:
+    """For each regime: the rule that is best on all others, and how it does on this one."""
+    rows = []
+    for name in results.names():
+        of, others = results.regimes == name, [other for other in results.names() if other != name]
+        chosen = max(RULES, key=lambda rule: results.worth(rule, others))
+        above, regret = results.above_energy(chosen)[of], results.regret(chosen)[of]
+        cells = [signed(v) for v in (above.mean(), above.min(), regret.mean(), regret.min())]
+        rows.append([name, int(of.sum()), chosen, *cells])
+    head = ["left out", "runs", "rule chosen on the others", "over energy", "worst", "regret", "worst regret"]
+    return table(head, rows)
 
 
 def fill(page: Path, tables: dict[str, list[str]]) -> None:
     """Replace what stands between ``<!-- NAME -->`` and ``<!-- end -->`` in a page."""
     text = page.read_text(encoding="utf-8")
     for name, lines in tables.items():
-        start = f"<!-- {name} -->"
-        if start in text:
-            before, _, rest = text.partition(start)
-            text = "\n".join([before + start, "", *lines, ""]) + rest[rest.index("<!-- end -->") :]
+        before, start, rest = text.partition(f"<!-- {name} -->")
+        text = "\n".join([before + start, "", *lines, ""]) + rest[rest.index("<!-- end -->") :]
     page.write_text(text, encoding="utf-8")
 
 
-def read_table(path: Path | None, rules: Iterable[str]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Figures of each rule by regime and run; runs that lack a rule are left out."""
-    if path is None or not path.exists():
-        return {}
-    known: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines()):
-        key = (row.pop("regime"), row.pop("run"))
-        if missing := [name for name in rules if not row.get(name)]:
-            print(f"left out: {', '.join(key)}: no figures of {', '.join(missing)} in {path}")
-        else:
-            known[key] = {name: tuple(map(float, row[name].split())) for name in rules}
-    return known
-
-
-def write_table(path: Path, rules: Sequence[str], known: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """One line per run, one column per rule: Avg AUROC, near and far, separated by blanks."""
+def save(path: Path, results: Results) -> None:
+    """One line per run, one column per rule."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["regime", "run", *rules])
-        for key, figures in sorted(known.items()):
-            writer.writerow([*key, *(" ".join(f"{value:.3f}" for value in figures[name]) for name in rules)])
+        writer.writerow(["regime", "run", "replays", *results.metrics])
+        for i, run in enumerate(results.runs):
+            numbers = [f"{values[i]:.3f}" for values in results.metrics.values()]
+            writer.writerow([results.regimes[i], run, "yes" if results.replays[i] else "no", *numbers])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="*", metavar="RUN_OR_PARENT")
-    parser.add_argument("--cache", type=Path, required=True, help="folder for the compact arrays")
-    parser.add_argument("--table", type=Path, metavar="FILE", help="CSV of figures per run, read and written")
-    parser.add_argument("--toy", type=int, default=0, metavar="SEEDS", help="add the toy on this many seeds")
-    parser.add_argument(
-        "--page", type=Path, action="append", default=[], help="a Markdown file; its tables are replaced"
-    )
-    parser.add_argument("--every", type=int, default=1, metavar="K", help="of long streams, read every K-th step")
+    parser.add_argument("out", type=Path, help="folder of regimes_data.py, or a CSV file of --save")
+    parser.add_argument("--source", choices=["held out", "train"], default="held out", help="of calibration samples")
+    parser.add_argument("--page", type=Path, help="a Markdown file; its tables are replaced")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="CSV of metrics per run")
     options = parser.parse_args()
-    rules = {**LOGITS, **FAMILY, **FEATURES}
-    known = read_table(options.table, rules)
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        for kind, seed in product(toy.REGIMES if options.toy else (), range(options.toy)):
-            write_toy(Path(folder) / f"toy-{kind}-s{seed}", kind, seed)
-        for run in (
-            find_runs([*options.runs, *([folder] if options.toy else [])]) if options.runs or options.toy else ()
-        ):
-            if not steps_of(run, options.every):
-                continue
-            try:
-                known[regime(run), run.path.name] = figures_of(run, rules, options.cache, options.every)
-            except ToodError as error:  # a step that is being written
-                print(f"left out: {error}")
-    if options.table is not None:
-        write_table(options.table, list(rules), known)
-    results = Results(
-        {name: np.array([figures[name] for figures in known.values()]) for name in rules},
-        np.array([of for of, _ in known]),
-    )
+    results = read(options.out, options.source, options.save)
+    if options.save:
+        save(options.save, results)
     tables = all_tables(results)
-    print(
-        f"Rules here: {len(LOGITS) + len(FAMILY)} for logits, {len(FEATURES)} with features; tried before: {EARLIER}."
-    )
-    print(f"Goals: {GOALS}.\n")
     for name, lines in tables.items():
         print("\n".join([f"## {name}", "", *lines]))
-    for page in options.page:
-        fill(page, tables)
+    if options.page:
+        fill(options.page, tables)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from tood.audit import audit
 from tood.audit.verdict import Verdict
 from tood.energy import energy, task_energies
 from tood.metrics import auroc
-from tood.runs import Run, write_manifest, write_step
+from tood.outputs import Run, write_manifest, write_step
 
 CAUSES = {"gap": "confidence gap", "crowding": "crowding", "fading": "lost features", "dead": "dead channels"}
 GROUPS = {"near_a": "near", "far_a": "far", "far_b": "far"}

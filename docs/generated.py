@@ -138,6 +138,7 @@ def streams() -> str:
     from tood.streams.catalog import CATALOG
 
     rows = [("`digits`", "4", "8", "`eight_nine`", "`photographs`, `noise`", "comes with scikit-learn")]
+    rows += [("`clinc150`", "15", "384 numbers", "`out_of_scope`", "", "`clinc150-minilm.npz`: sentence embeddings")]
     for name, entry in CATALOG.items():
         if entry is not None:
             near, far = (", ".join(f"`{s}`" for s in sets) for sets in (entry.near, entry.far))

@@ -72,10 +72,11 @@ def registries(monkeypatch):
     """Forget afterwards what a test registers or imports."""
     from tood.detectors.registry import REGISTRY
     from tood.learners.registry import LEARNERS
+    from tood.models import NETWORKS
     from tood.streams.registry import STREAMS
 
     before = set(sys.modules)
-    for registry in (REGISTRY, LEARNERS, STREAMS):
+    for registry in (REGISTRY, LEARNERS, NETWORKS, STREAMS):
         monkeypatch.setattr(registry, "_items", dict(registry.items()))
     yield
     for name in set(sys.modules) - before:

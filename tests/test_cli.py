@@ -152,7 +152,7 @@ def test_completion_script_names_the_variable_click_reads(shell):
 
 def test_names_are_completed():
     from tood import detectors, learners
-    from tood.console import complete_names
+    from tood.commands._console import complete_names
 
     assert complete_names("detectors")(None, None, "energy,vi") == ["energy,vim"]
     assert complete_names("learners")(None, None, "") == list(learners.names())

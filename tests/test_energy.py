@@ -55,6 +55,9 @@ def test_a_row_alone_is_the_row_among_others(dtype):
     logits = np.random.default_rng(3).normal(size=(40, 100)).astype(dtype) * 5
     alone = np.concatenate([energy(logits[i : i + 1]) for i in range(40)])
     np.testing.assert_array_equal(alone, energy(logits))
+    partition = Partition.from_sizes([10] * 10)
+    alone = np.concatenate([task_energies(logits[i : i + 1], partition) for i in range(40)])
+    np.testing.assert_array_equal(alone, task_energies(logits, partition))
     assert energy(logits[:0]).dtype == energy(logits).dtype
 
 

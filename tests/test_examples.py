@@ -8,6 +8,7 @@ import pytest
 
 import tood
 from tood.errors import MissingDependencyError
+from tood.integrations.adapter import PeerError
 
 MODULES = sorted(module.name for module in pkgutil.walk_packages(tood.__path__, "tood."))
 
@@ -19,6 +20,6 @@ def test_examples(name, tmp_path, monkeypatch, request):
         request.getfixturevalue("peers")
     try:
         module = importlib.import_module(name)
-    except MissingDependencyError as error:
+    except (MissingDependencyError, PeerError) as error:
         pytest.skip(str(error))
     assert doctest.testmod(module).failed == 0

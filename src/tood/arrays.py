@@ -104,6 +104,11 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     array = as_array(x, name)
     if array.ndim == 1 and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.trunc(array)).all():
         array = array.astype(np.int64)  # whole numbers that a data frame or CSV reader made floats
+    if name == "labels" and array.ndim == 2:
+        raise ToodError(
+            f"labels: expected one class per sample, found shape {array.shape}; several labels per sample are not "
+            "supported, and of one-hot rows take argmax(axis=1)"
+        )
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
     if length is not None and len(array) != length:

@@ -16,7 +16,7 @@ import click
 import tood.commands
 from tood import __version__
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import printable
+from tood.storage.files import printable
 
 __all__ = ["main"]
 
@@ -44,8 +44,8 @@ class Commands(click.Group):
     """Command group whose commands are the modules of :mod:`tood.commands`, imported on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of all commands: one per module of the package."""
-        return sorted(module.name for module in pkgutil.iter_modules(tood.commands.__path__))
+        """Names of all commands: one per module of the package that does not begin with an underscore."""
+        return sorted(m.name for m in pkgutil.iter_modules(tood.commands.__path__) if not m.name.startswith("_"))
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """The object ``command`` of the module with that name."""

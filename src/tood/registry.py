@@ -4,28 +4,32 @@ A name is one of four things, tried in this order:
 
 1. built in;
 2. registered by code that has run: ``@detectors.register``;
-3. an entry point of an installed package (groups ``tood.detectors``, ``tood.learners``, ``tood.streams``), imported
-   on first use;
+3. an entry point of an installed package (groups ``tood.detectors``, ``tood.learners``, ``tood.networks``,
+   ``tood.streams``), imported on first use;
 4. ``package.module:Attribute``, imported from the installed packages or else from the current directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
+import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
 from tood.errors import ToodError, UnknownNameError
 
-__all__ = ["Registry"]
+__all__ = ["Registry", "described", "naming_errors", "source_digest"]
 
 Item = TypeVar("Item", bound=Callable[..., Any])
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
+DIGESTS: dict[type, str] = {}  # of source_digest
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -200,3 +204,41 @@ def origin(item: Any) -> tuple[str, str]:
 def package(point: EntryPoint) -> str:
     """The installed package that an entry point belongs to."""
     return point.dist.name if point.dist else "an unknown package"
+
+
+def _is_own(kind: type) -> bool:
+    """True for a class that is not the library's."""
+    return kind.__module__.partition(".")[0] != "tood"
+
+
+def source_digest(kind: type) -> str:
+    """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
+
+    Read once per class, on its first use: an edit of the file does not change a class that is already loaded.
+    """
+    if kind not in DIGESTS:
+        DIGESTS[kind] = _read_digest(kind) if _is_own(kind) else ""
+    return DIGESTS[kind]
+
+
+def _read_digest(kind: type) -> str:
+    module: Any = sys.modules.get(kind.__module__, kind)
+    for source in (module, kind):
+        with contextlib.suppress(OSError, TypeError):  # without a file, as in a console
+            return hashlib.sha256(inspect.getsource(source).encode()).hexdigest()
+    return described(kind)
+
+
+@contextlib.contextmanager
+def naming_errors(kind: type, stage: str) -> Iterator[None]:
+    """Context in which an error of a class of the user's own becomes a ToodError that names the class and the stage."""
+    try:
+        yield
+    except ToodError:
+        raise
+    except Exception as error:  # any error of the user's class
+        if not _is_own(kind):
+            raise
+        reason = next(iter(str(error).strip().splitlines()), "")
+        shown = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+        raise ToodError(f"{described(kind)}: {stage} failed: {shown} (`tood --debug …` shows where)") from error

@@ -6,7 +6,7 @@ import pytest
 from tood.audit import audit
 from tood.audit.checks import check_step
 from tood.detectors import Head
-from tood.runs import Run, Step, write_manifest, write_step
+from tood.outputs import Run, Step, write_manifest, write_step
 
 
 def change(path, names, function):
@@ -52,8 +52,6 @@ def test_small_logits_of_ood_are_no_finding(build, tmp_path):
 
 def test_labels_off_by_one_and_permuted(tmp_path):
     """Tasks of four classes in order, so that a shift stays within the task."""
-    from tood.runs import write_manifest, write_step
-
     rng = np.random.default_rng(0)
     run = write_manifest(tmp_path / "run", [[0, 1, 2, 3], [4, 5, 6, 7]], far=["noise"])
 
@@ -72,8 +70,6 @@ def test_labels_off_by_one_and_permuted(tmp_path):
 
 @pytest.mark.parametrize("count", [20, 1000])
 def test_right_labels_of_a_weak_network_with_two_classes_are_no_finding(tmp_path, count):
-    from tood.runs import write_manifest, write_step
-
     rng, labels = np.random.default_rng(0), np.arange(count) % 2
     run = write_manifest(tmp_path / "run", [[0, 1]], far=["noise"])
 
@@ -116,8 +112,6 @@ def test_calibration_from_the_test_set(build, tmp_path):
 @pytest.mark.parametrize(("width", "copied"), [(0, 0), (4, 0), (4, 50)])
 def test_one_column_overlaps_only_if_features_are_equal(tmp_path, width, copied):
     """Independent logits of one column are equal to three decimals by chance."""
-    from tood.runs import write_manifest, write_step
-
     rng = np.random.default_rng(0)
     run = write_manifest(tmp_path / "run", [[0], [1]], far=["noise"])
 
@@ -141,11 +135,14 @@ def test_replayed_exemplars_and_a_hidden_gap(build, tmp_path):
     assert "hides the confidence gap" in hidden["calibration"] and "never trained on" in hidden["calibration"]
 
 
-def test_energy_below_chance(build, tmp_path):
-    path = build(tmp_path / "run")
+def test_logits_of_the_wrong_sign(build, tmp_path):
+    path = build(tmp_path / "run", features=False)
     change(path, ["ood/far"], lambda arrays, file: arrays | {"logits": arrays["logits"] + 20})
-    found = findings(path)
-    assert "below chance on far-OOD" in found["below chance"] and "near" not in found["below chance"]
+    verdict = audit(Run(path), ["energy"]).verdict  # far-OOD alone may be so, and near-OOD and accuracy are right
+    assert "swapped" not in findings(path) and "below chance on far-OOD" in " ".join(verdict.sentences())
+    change(path, ["outputs"], lambda arrays, file: arrays | {"logits": -arrays["logits"]})
+    change(path, ["ood"], lambda arrays, file: arrays | {"logits": arrays["logits"] + 20})
+    assert "sign" in findings(path)["swapped"]
 
 
 def test_a_class_without_samples(build, tmp_path):

@@ -8,8 +8,9 @@ import pytest
 from click.testing import CliRunner
 from tests.processes import tood
 
-from tood import TOOD
+from tood import TOOD, ToodError
 from tood.commands.calibrate import command as calibrate
+from tood.commands.inspect import command as inspect
 from tood.commands.score import command as score
 from tood.decision import Conformal
 
@@ -47,9 +48,9 @@ def test_a_calibrator_is_the_one_fit_gives(folder):
 def test_a_manifest_serves_as_tasks(folder):
     (folder / "manifest.json").write_text(json.dumps({"format": 1, "tasks": [[0, 1], [2, 3], [4, 5]]}))
     run(calibrate, *GIVEN)
-    first = (folder / "cal.safetensors").read_bytes()
-    run(calibrate, "--logits", "cal.npz", "--tasks", "manifest.json", "--out", "cal.safetensors")
-    assert (folder / "cal.safetensors").read_bytes() == first
+    run(calibrate, "--logits", "cal.npz", "--tasks", "manifest.json", "--out", "again.safetensors")
+    first, again = (TOOD.load(folder / f"{name}.safetensors").channels_ for name in ("cal", "again"))
+    np.testing.assert_array_equal(first.location, again.location)
 
 
 def test_p_values_from_a_second_file_and_rejected_shares(folder):
@@ -62,12 +63,23 @@ def test_p_values_from_a_second_file_and_rejected_shares(folder):
     np.testing.assert_array_equal(pq.read_table("s.parquet")["accept"].to_numpy(), expected.accept)
 
 
+def test_decisions_per_class_from_file_to_file(folder):
+    run(calibrate, *GIVEN, "--conformal", "more.npz", "--per-class")
+    data, more, new = np.load("cal.npz"), np.load("more.npz"), np.load("new.npy")
+    cal = TOOD([[0, 1], [2, 3], [4, 5]]).fit(data["logits"], data["labels"])
+    expected = Conformal(cal, per_class=True).fit(more["logits"], more["labels"]).decide(new, alpha=0.1)
+    run(score, "--calibrator", "cal.safetensors", "--in", "new.npy", "--out", "s.parquet", "--alpha", 0.1)
+    assert pq.read_table("s.parquet")["p_value"].to_pylist() == expected.p_value.tolist()
+    assert "per true class" in run(inspect, "cal.safetensors").stdout
+    assert "--per-class is about decisions" in run(calibrate, *GIVEN, "--force", "--per-class").output
+
+
 def test_holdout_splits_every_sample_into_one_half(folder):
     run(calibrate, *GIVEN, "--holdout", 0.25, "--per-task", "true")
     conformal = Conformal.load("cal.safetensors")
     assert conformal.cal.statistics_["count"].sum() == 450
     assert sum(len(ranks.values) for ranks in conformal._folds[0][1].values()) == 150
-    run(calibrate, *GIVEN, "--folds", 4)
+    run(calibrate, *GIVEN, "--folds", 4, "--force")
     assert Conformal.load("cal.safetensors").cal.statistics_["count"].sum() == 600
 
 
@@ -75,9 +87,8 @@ def test_trained_on_samples_are_warned_about(folder):
     result = run(calibrate, *GIVEN, "--holdout", 0.5, "--source", "memory")
     assert result.exit_code == 0 and "warning: source='memory'" in result.stderr
     arguments = ("--calibrator", "cal.safetensors", "--in", "new.npy", "--out", "s.parquet", "--alpha", 0.001)
-    result = run(score, *arguments)
-    assert result.exit_code == 0
-    assert result.stderr.count("tood: warning: 300 calibration samples cannot reject anything at alpha=0.001") == 1
+    with pytest.raises(ToodError, match=r"300 calibration samples cannot reject anything at alpha=0\.001"):
+        run(score, *arguments)
 
 
 def test_errors_are_one_line(folder):
@@ -169,7 +180,7 @@ def test_rows_are_those_of_the_file(folder):
     labels = np.load("cal.npz")["labels"]
     labels[99] = 6
     np.save("wrong.npy", labels)
-    result = CliRunner().invoke(calibrate, [*GIVEN, "--labels", "wrong.npy", "--holdout", "0.5"])
+    result = CliRunner().invoke(calibrate, [*GIVEN, "--labels", "wrong.npy", "--holdout", "0.5", "--force"])
     assert str(result.exception) == "wrong.npy: labels: expected logit columns 0 to 5, found 6 at row 99"
 
 
@@ -217,7 +228,7 @@ def test_samples_for_decisions_are_not_those_of_calibration(folder):
             )
     assert "rows of logits" not in run(calibrate, *GIVEN, "--conformal", "more.npz").stderr
     np.savez("some.npz", **{name: np.concatenate([more[name], data[name][:7]]) for name in more})
-    result = run(calibrate, *GIVEN, "--conformal", "some.npz")
+    result = run(calibrate, *GIVEN, "--conformal", "some.npz", "--force")
     assert "warning: some.npz: 7 of 607 rows of logits are in cal.npz too" in result.stderr
 
 

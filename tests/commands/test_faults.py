@@ -16,7 +16,8 @@ from PIL import Image
 from tests.made_runs import make_run
 
 from tood.cli import cli
-from tood.runs import Run, Scorer, measure
+from tood.evaluation import Scorer, measure
+from tood.outputs import Run
 
 resource = pytest.importorskip("resource", reason="limits of file sizes are POSIX")
 RNG = np.random.default_rng(0)
@@ -59,10 +60,10 @@ def made(tmp_path_factory):
 WRITING = {
     "audit": ["audit", "{made}/runs/run", "--detectors", "energy", "--out", "{new}"],
     "report": ["report", "{made}/runs/run", "--out", "{new}"],
-    "report --figures": ["report", "{made}/runs/run", "--figures", "--out", "{new}"],
-    "ablate": ["ablate", "{made}/runs/run", "--only", "margin", "--no-figures", "--out", "{new}"],
+    "report --plots": ["report", "{made}/runs/run", "--plots", "--out", "{new}"],
+    "ablate": ["ablate", "{made}/runs/run", "--only", "margin", "--no-plots", "--out", "{new}"],
     "toy": ["toy", "--seeds", "0", "--no-figure", "--out", "{new}"],
-    "reproduce": ["reproduce", "figures", "--out", "{made}/runs", "--collect", "{new}", "--commit", "c"],
+    "reproduce": ["reproduce", "toy", "--seeds", "1", "--out", "{new}"],
     "run": ["run", "--preset", "smoke", "--set", "epochs=1", "--detectors", "energy", "--out", "{new}"],
     "sweep": ["sweep", "{made}/sweep.yaml", "--out", "{new}"],
     "calibrate": ["calibrate", "--logits", "{made}/cal.npz", "--tasks", TASKS, "--out", "{new}/c"],
@@ -112,7 +113,7 @@ def bombs(made, tmp_path_factory):
 READING = {
     "audit": ["audit", "{here}/run", "--detectors", "energy,react"],
     "report": ["report", "{here}/run", "--tables"],
-    "ablate": ["ablate", "{here}/run", "--only", "margin", "--no-figures", "--out", "{here}/out"],
+    "ablate": ["ablate", "{here}/run", "--only", "margin", "--no-plots", "--out", "{here}/out"],
     "calibrate": ["calibrate", "--logits", "{here}/cal.npz", "--tasks", TASKS, "--out", "{here}/c"],
     "score": ["score", "--calibrator", "{here}/c0", "--in", "{here}/cal.npz", "--out", "{here}/s.parquet"],
     "monitor": ["monitor", "--state", "{here}/m", "--calibrator", "{here}/c0", "--reference", "{here}/cal.npz"],

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from pathlib import Path
 
 from click.testing import CliRunner
 
+import tood.commands
 from tood import detectors, learners, models, streams
 from tood.commands.list import command
 
@@ -72,3 +75,9 @@ def test_a_missing_package_is_one_clear_line(monkeypatch):
     assert 'learners: training needs torch and lightning-fabric: pip install "tood[train]"' in result.stderr
     assert "detectors (" in result.stdout
     assert "learners (" not in result.stdout
+
+
+def test_no_command_imports_another():
+    """What commands share is in modules that begin with an underscore, or below the commands."""
+    for file in Path(tood.commands.__path__[0]).glob("*.py"):
+        assert not re.findall(r"(?:from|import) tood\.commands\.[a-z]", file.read_text(encoding="utf-8")), file.name

@@ -45,7 +45,7 @@ def test_files_are_what_the_monitor_gets(folder):
     assert figures["drift_detected"] and figures["drifted"] == [True, False]
     result = run("--state", "m.safetensors", "--in", "same.npy")
     assert "1,000 inputs so far" in result.stdout  # rows taken before are not taken again
-    assert "task 0: accepted inputs have drifted" in result.stdout
+    assert "task 0: accepted inputs have changed" in result.stdout
     assert "0 inputs so far" in run("--state", "m.safetensors", "--reset").stdout
     assert "600 inputs so far" in run("--state", "m.safetensors", "--in", "same.npy").stdout
 

@@ -15,8 +15,8 @@ from tood.calibration import Variant
 from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
 from tood.decision.ranks import Ranks
 from tood.errors import NotFittedError
-from tood.files import read_tensors, write_tensors
 from tood.metrics import fpr_at_id_recall
+from tood.storage.files import read_tensors, write_tensors
 
 SIMULATIONS = 1_000
 SURE = 1e-5  # the probability that a correct program fails a statistical test here, were the seed drawn anew
@@ -359,12 +359,16 @@ def test_randomized_ties_do_not_depend_on_batches():
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
-def test_a_task_that_won_no_calibration_sample_is_accepted():
+def test_a_task_that_won_no_calibration_sample_is_decided_by_all_samples():
     draw = Mixture(12)
-    conformal = Conformal(draw.calibrator(), per_task="winning").fit(draw(100, task=0)[0])
-    decision = conformal.decide(draw(20, task=2)[0], alpha=0.5)
-    assert decision.accept[decision.task == 2].all() and (decision.p_value[decision.task == 2] == 1).all()
-    assert np.isneginf(conformal.thresholds(0.5)[2])
+    cal, sample = draw.calibrator(), draw(100, task=0)[0]
+    sample = sample[cal.assign(sample) != 2]
+    conformal = Conformal(cal, per_task="winning").fit(sample)
+    logits = np.concatenate([draw(20, task=2)[0], np.full((1, 6), -100.0)])
+    decision = conformal.decide(logits, alpha=0.5)
+    limits = conformal.thresholds(0.5)
+    assert limits[2] == Conformal(cal).fit(sample).thresholds(0.5)
+    assert np.array_equal(decision.accept, decision.score >= limits[decision.task]) and not decision.accept[-1]
 
 
 def test_warnings_say_what_is_wrong():
@@ -373,8 +377,13 @@ def test_warnings_say_what_is_wrong():
     for source in ("memory", "train"):
         with pytest.warns(UserWarning, match="trained on"):
             Conformal(cal, source=source).fit(draw(100)[0])
-    with pytest.warns(UserWarning, match="18 calibration samples cannot reject anything at alpha=0.05: at least 19"):
-        Conformal(cal).fit(draw(18)[0]).decide(draw(1)[0])
+    few = Conformal(cal).fit(draw(18)[0])
+    for decide in (few.decide, lambda logits: few.thresholds()):
+        with pytest.raises(ToodError, match="18 calibration samples cannot reject anything"):
+            decide(draw(1)[0])
+    logits, labels = map(np.concatenate, zip(draw(60, task=0), draw(60, task=1), draw(3, task=2), strict=True))
+    with pytest.warns(UserWarning, match="task 2: fewer than the 19 calibration samples"):
+        Conformal(cal, per_task="true").fit(logits, labels).decide(draw(1)[0], 0.05)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Conformal(cal, source="reserved").fit(draw(19)[0]).decide(draw(1)[0])
@@ -413,7 +422,7 @@ def test_thresholds_of_a_calibrator_without_tasks_end_with_the_last_winner():
 
     logits = Mixture(17)(400)[0] + 3
     limits = Conformal(Halves(), per_task="winning").fit(logits).thresholds(0.1)
-    assert limits.shape == (3,) and np.isfinite(limits[[0, 2]]).all() and np.isneginf(limits[1])
+    assert limits.shape == (3,) and np.isfinite(limits).all()
 
 
 def test_bad_input_is_named(tmp_path):
@@ -470,3 +479,76 @@ def test_per_true_task_takes_the_largest_p_value_of_all_tasks(order):
     each = [p_values(scores[tasks == task], cal.score(queries)) for task in range(3)]
     found = Conformal(cal, per_task="true", ties="conservative").fit(logits, labels).decide(queries).p_value
     assert found.tolist() == np.max(each, axis=0).tolist()
+
+
+# Per class
+
+
+class Unequal(Mixture):
+    """Classes of unequal difficulty: one of each task is hard to recognise."""
+
+    def __call__(self, rows, label=None):
+        labels = self.rng.integers(0, 6, rows) if label is None else np.full(rows, label)
+        strength = np.where(labels % 2 == 0, 3.0, 8.0)
+        return self.rng.normal(size=(rows, 6)) + strength[:, None] * np.eye(6)[labels], labels
+
+
+@pytest.mark.untraced
+def test_per_class_holds_for_every_class_and_marginal_does_not():
+    draw = Unequal(3)
+    cal, alpha = draw.calibrator(), 0.1
+    marginal, per_class = np.zeros(6, dtype=int), np.zeros(6, dtype=int)
+    for _ in range(SIMULATIONS):
+        labels = np.repeat(np.arange(6), 15)
+        logits = np.concatenate([draw(15, label)[0] for label in range(6)])
+        models = Conformal(cal).fit(logits), Conformal(cal, per_class=True).fit(logits, labels)
+        for label in range(6):
+            one = draw(1, label)[0]
+            marginal[label] += not models[0].decide(one, alpha).accept[0]
+            per_class[label] += not models[1].decide(one, alpha).accept[0]
+    most = binom.ppf(1 - SURE, SIMULATIONS, alpha)
+    assert per_class.max() <= most < marginal.max()
+
+
+def test_per_class_is_the_rank_of_each_classs_own_logit():
+    draw = Unequal(4)
+    (logits, labels), inputs = draw(200), draw(50)[0]
+    conformal = Conformal(draw.calibrator(), per_class=True).fit(logits, labels)
+    expected = np.max([p_values(logits[labels == c, c], inputs[:, c]) for c in range(6)], axis=0)
+    decision = conformal.decide(inputs, 0.1)
+    np.testing.assert_array_equal(decision.p_value, expected)
+    np.testing.assert_array_equal(decision.accept, expected > 0.1)
+    assert not conformal.decide(np.zeros((1, 6)), 0.2).accept[0]
+
+
+def test_a_class_with_few_samples_takes_its_tasks_and_then_all(tmp_path):
+    draw = Unequal(5)
+    counts = {0: 30, 1: 3, 2: 2, 3: 3, 4: 30}  # class 5 has none
+    logits = np.concatenate([draw(n, label)[0] for label, n in counts.items()])
+    labels = np.repeat(list(counts), list(counts.values()))
+    conformal = Conformal(draw.calibrator(), per_class=True).fit(logits, labels)
+    inputs = draw(40)[0]
+    own = logits[np.arange(len(labels)), labels]
+    pools = {0: labels == 0, 1: labels < 2, 2: labels >= 0, 3: labels >= 0, 4: labels == 4, 5: labels >= 4}
+    expected = np.max([p_values(own[pool], inputs[:, c]) for c, pool in pools.items()], axis=0)
+    with pytest.warns(UserWarning, match="class 1, 2, 3, 5: fewer than the 9 calibration samples"):
+        np.testing.assert_array_equal(conformal.decide(inputs, 0.1).p_value, expected)
+    conformal.save(tmp_path / "decision")
+    loaded = Conformal.load(tmp_path / "decision")
+    with pytest.warns(UserWarning, match="fewer"):
+        np.testing.assert_array_equal(loaded.decide(inputs, 0.1).p_value, expected)
+    with pytest.raises(ToodError, match="not per class"):
+        conformal.thresholds(0.1)
+
+
+def test_per_class_needs_labels_and_goes_without_per_task_and_cross_ranks_all():
+    draw = Unequal(6)
+    sample = draw(300)
+    with pytest.raises(ToodError, match="expected labels"):
+        Conformal(draw.calibrator(), per_class=True).fit(sample[0])
+    with pytest.raises(ToodError, match="per_task=None"):
+        Conformal(draw.calibrator(), per_task="true", per_class=True)
+    inputs = draw(30)[0]
+    crossed = Conformal.cross(TOOD(draw.partition), *sample, per_class=True).decide(inputs, 0.1)
+    split = Conformal(draw.calibrator(), per_class=True).fit(*sample).decide(inputs, 0.1)
+    np.testing.assert_array_equal(crossed.p_value, split.p_value)  # logits are not fitted

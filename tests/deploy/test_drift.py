@@ -86,9 +86,41 @@ def test_the_report_reads_as_sentences():
     assert str(monitor.report()) == "not enough samples yet: task 0, 1, 2"
     assert str(monitor.update(stream(300)).report()) == "no drift"
     text = str(monitor.update(stream(900, shift=np.array([0, 0, 2, 2, 0, 0]))).report())
-    assert "task 1: accepted inputs have drifted: median energy moved by +" in text
-    assert "collect labelled samples of its classes and calibrate again" in text
-    assert "do not calibrate on this traffic without labels" in text
+    assert (
+        "task 1: accepted inputs have changed, by drift or by unknown ones among them: median energy moved by +" in text
+    )
+    assert "calibrate again with labelled samples; do not calibrate on this traffic without labels" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lambda x, new: 0.8 * x, "drift or unknowns"),
+        (lambda x, new: x - 1, "drift or unknowns"),
+        (lambda x, new: np.where(new[:, None] < 0.1, 0.0, x), "unknowns"),
+    ],
+    ids=["x0.8", "-1", "zeros"],
+)
+def test_unknowns_are_named_only_if_more_are_rejected_and_the_rest_stayed(change, cause):
+    """Known logits that shrink or fall are no unknowns; a tenth of empty inputs is no drift."""
+    stream = Stream(7)
+    cal, named = stream.calibrator(), 0
+    for seed in range(10):
+        monitor = DriftMonitor(cal, seed=seed).fit(stream(1500)).update(stream(1000))
+        assert monitor.report().cause == ""
+        report = monitor.update(change(stream(1000), stream.rng.random(1000))).report()
+        named += report.cause == cause
+        assert abs(report.start - 1000) < 300 and report.recent == 500
+        assert report.recent_rejected / 500 > report.rejected / report.rows > report.rejected_before
+    assert named >= 9
+
+
+def test_an_alarm_that_is_over_is_said_to_be():
+    stream = Stream(8)
+    monitor = DriftMonitor(stream.calibrator()).fit(stream(1500)).update(stream(500, unknown=0.5))
+    assert "more unknowns: of the latest 500 inputs " in str(monitor.report())
+    assert monitor.update(stream(2000)).report().cause == "earlier"
+    assert "scores were low for a time, no longer" in str(monitor.report())
 
 
 def test_one_input_at_a_time_is_the_same_traffic():

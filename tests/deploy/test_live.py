@@ -18,9 +18,9 @@ def sample(seed=0, rows=400, columns=6, dtype=np.float64):
     return (rng.normal(size=(rows, columns)) * 2 + 5 * np.eye(columns)[labels]).astype(dtype), labels
 
 
-def same(cal, other, names=("count", "mean", "median", "mad", "std")):
+def same(cal, other, names=("count", "mean", "std")):
     for name in names:
-        np.testing.assert_array_equal(cal.statistics_[name], other.statistics_[name], err_msg=name)
+        np.testing.assert_allclose(cal.statistics_[name], other.statistics_[name], rtol=1e-12, err_msg=name)
 
 
 @given(st.integers(0, 10_000), st.sampled_from([np.float32, np.float64]))
@@ -28,22 +28,24 @@ def same(cal, other, names=("count", "mean", "median", "mad", "std")):
 def test_any_order_any_batches_any_merges_give_one_fit(seed, dtype):
     rng = np.random.default_rng(seed)
     logits, labels = sample(seed, dtype=dtype)
-    once = TOOD(PARTITION, "robust_anchor").fit(logits, labels)
+    once = TOOD(PARTITION, "mean_shift").fit(logits, labels)
     calibrators = []
     for _ in range(2):
         parts = [LiveTOOD(PARTITION) for _ in range(3)]
         for rows in np.array_split(rng.permutation(len(labels)), rng.integers(1, 30)):
             parts[rng.integers(3)].partial_fit(logits[rows], labels[rows])
-        calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator("robust_anchor"))
+        calibrators.append(parts[0].merge(parts[1].merge(parts[2])).calibrator("mean_shift"))
     same(*calibrators)
     same(calibrators[0], once)
-    for name in ("rest_mean", "rest_std", "rest_slope"):  # summed in another order
+    for name in ("rest_mean", "rest_std"):  # summed in another order
         np.testing.assert_allclose(calibrators[0].statistics_[name], once.statistics_[name], rtol=1e-13, atol=1e-14)
-    np.testing.assert_array_equal(calibrators[0].score(logits), once.score(logits))
+    np.testing.assert_allclose(
+        calibrators[0].score(logits), once.score(logits), rtol=1e-5 if dtype is np.float32 else 1e-12
+    )
 
 
-@pytest.mark.parametrize("variant", ["robust_anchor", "mean_shift", "temperature", "none", "auto", "shrinkage"])
-@pytest.mark.parametrize("reference", ["latest", "oldest", "widest", "mean"])
+@pytest.mark.parametrize("variant", ["mean_shift", "temperature", "none", "background"])
+@pytest.mark.parametrize("reference", ["latest", "oldest", "mean"])
 def test_anchors_anywhere_without_the_data(variant, reference):
     logits, labels = sample()
     live = LiveTOOD(PARTITION).partial_fit(logits, labels)
@@ -59,10 +61,10 @@ def test_a_task_is_added_without_the_old_samples():
     live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([7, 6])
     with pytest.raises(ToodError, match="no calibration sample yet for task 3"):
         live.calibrator()
-    live.partial_fit(new, new_labels)
+    live.partial_fit(new, new_labels, new_model=False)
     wide = np.concatenate([np.concatenate([old, np.zeros((len(old), 2))], axis=1), new])
     once = TOOD(PARTITION.grow([7, 6])).fit(wide, np.concatenate([old_labels, new_labels]))
-    same(live.calibrator("robust_anchor"), once)
+    same(live.calibrator("mean_shift"), once)
 
 
 @pytest.mark.parametrize("task", [0, 1, 2])
@@ -73,7 +75,7 @@ def test_a_task_is_dropped_without_the_samples_of_the_others(task):
     rows = np.isin(labels, kept)
     once = TOOD(live.partition).fit(logits[rows][:, kept], np.searchsorted(kept, labels[rows]))
     same(live.calibrator(), once)
-    for name in ("rest_mean", "rest_std", "rest_slope"):
+    for name in ("rest_mean", "rest_std"):
         np.testing.assert_allclose(live.calibrator().statistics_[name], once.statistics_[name], rtol=1e-12)
     assert sorted(kept.tolist()) == sorted(set(range(6)) - set(PARTITION.tasks[task]))
 
@@ -84,7 +86,7 @@ def test_a_task_is_forgotten_and_seen_anew():
     task = PARTITION.column_tasks[labels]
     live = LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1).partial_fit(moved[task == 1], labels[task == 1])
     mixed = np.where((task == 1)[:, None], moved, logits)
-    same(live.calibrator("robust_anchor"), TOOD(PARTITION).fit(mixed, labels))
+    same(live.calibrator("mean_shift"), TOOD(PARTITION).fit(mixed, labels))
 
 
 def test_a_channel_no_other_task_was_seen_in_is_not_moved():
@@ -93,11 +95,11 @@ def test_a_channel_no_other_task_was_seen_in_is_not_moved():
     live = LiveTOOD(PARTITION)
     for t in (0, 1, 2):
         live.partial_fit(logits[task == t], labels[task == t])
-    assert live.calibrator("auto").channels().location[0] != 0
+    assert live.calibrator().channels_.scale[0] != 1
     live.forget(0).partial_fit(logits[task == 0], labels[task == 0])
-    with pytest.warns(UserWarning, match="in the channel of task 0, so 'auto' does not re-centre it"):
-        only = live.calibrator("auto")
-    assert only.channels().location[0] == 0 != only.channels().location[1]
+    with pytest.warns(UserWarning, match="in the channel of task 0, so 'background' does not re-centre it"):
+        only = live.calibrator()
+    assert only.channels_.location[0] == 0 != only.channels_.location[1]
 
 
 @pytest.mark.parametrize("added", [False, True])
@@ -120,13 +122,14 @@ def test_a_few_samples_of_other_tasks_restore_the_channel_of_a_new_or_forgotten_
         live = LiveTOOD(tasks[:2]).partial_fit(logits[old][:, :4], labels[old]).add_task(tasks[2])
     else:
         live = LiveTOOD(tasks).partial_fit(logits, labels).forget(2)
-    live.partial_fit(*draw(100, classes=tasks[2]))
-    with pytest.warns(UserWarning, match="in the channel of task 2, so 'shrinkage' does not re-centre it"):
-        assert separation(live.calibrator()) < 0.9
+    live.partial_fit(*draw(100, classes=tasks[2]), new_model=False)
+    with pytest.warns(UserWarning, match="in the channel of task 2, so 'background' does not re-centre it"):
+        worse = separation(live.calibrator())
     live.partial_fit(*draw(3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert separation(live.calibrator()) == pytest.approx(separation(TOOD(tasks).fit(logits, labels)), abs=0.005)
+        restored = separation(live.calibrator())
+    assert restored == pytest.approx(separation(TOOD(tasks).fit(logits, labels)), abs=0.005) and restored > worse + 0.01
 
 
 def test_one_task_has_no_others_to_warn_of():
@@ -136,41 +139,13 @@ def test_one_task_has_no_others_to_warn_of():
         LiveTOOD([[0, 1, 2]]).partial_fit(logits, labels).calibrator()
 
 
-def test_auto_wants_other_tasks_in_the_newest_channel():
-    old, old_labels = sample(1)
-    new, new_labels = sample(2, columns=8)
-    mine = new_labels >= 6
-    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([6, 7]).partial_fit(new[mine], new_labels[mine])
-    assert live.calibrator("mean_shift").statistics_["count"].min() > 0
-    with pytest.raises(ToodError, match="that of task 3, in which no sample of another task has been seen"):
-        live.calibrator("auto")
-    live.partial_fit(new[~mine], new_labels[~mine])
-    assert live.calibrator("auto").channels().location[0] != 0
-
-
-def test_bounded_memory_states_its_error():
-    live, exact = LiveTOOD(PARTITION, capacity=50), LiveTOOD(PARTITION)
-    for seed in range(30):
-        for each in (live, exact):
-            each.partial_fit(*sample(seed, rows=1000))
-    assert sum(sketch.held for sketch in live.sketches) < 0.15 * sum(sketch.held for sketch in exact.sketches)
-    assert 0 < live.rank_error <= (1 + np.log2(live.counts.max() / 50)) / 200
-    for mine, full in zip(live.sketches, exact.sketches, strict=True):
-        values = full.levels[0]
-        low, high = np.quantile(values, [0.5 - live.rank_error, 0.5 + live.rank_error])
-        assert low <= mine.median() <= high
-    np.testing.assert_array_equal(live.calibrator().statistics_["count"], exact.calibrator().statistics_["count"])
-
-
-@pytest.mark.parametrize("capacity", [None, 16, np.int64(16)])
-def test_a_file_goes_on_where_it_was(tmp_path, capacity):
-    live = LiveTOOD(PARTITION, capacity).partial_fit(*sample(5))
+def test_a_file_goes_on_where_it_was(tmp_path):
+    live = LiveTOOD(PARTITION).partial_fit(*sample(5))
     live.save(tmp_path / "live.safetensors")
     loaded = LiveTOOD.load(tmp_path / "live.safetensors")
     for each in (live, loaded):
         each.partial_fit(*sample(6))
     same(live.calibrator(), loaded.calibrator(), names=live.calibrator().statistics_)
-    assert loaded.rank_error == live.rank_error
     TOOD(PARTITION).fit(*sample(5)).save(tmp_path / "other.safetensors")
     with pytest.raises(ToodError, match="expected a tood-live file, found tood-calibrator"):
         LiveTOOD.load(tmp_path / "other.safetensors")
@@ -186,7 +161,8 @@ def test_bad_input_is_named_and_changes_nothing():
         (lambda: live.partial_fit(spoiled, labels), "finite"),
         (lambda: live.partial_fit(logits, labels + 9), "labels: expected logit columns 0 to 5"),
         (lambda: live.partial_fit(logits[:, :5], labels), "expected 6 columns"),
-        (lambda: live.merge(LiveTOOD(PARTITION, capacity=9)), "capacity"),
+        (lambda: live.merge(LiveTOOD([[0, 1], [2, 3, 4, 5]])), "other: expected"),
+        (lambda: live.calibrator("robust_anchor"), "needs median, mad"),
         (lambda: live.drop_task(3), "task: expected 0 to 2, found 3"),
         (lambda: LiveTOOD([[0, 1]]).drop_task(0), "expected two tasks or more"),
         (lambda: live.calibrator(variant="robust"), "did you mean 'robust_anchor'"),
@@ -208,29 +184,20 @@ def test_batches_do_not_matter_after_a_task_was_forgotten_or_added(change):
         old = labels < 4
         return LiveTOOD([[0, 1], [2, 3]]).partial_fit(logits[old, :4], labels[old]).add_task([4, 5])
 
-    once, split = live().partial_fit(drifted, again), live()
+    once, split = live().partial_fit(drifted, again, new_model=False), live()
     for rows in np.array_split(np.arange(len(again)), 7):
-        split.partial_fit(drifted[rows], again[rows])
-    for name in ("rest_mean", "rest_std", "rest_slope"):
+        split.partial_fit(drifted[rows], again[rows], new_model=False)
+    for name in ("rest_mean", "rest_std"):
         np.testing.assert_allclose(
             split.calibrator().statistics_[name], once.calibrator().statistics_[name], rtol=1e-9, err_msg=name
         )
 
 
-def test_a_loud_channel_is_lowered_as_by_one_fit():
-    logits, labels = sample(3)
-    logits[:, [3, 0]] = np.random.default_rng(0).normal(size=(400, 2)) + 30  # dead, above all
-    outliers = np.flatnonzero(np.isin(labels, [3, 0]))[::5]
-    logits[outliers, 3] += 40  # they separate the rank AUROC from that of normal distributions
-    live = LiveTOOD(PARTITION).partial_fit(logits[:200], labels[:200]).partial_fit(logits[200:], labels[200:])
-    once = TOOD(PARTITION).fit(logits, labels)
-    np.testing.assert_allclose(live.calibrator().score(logits), once.score(logits), rtol=1e-9)
-
-
-def test_a_file_without_the_last_plane_of_pairs_is_read(tmp_path):
-    logits, labels = sample(4)
-    live = LiveTOOD(PARTITION).partial_fit(logits, labels)
-    expected = live.pairs.copy()
-    live.pairs = live.pairs[:4]
-    live.save(tmp_path / "old.safetensors")
-    np.testing.assert_allclose(LiveTOOD.load(tmp_path / "old.safetensors").pairs, expected)
+def test_after_a_new_task_the_model_must_be_named():
+    logits, labels = sample(5)
+    live = LiveTOOD(PARTITION).partial_fit(logits, labels).add_task([6, 7])
+    wide = np.pad(logits, ((0, 0), (0, 2)))
+    with pytest.raises(ToodError, match="new_model: a task was added"):
+        live.partial_fit(wide, labels)
+    live.partial_fit(wide, labels, new_model=True)
+    assert live.counts.tolist() == [*LiveTOOD(PARTITION).partial_fit(logits, labels).counts, 0]

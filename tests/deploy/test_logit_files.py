@@ -85,6 +85,17 @@ def test_a_truncated_file_is_named(tmp_path, name):
         list(LogitsFile(path).blocks())
 
 
+@pytest.mark.parametrize("name", ["a.npy", "a.npz"])
+def test_a_flipped_bit_in_a_header_hides_no_rows(tmp_path, name):
+    logits = np.zeros((60000, 6), np.float32)
+    (np.save if name == "a.npy" else np.savez)(tmp_path / name, logits)
+    data = (tmp_path / name).read_bytes()
+    assert data.count(b"(60000, 6)") == 1
+    (tmp_path / name).write_bytes(data.replace(b"(60000, 6)", b"(20000, 6)"))
+    with pytest.raises(ToodError, match=f"{name}: damaged"):
+        list(LogitsFile(tmp_path / name).blocks())
+
+
 def test_kept_columns_come_with_their_rows(tmp_path):
     logits = np.random.default_rng(0).normal(size=(ROWS, COLUMNS))
     names = [f"{row:05d}" for row in range(ROWS)]

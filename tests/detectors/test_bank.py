@@ -140,14 +140,6 @@ def test_a_probed_bank_ranks_as_the_whole_one(name, settings, tmp_path, monkeypa
         probed.set_params(probe=1.0).score(test)
 
 
-def test_rows_whose_lists_are_too_short_are_searched_in_the_whole_bank(monkeypatch):
-    pytest.importorskip("faiss")
-    monkeypatch.setattr("tood.detectors.bank.LEAST", 1000)
-    fit, test = clustered(4000, 1), clustered(40, 2)
-    scores = [detectors.create("knn", k=3000, probe=p).fit(fit).score(test) for p in (0.01, 1.0)]
-    np.testing.assert_allclose(*scores, rtol=1e-6)
-
-
 def test_lists_may_be_too_short_for_some_rows_only(monkeypatch):
     pytest.importorskip("faiss")
     monkeypatch.setattr("tood.detectors.bank.LEAST", 1000)

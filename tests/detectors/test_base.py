@@ -9,8 +9,9 @@ import pytest
 
 from tood import TOOD, detectors
 from tood.detectors import Detector, Head, Outputs
+from tood.detectors.base import number
 from tood.errors import ToodError
-from tood.files import write_tensors
+from tood.storage.files import write_tensors
 
 PARTITION = [[0, 3], [1, 2], [4]]
 
@@ -62,14 +63,6 @@ def test_parameters_that_make_no_sense(name, parameters, message):
         detectors.create(name).set_params(**parameters)
     with pytest.raises(ToodError, match=f"unknown hyper-parameter of {name} 'nonsense'"):
         detectors.create(name).set_params(nonsense=1)
-
-
-@pytest.mark.parametrize("name", [name for name in detectors.names() if "seed" in detectors.create(name).parameters])
-def test_a_seed_is_a_whole_number_from_zero_and_zero_by_default(name):
-    assert detectors.create(name).get_params()["seed"] == 0
-    for seed in (-1, 0.5):
-        with pytest.raises(ToodError, match=f"seed: expected a whole number.*found {seed}"):
-            detectors.create(name, seed=seed)
 
 
 def test_fit_checks_settings_that_were_assigned():
@@ -144,3 +137,23 @@ def test_a_saved_detector_cannot_name_code_to_import(tmp_path):
     write_tensors(tmp_path / "d", "tood-detector", {}, {"name": "os:system", "settings": "{}", "numbers": "{}"})
     with pytest.raises(ToodError, match="the name 'os:system' would import code"):
         Detector.load(tmp_path / "d")
+
+
+def test_declared_hyper_parameters_make_a_constructor():
+    class Declared(Detector):
+        """The first logit."""
+
+        name, citation, needs, fits_on = "declared", "Nobody, 2026", frozenset({"logits"}), "none"
+        k: int = number(3, 1, 9, whole=True, grid=(3, 4), refit=True)
+        plain: float = 0.5
+
+        def _score(self, rows, prepared):
+            return rows.logits[:, 0]
+
+    assert repr(Declared(k=4)) == "Declared(k=4, plain=0.5)"
+    assert Declared.parameters == {"k": (3, (3, 4)), "plain": (0.5, ())}
+    assert Declared.refit == {"k"}
+    assert len({Declared(), Declared()}) == 2  # two detectors, though their settings agree
+    for wrong in (0, 10, 2.0, None):
+        with pytest.raises(ToodError, match="k: expected a whole number from 1 to 9"):
+            Declared().set_params(k=wrong)

@@ -22,8 +22,7 @@ def outputs(rows, seed, scale=1.0):
     [
         ("tood_mean_shift", "mean_shift", 0.5),
         ("tood_robust_anchor", "robust_anchor", 0.5),
-        ("tood_auto", "auto", 0.5),
-        ("tood_shrinkage", "shrinkage", 0.5),
+        ("tood", "background", 0.5),
         ("temperature", "temperature", 0.0),
     ],
 )

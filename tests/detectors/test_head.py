@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import logsumexp
 
 from tood import detectors
 from tood.detectors import Head, Outputs
@@ -87,3 +88,20 @@ def test_she_represents_a_class_without_correct_samples_by_what_there_is():
     detector = detectors.create("she").fit(Outputs(logits, FIT.features, labels))
     np.testing.assert_allclose(detector.patterns_[2], FIT.features.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(detector.patterns_[4], FIT.features[labels == 4].mean(axis=0), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shift", [8.0, -20.0])  # of all logits: energies above zero, and sunk below it
+def test_cadref(shift):
+    fit, test = (Outputs(part.logits + shift, part.features) for part in (FIT, TEST))
+    predicted, energies = fit.logits.argmax(axis=1), logsumexp(fit.logits, axis=1)
+    lowest = min(0, energies.min())
+    assert (lowest < 0) == (shift < 0)
+    mean_energy, expected = (energies - lowest).mean(), []
+    for z, l in zip(test.features, test.logits, strict=True):
+        d, sign = z - fit.features[predicted == l.argmax()].mean(axis=0), np.sign(WEIGHT[l.argmax()])
+        along = sum(abs(x) for x, s in zip(d, sign, strict=True) if x * s > 0)
+        against = sum(abs(x) for x, s in zip(d, sign, strict=True) if x * s < 0)
+        energy = max(logsumexp(l) - lowest, mean_energy / 100)
+        expected.append(-(along / energy + against / mean_energy) / np.abs(z).sum())
+    score = detectors.create("cadref").fit(fit, head=Head(WEIGHT, BIAS)).score(test)
+    np.testing.assert_allclose(score, expected, rtol=1e-10)

@@ -157,6 +157,15 @@ def test_counts_that_round_down_to_none_are_one_and_say_so(setup):
     np.testing.assert_array_equal(detector.score(test), same.score(test))
 
 
+def test_a_count_of_zero_leaves_the_term_out(setup):
+    network, head, fit, test = setup
+    none, unweighted = (
+        detectors.create("adascale", **settings).fit(fit, head=head, network=network).score(test)
+        for settings in ({"k2": 0}, {"k2": 50, "weight": 0})
+    )
+    np.testing.assert_array_equal(none, unweighted)
+
+
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("mode", ["train", "eval", "mixed"])
 @pytest.mark.parametrize("name", ["odin", "adascale"])

@@ -3,28 +3,11 @@
 import numpy as np
 import pytest
 
-from tood.detectors.distance import lower_inverse, whiten
-from tood.detectors.statistics import FEW, SAMPLE, Moments, column_sums, percentiles
+from tood.detectors.distance import whiten
+from tood.detectors.statistics import Moments, column_sums
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("rows", [1, 2, 7, 1000, 40 * SAMPLE])
-def test_percentiles_are_numpys(rows, dtype):
-    x = np.random.default_rng(rows).normal(size=(rows, 1)).astype(dtype)
-    wanted = [0, 0.01, 12.3, 50, 90, 99.99, 100]
-    expected = np.percentile(x, wanted).tolist()
-    assert percentiles([x], wanted) == expected
-    assert percentiles([x[: rows // 3 + 1], x[rows // 3 + 1 :]] if rows > 1 else [x], wanted) == expected
-
-
-def test_percentiles_of_ties_and_of_a_few_outliers_are_numpys():
-    x = np.zeros((4 * SAMPLE, 2), dtype=np.float32)
-    x[:3] = np.array([[-5, 4], [3, -2], [1, 7]])  # the sample has none of them
-    wanted = [0, 100 / (x.size - 1), 50, 100 - 100 / (x.size - 1), 100]
-    assert percentiles([x], wanted) == np.percentile(x, wanted).tolist()
-
-
-@pytest.mark.parametrize("rows", [1, FEW - 1, FEW, 3 * FEW + 5])
+@pytest.mark.parametrize("rows", [1, 255, 256, 773])
 def test_column_sums_are_exact_for_whole_numbers(rows):
     x = np.random.default_rng(0).integers(-9, 9, size=(rows, 3)).astype(np.float32)
     np.testing.assert_array_equal(column_sums(x), x.astype(np.float64).sum(axis=0))
@@ -37,14 +20,6 @@ def test_whitening_squares_to_the_pseudo_inverse():
         a = whiten(covariance)
         np.testing.assert_allclose(a @ a.T, np.linalg.pinv(covariance, hermitian=True, rcond=1e-14), rtol=1e-6)
         assert a.shape == (8, np.count_nonzero(scales))
-
-
-@pytest.mark.parametrize("size", [1, 64, 65, 200])
-def test_lower_inverse_is_the_inverse(size):
-    matrix = np.tril(np.random.default_rng(size).normal(size=(size, size))) / size + np.eye(size)
-    result = lower_inverse(matrix)
-    np.testing.assert_allclose(result @ matrix, np.eye(size), atol=1e-12)
-    assert not np.triu(result, 1).any()
 
 
 def test_whitening_leaves_out_what_is_rounding_of_larger_numbers():

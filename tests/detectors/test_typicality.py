@@ -8,7 +8,7 @@ from sklearn.covariance import OAS, oas
 
 from tood import detectors
 from tood.detectors import Outputs
-from tood.detectors.typicality import Classes, held_out, oas_shrinkage
+from tood.detectors.typicality import oas_shrinkage
 from tood.errors import ToodError
 
 PARTITION = [[0, 1], [2, 3], [4, 5]]
@@ -92,45 +92,6 @@ def test_typicality_without_a_task_and_on_several_sets():
     assert np.isfinite(detectors.create("typicality").fit(fit, partition=PARTITION).score(test)).all()
     both = detectors.create("typicality").fit([fit[:15], fit[15:]]).score(test)
     np.testing.assert_allclose(both, detectors.create("typicality").fit(fit).score(test), rtol=1e-10)
-
-
-@pytest.mark.parametrize("dimensions", [8, 60])
-def test_held_out_distances_are_those_of_a_fit_without_the_sample(dimensions):
-    fit, _ = make([5, 7, 2, 4, 6, 3], dimensions)
-    z, labels = directions(fit), fit.labels
-    counts = np.bincount(labels).astype(float)
-    means = np.stack([z[labels == c].mean(axis=0) for c in range(6)])
-    residuals = z - means[labels]
-    degrees = len(z) - 6
-    classes = Classes(means, residuals.T @ residuals / degrees, degrees)
-    whitening, weight = classes.shrunk("oas")
-    found = held_out(z @ whitening, means @ whitening, labels, counts, weight)
-    identity = np.linalg.inv(whitening @ whitening.T) - weight * residuals.T @ residuals  # kept from all samples
-    for i in range(len(z)):
-        rest, of = np.delete(z, i, axis=0), np.delete(labels, i)
-        without = np.stack([rest[of == c].mean(axis=0) for c in range(6)])
-        scatter = (rest - without[of]).T @ (rest - without[of])
-        inverse = np.linalg.inv(weight * scatter + identity)
-        expected = cdist(z[i : i + 1], without, "mahalanobis", VI=inverse)[0] ** 2
-        np.testing.assert_allclose(found[i], expected, rtol=1e-6)
-
-
-def test_held_out_distances_agree_with_new_samples_where_fitted_ones_do_not():
-    own = {"fitted": [], "held out": [], "new": []}
-    for seed in range(40):
-        rng = np.random.default_rng(seed)
-        labels = np.repeat(np.arange(2), 10)
-        z, new = rng.normal(size=(20, 30)), rng.normal(size=(200, 30))
-        means = np.stack([z[labels == c].mean(axis=0) for c in range(2)])
-        scatter = (z - means[labels]).T @ (z - means[labels])
-        whitening, weight = Classes(means, scatter / 18, 18).shrunk(0.3)
-        squared = held_out(z @ whitening, means @ whitening, labels, np.full(2, 10.0), weight)
-        own["held out"] += squared[np.arange(20), labels].tolist()
-        own["fitted"] += (((z - means[labels]) @ whitening) ** 2).sum(axis=1).tolist()
-        own["new"] += (((new - means[0]) @ whitening) ** 2).sum(axis=1).tolist()
-    typical = {name: np.median(values) for name, values in own.items()}
-    assert typical["held out"] == pytest.approx(typical["new"], rel=0.1)
-    assert typical["fitted"] < 0.5 * typical["new"]
 
 
 @pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "ledoit", None])

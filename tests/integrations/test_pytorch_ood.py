@@ -25,7 +25,7 @@ def test_the_ranking_is_that_of_the_calibrator_reversed(world, loaders, pytorch_
     cal = TOOD(world.tasks).fit(logits_of(world, world.cal[0]), world.cal[1])
     expected = cal.score(logits_of(world, world.test[0]))
     by_loader = pytorch_ood.LogitsDetector(world.net, TOOD(world.tasks)).fit(loaders[0])
-    by_name = pytorch_ood.LogitsDetector(world.net, "tood_shrinkage", world.tasks).fit(loaders[0])
+    by_name = pytorch_ood.LogitsDetector(world.net, "tood", world.tasks).fit(loaders[0])
     for detector in (by_loader, by_name, pytorch_ood.LogitsDetector(world.net, cal)):
         scores = torch.cat([detector(x) for x, _ in loaders[1]])
         np.testing.assert_array_equal(rankdata(scores), rankdata(-expected))
@@ -90,7 +90,7 @@ def test_detectors_of_features_score_as_ours_with_the_sign_turned(world, loaders
 @pytest.mark.filterwarnings("ignore:tood_joint. there are no features")
 def test_a_detector_that_may_read_features_takes_logits_alone(world, loaders, pytorch_ood):
     joint = pytorch_ood.LogitsDetector(world.net, "tood_joint", world.tasks).fit(loaders[0])
-    plain = pytorch_ood.LogitsDetector(world.net, "tood_shrinkage", world.tasks).fit(loaders[0])
+    plain = pytorch_ood.LogitsDetector(world.net, "tood", world.tasks).fit(loaders[0])
     np.testing.assert_array_equal(rankdata(joint(world.test[0])), rankdata(plain(world.test[0])))
 
 
@@ -109,7 +109,7 @@ def test_their_grid_search_finds_the_best_margin(world, loaders, pytorch_ood):
     search.run()
 
     def value(margin):
-        cal = TOOD(world.tasks, margin=margin).fit(logits_of(world, world.cal[0]), world.cal[1])
+        cal = TOOD(world.tasks, "robust_anchor", margin=margin).fit(logits_of(world, world.cal[0]), world.cal[1])
         return roc_auc_score(world.test[1] >= 0, cal.score(logits_of(world, world.test[0])))
 
     assert detector.get_hyperparameters()["margin"] == max((0.0, 0.5, 1.0), key=value)

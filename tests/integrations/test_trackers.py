@@ -11,9 +11,9 @@ import pytest
 from tests import processes
 
 from tood.errors import ToodError
-from tood.integrations.trackers import TRACKERS, Tracking, prepare, tracking
+from tood.evaluation.metrics_file import Row, load_metrics
+from tood.integrations.trackers import TRACKERS, Tracker, Tracking, prepare, tracking
 from tood.learners.progress import Progress
-from tood.runs.metrics_file import Row, load_metrics
 
 RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detectors", "energy,msp", "--quiet"]
 MLFLOW = "MLflow is not installed; `make integrations` installs and tests it"
@@ -24,91 +24,73 @@ def tood(*arguments, folder, **environment):
     return processes.tood(*arguments, cwd=folder, env={**os.environ, **environment})
 
 
-class Recorder:
-    """A tracker that keeps what it is told."""
+@pytest.fixture
+def opened(monkeypatch):
+    """Recorders in place of TensorBoard: the list of those that are opened."""
+    recorders = []
 
-    def __init__(self):
-        self.logged, self.closed = [], None
+    class Recorder(Tracker):
+        def __init__(self, *arguments):
+            self.logged, self.closed = [], None
+            recorders.append(self)
 
-    def log(self, figures, axis, place):
-        self.logged.append((dict(figures), axis, place))
+        prepare = staticmethod(lambda: None)
 
-    def artifact(self, path):
-        pass
+        def log(self, values, axis, place):
+            self.logged.append((dict(values), axis, place))
 
-    def close(self, failed):
-        self.closed = failed
+        def close(self, failed):
+            self.closed = failed
 
-
-def event(task, epoch, step, loss=1.0):
-    return Progress(task, epoch, 2, step, 10, loss, 0.5, 0.1, 100.0, 0.0)
+    monkeypatch.setitem(TRACKERS, "tensorboard", Recorder)
+    return recorders
 
 
-@pytest.mark.parametrize("resumed", [False, True])
-def test_iterations_count_on_across_epochs_and_tasks(tmp_path, resumed):
-    recorder = Recorder()
-    tracked = Tracking([recorder], tmp_path / "iterations.json")
-    for place in [(0, 0, 5), (0, 1, 10), (1, 0, 1), (1, 1, 10), (2, 0, 3)]:
+def event(task, epoch, step):
+    return Progress(task, epoch, 2, step, 10, 1.0, 0.5, 0.1, 100.0, 0.0)
+
+
+def test_epochs_are_counted_across_tasks(opened):
+    tracked = Tracking(["tensorboard"])
+    for place in [(0, 0, 5), (0, 0, 10), (0, 1, 10), (1, 0, 1), (1, 1, 10), (2, 0, 10)]:
         tracked.progress(event(*place))
-        if resumed:
-            tracked = Tracking([recorder], tmp_path / "iterations.json")
-    assert [place for _, _, place in recorder.logged] == [5, 20, 21, 40, 43]
-    assert recorder.logged[0][0] == {"train/loss": 1.0, "train/accuracy": 0.5, "train/lr": 0.1}
+    assert [place for _, _, place in opened[0].logged] == [1, 2, 4, 5]
+    assert opened[0].logged[0][0] == {"train/loss": 1.0, "train/accuracy": 0.5, "train/lr": 0.1}
 
 
-def test_figures_of_a_step(tmp_path):
+def test_metrics_of_a_step(opened):
     def row(task, ood_set, group, detector, metric, value, settings=""):
         return Row(1, task, ood_set, group, detector, metric, value, "train", settings)
 
     rows = [row(None, None, None, None, "accuracy", 0.8), row(0, None, None, None, "accuracy", 0.7)]
     rows += [row(0, "a", "near", "energy", "auroc", 0.6), row(0, "b", "far", "energy", "auroc", 0.8)]
     rows += [row(0, "c", "far", "energy", "auroc", 1.0), row(None, "a", "near", "energy", "auroc", 0.1)]
-    rows += [
-        row(0, "a", "near", "energy", "auroc", 0.0, settings='{"raw": true}'),
-        row(0, "a", "near", "msp", "aupr_in", 0),
-    ]
-    recorder = Recorder()
-    Tracking([recorder], tmp_path / "iterations.json").step(1, rows)
-    ((figures, axis, place),) = recorder.logged
+    rows += [row(0, "a", "near", "energy", "auroc", 0.0, settings='{"raw": true}')]
+    rows += [row(0, "a", "near", "msp", "aupr_in", 0)]
+    Tracking(["tensorboard"]).step(1, rows)
+    ((values, axis, place),) = opened[0].logged
     assert (axis, place) == ("step", 1)
-    assert figures == pytest.approx({"accuracy/all": 0.8, "accuracy/task 0": 0.7, "auroc/energy": (0.6 + 0.9) / 2})
+    assert values == pytest.approx({"accuracy/all": 0.8, "accuracy/task 0": 0.7, "auroc/energy": (0.6 + 0.9) / 2})
 
 
-def record(monkeypatch):
-    """Replace TensorBoard by recorders; returns the list of those that are opened."""
-    opened = []
-
-    class Recorded(Recorder):
-        def __init__(self, name, folder, settings):
-            super().__init__()
-            opened.append(self)
-
-        prepare = staticmethod(lambda: None)
-
-    monkeypatch.setitem(TRACKERS, "tensorboard", Recorded)
-    return opened
-
-
-def test_a_run_that_is_refused_opens_no_tracker(tmp_path, monkeypatch):
+def test_a_run_that_is_refused_opens_no_tracker(tmp_path, opened):
     from click.testing import CliRunner
 
     from tood.cli import cli
     from tood.runs.config import RunConfig
-    from tood.runs.yaml_files import write_yaml
+    from tood.storage.yaml_files import write_yaml
 
-    opened = record(monkeypatch)
     write_yaml(tmp_path / "config.yaml", {**RunConfig().to_mapping(), "seed": 5})
     result = CliRunner().invoke(cli, [*RUN, "--out", str(tmp_path), "--track", "tensorboard"])
     assert result.exit_code == 1 and "was made with" in str(result.exception)
     assert opened == []
 
 
-def test_trackers_are_closed_when_a_run_fails(tmp_path, monkeypatch):
-    opened = record(monkeypatch)
+def test_trackers_are_closed_when_a_run_fails(tmp_path, opened):
 
     def failing_run():
         with tracking(["tensorboard"], "run", tmp_path, {}) as tracked:
-            tracked.progress(event(0, 0, 1))
+            tracked.progress(event(0, 0, 10))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
@@ -151,7 +133,6 @@ def test_tensorboard(tmp_path):
     assert found["accuracy/all"] == pytest.approx(accuracy)
     assert found["auroc/energy"] == pytest.approx(auroc)
     assert {"train/loss", "train/accuracy", "auroc/msp", "accuracy/task 0"} <= set(found)
-    assert (tmp_path / "r" / "tensorboard" / "report.html").stat().st_size > 10_000
 
 
 def test_mlflow(tmp_path, monkeypatch):
@@ -217,14 +198,14 @@ def test_wandb(tmp_path):
     (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/run-*.wandb")
     from wandb.proto import wandb_internal_pb2
 
-    figures = {}
+    values = {}
     for data in log_records(file.read_bytes()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
         items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
         if "auroc/energy" in items:
-            figures[items["step"]] = items["auroc/energy"]
-    assert figures == pytest.approx(expected(tmp_path / "r")[1])
+            values[items["step"]] = items["auroc/energy"]
+    assert values == pytest.approx(expected(tmp_path / "r")[1])
 
 
 def test_wandb_without_a_login_is_one_line(tmp_path):

@@ -9,7 +9,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from tood import ToodError, learners
 from tood.errors import UnknownNameError
-from tood.learners.closed_form import Moments
+from tood.learners.closed_form import ClassMoments
 from tood.learners.fecam import shrink
 from tood.models import Network
 from tood.streams import Stream
@@ -147,15 +147,6 @@ def test_logits_are_linear_in_features_and_survive_saving(vectors, test_set, tmp
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_resumed_after_a_task_it_ends_with_the_same_bits(vectors, tmp_path, name):
-    whole = learned(name, vectors, tmp_path / "whole")
-    learned(name, vectors, tmp_path / "parts", tasks=2)
-    again = learned(name, vectors, tmp_path / "parts")
-    for a, b in zip(whole.network.state_dict().values(), again.network.state_dict().values(), strict=True):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_on_images_the_backbone_stays_as_it_was(images, name):
     from tood import models
 
@@ -184,7 +175,7 @@ def test_the_public_contract_of_learners_holds(name):
 def test_moments_of_a_class_that_arrives_in_pieces_are_those_of_the_whole():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(50, 4)) + 3, np.arange(50) % 3
-    moments = Moments(4)
+    moments = ClassMoments(4)
     for part in np.array_split(np.arange(50), 4):
         moments.add(torch.from_numpy(x[part]), torch.from_numpy(y[part]))
     means = np.stack([x[y == c].mean(0) for c in range(3)])
@@ -199,27 +190,6 @@ def test_settings_of_gradient_descent_are_unknown_here(vectors):
         learners.create("ncm", vectors, scale="large")
 
 
-@pytest.mark.parametrize(
-    ("name", "setting", "message"),
-    [
-        ("ncm", {"scale": 0}, "scale: expected a number above 0, found 0.0"),
-        ("slda", {"shrinkage": -3}, "shrinkage: expected a number from 0 to 1, found -3.0"),
-        ("slda", {"shrinkage": 1.5}, "shrinkage: expected a number from 0 to 1, found 1.5"),
-        ("fecam", {"power": -1}, "power: expected a number above 0, found -1.0"),
-        ("fecam", {"power": 0}, "power: expected a number above 0, found 0.0"),
-        ("fecam", {"shrink_diagonal": -0.1}, "shrink_diagonal: expected 0 or more, found -0.1"),
-        ("fecam", {"shrink_rest": -1}, "shrink_rest: expected 0 or more, found -1.0"),
-        ("ranpac", {"width": 0}, "width: expected 1 or more, found 0"),
-        ("ranpac", {"width": -5}, "width: expected 1 or more, found -5"),
-        ("ranpac", {"ridge": -1}, "ridge: expected 0 or more, found -1.0"),
-        ("ranpac", {"scale": -10}, "scale: expected a number above 0, found -10.0"),
-    ],
-)
-def test_settings_out_of_range_are_refused(vectors, name, setting, message):
-    with pytest.raises(ToodError, match=message):
-        learners.create(name, vectors, **setting)
-
-
 def of_features(x):
     """A stream of two classes, one task."""
     x, y = np.asarray(x, np.float32), np.arange(len(x)) % 2
@@ -230,7 +200,7 @@ def test_a_constant_feature_needs_shrinkage():
     x = np.random.default_rng(0).uniform(1, 2, (40, 3))
     x[:, 1] = 1
     for name, setting in (("slda", "shrinkage"), ("fecam", "shrink_diagonal")):
-        with pytest.raises(ToodError, match=f"{setting}: 0.0 leaves the covariance of the features singular; raise it"):
+        with pytest.raises(ToodError, match=f"{setting}: leaves the covariance of the features singular; raise it"):
             learned(name, of_features(x), **{setting: 0.0})
         assert np.isfinite(answers(learned(name, of_features(x), **{setting: 0.01}), x)).all()
 

@@ -265,7 +265,7 @@ def test_scalar_parameters_are_held_too(vectors, name):
         def forward(self, x):
             return self.gain * x
 
-    learner = learners.create(name, vectors, **SHORT | {"network": models.Network(Scaled(), models.Head(8))})
+    learner = learners.create(name, vectors, **SHORT | {"network": models.Network(Scaled(), models.GrowingHead(8))})
     for task in range(2):
         learner.learn(task)
     found = penalty(learner.network, {"backbone.gain": torch.tensor(3.0)}, {"backbone.gain": torch.tensor(1.0)})

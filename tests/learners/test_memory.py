@@ -4,9 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare
 
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.learners.memory import Exemplars, Reservoir
-from tood.sampling import class_share, draw_by_class, herding
+from tood.outputs.sampling import class_share, draw_by_class, herding
 
 
 def naive_herding(features, count):
@@ -115,10 +115,6 @@ def test_a_reservoir_goes_on_from_its_state():
     other.load_state_dict(half.state_dict())
     other.offer(np.arange(20, 30))
     assert other.rows.tolist() == whole.rows.tolist()
-    with pytest.raises(ToodError, match="a reservoir of 9 that saw 20 cannot hold 5 rows"):
-        Reservoir(9).load_state_dict(half.state_dict())
-    with pytest.raises(ToodError, match="capacity: expected 1 or more, found 0"):
-        Reservoir(0)
 
 
 def add_tasks(memory, tasks, features=None):
@@ -131,7 +127,7 @@ def add_tasks(memory, tasks, features=None):
 @pytest.mark.parametrize("selection", ["random", "herding"])
 def test_a_fixed_total_is_shared_and_shrinking_keeps_the_best(selection):
     features = np.random.default_rng(0).normal(size=(120, 4))
-    memory = Exemplars(total=20, selection=selection)
+    memory = Exemplars(20, selection=selection)
     memory.add(np.arange(40), np.arange(40) % 2, features[:40])
     before = {c: rows.tolist() for c, rows in memory.by_class.items()}
     assert [len(rows) for rows in before.values()] == [10, 10]
@@ -148,47 +144,26 @@ def test_a_fixed_total_is_shared_and_shrinking_keeps_the_best(selection):
 
 
 def test_a_fixed_number_of_each_class_never_shrinks():
-    memory = add_tasks(Exemplars(per_class=7), 3)
+    memory = add_tasks(Exemplars(7, per_class=True), 3)
     assert len(memory) == 42
-    assert len(add_tasks(Exemplars(per_class=500), 1)) == 40  # a class gives all it has
+    assert len(add_tasks(Exemplars(500, per_class=True), 1)) == 40  # a class gives all it has
 
 
 def test_random_exemplars_depend_on_class_and_seed_alone():
-    one = add_tasks(Exemplars(per_class=5, seed=1), 3)
-    two = Exemplars(per_class=5, seed=1)
+    one = add_tasks(Exemplars(5, per_class=True, seed=1), 3)
+    two = Exemplars(5, per_class=True, seed=1)
     two.add(np.arange(80, 120), 4 + np.arange(40) % 2)
     assert one.by_class[4].tolist() == two.by_class[4].tolist()
-    other = add_tasks(Exemplars(per_class=5, seed=2), 3)
+    other = add_tasks(Exemplars(5, per_class=True, seed=2), 3)
     assert one.rows.tolist() != other.rows.tolist()
 
 
 def test_exemplars_go_on_from_their_state():
-    memory = add_tasks(Exemplars(total=12), 2)
-    other = Exemplars(total=12)
+    memory = add_tasks(Exemplars(12), 2)
+    other = Exemplars(12)
     other.load_state_dict(memory.state_dict())
     for m in (memory, other):
         m.add(np.arange(80, 120), 4 + np.arange(40) % 2)
     assert other.rows.tolist() == memory.rows.tolist()
     assert other.labels.tolist() == memory.labels.tolist()
-    assert len(Exemplars(total=3).rows) == 0
-
-
-def test_bad_memories_are_refused():
-    for options in ({}, {"total": 3, "per_class": 3}):
-        with pytest.raises(ToodError, match="exactly one of the two"):
-            Exemplars(**options)
-    with pytest.raises(ToodError, match="per_class: expected 1 or more, found 0"):
-        Exemplars(per_class=0)
-    with pytest.raises(UnknownNameError, match="did you mean 'herding'"):
-        Exemplars(total=3, selection="herd")
-    memory = add_tasks(Exemplars(total=3), 1)
-    kept = memory.rows.tolist()
-    with pytest.raises(ToodError, match="a memory of 3 cannot hold one sample of each of 4 classes"):
-        memory.add(np.arange(2), np.array([2, 3]))
-    with pytest.raises(ToodError, match="class 1 is in the memory already"):
-        memory.add(np.arange(2), np.array([1, 5]))
-    assert memory.rows.tolist() == kept
-    with pytest.raises(ToodError, match="features: expected 2 rows, found 3"):
-        Exemplars(total=3, selection="herding").add(np.arange(2), np.array([0, 1]), np.ones((3, 2)))
-    with pytest.raises(ToodError, match="features"):
-        Exemplars(total=3, selection="herding").add(np.arange(2), np.array([0, 1]))
+    assert len(Exemplars(3).rows) == 0

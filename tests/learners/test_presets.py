@@ -43,7 +43,7 @@ def test_every_learner_can_be_made_from_every_preset(preset, learner):
     made = learners.create(learner, stream, **learners.preset(preset, "digits", learner))
     assert made.network.head.dim == (made.settings.width if learner == "ranpac" else 64)
     for name in streams.names():
-        assert learners.preset(preset, name, learner)["network"] in models.names()
+        assert learners.preset(preset, name, learner).get("network", "mlp") in models.names()  # vectors need none
 
 
 def test_paper_is_the_text():
@@ -64,6 +64,7 @@ def test_paper_is_the_text():
 
 
 NO_SCHEDULE = "none"
+IMAGENET = [13, 21, 27], 0.1, 1e-4
 # The authors' released files: epochs, batch size, learning rate, milestones, gamma, weight decay, memory.
 RELEASED = {
     ("cifar10", "icarl"): (70, 128, 0.1, [49, 63], 0.2, 2e-4, 500),
@@ -75,6 +76,9 @@ RELEASED = {
     ("cifar10", "wa"): (170, 128, 0.1, [80, 120, 150], 0.1, 2e-4, 500),
     ("cifar10", "lwf"): (100, 64, 0.1, NO_SCHEDULE, None, 5e-4, None),
     ("cifar100", "lwf"): (50, 64, 0.03, [22, 35, 45], 0.1, 5e-4, None),
+    **dict.fromkeys([("imagenet1k", name) for name in ("icarl", "bic", "wa")], (30, 64, 0.1, *IMAGENET, 20000)),
+    ("imagenet1k", "lwf"): (30, 64, 0.1, *IMAGENET, None),
+    ("imagenet1k", "der"): (30, 64, 0.03, *IMAGENET, 20000),
 }
 
 
@@ -88,7 +92,8 @@ def test_released_is_the_table(stream, learner):
     else:
         assert (found["schedule"], found["milestones"], found["gamma"]) == ("multistep", milestones, gamma)
     assert (found["weight_decay"], found.get("memory")) == (weight_decay, memory)
-    assert (found["momentum"], found["clip"], found["network"]) == (0.9, 1.0, "resnet32_icarl")
+    network = "resnet50" if stream == "imagenet1k" else "resnet32_icarl"
+    assert (found["momentum"], found["clip"], found["network"]) == (0.9, 1.0, network)
 
 
 def test_released_is_how_the_authors_ran_it():
@@ -97,6 +102,7 @@ def test_released_is_how_the_authors_ran_it():
 
     assert released("icarl")["memory_unit"] == "class"
     assert (released("der")["alpha"], released("der")["beta"], released("der")["targets"]) == (0.1, 0.5, "after_task")
+    assert released("der", "imagenet1k")["beta"] == 0.8
     assert released("bic")["batches"] == "halves"
     assert released("icarl", finetune="ber")["ber_pool"] == "all"
     assert "ber_pool" not in released("bic", finetune="ber")

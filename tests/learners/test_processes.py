@@ -11,7 +11,7 @@ import pytest
 from tests.processes import python
 
 from tood import learners, streams
-from tood.files import read_tensors
+from tood.storage.files import read_tensors
 
 SETTINGS = {"network": "convnet", "epochs": 4, "batch_size": 16, "schedule": "one_cycle", "memory": 24}
 

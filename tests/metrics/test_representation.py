@@ -53,17 +53,21 @@ def test_cka_of_orthogonal_representations_is_zero():
     assert linear_cka(columns[:, :1], columns[:, 1:]) == 0.0
 
 
-def test_cka_errors(rng):
-    with pytest.raises(ToodError, match="b: expected the 4 samples of a, found 5"):
-        linear_cka(rng.normal(size=(4, 2)), rng.normal(size=(5, 2)))
-    with pytest.raises(ToodError, match="b: expected features that differ"):
-        linear_cka(rng.normal(size=(7, 2)), np.full((7, 2), 0.1))
-    with pytest.raises(ToodError, match="a: expected features that differ"):
-        linear_cka(np.zeros((7, 2)), rng.normal(size=(7, 2)))
-    with pytest.raises(ToodError, match=r"a: expected finite numbers, found nan at \(1, 0\)"):
-        linear_cka([[0.0], [np.nan]], [[0.0], [1.0]])
-    with pytest.raises(ToodError, match="a: expected features"):
-        linear_cka(np.empty((0, 3)), np.empty((0, 3)))
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        (np.eye(4), np.eye(5), "b: expected the 4 samples of a, found 5"),
+        (np.eye(7), np.full((7, 2), 0.1), "b: expected features that differ"),
+        (np.zeros((7, 2)), np.eye(7), "a: expected features that differ"),
+        (np.tile([0.1, 0.3, 1e3 / 3], (7, 1)), np.eye(7), "a: .*7 equal rows"),  # though their mean is rounded
+        (np.tile([0.0, 0.1, 0.7], (7, 1)), np.eye(7), "a: .*7 equal rows"),
+        ([[0.0], [np.nan]], [[0.0], [1.0]], r"a: .*nan at \(1, 0\)"),
+        (np.empty((0, 3)), np.empty((0, 3)), "a: expected features"),
+    ],
+)
+def test_cka_errors(a, b, message):
+    with pytest.raises(ToodError, match=message):
+        linear_cka(a, b)
 
 
 def test_drift_is_one_minus_cka(rng):
@@ -144,7 +148,7 @@ def test_correlation_is_that_of_scipy(rng, samples, share):
     assert correlation(-x, y) == pytest.approx((-r, p))
 
 
-def test_correlation_of_the_paper_s_figure():
+def test_correlation_of_the_paper():
     """Eleven learners with r = 0.365 have p = 0.270 (caption of Fig. cka)."""
     rng = np.random.default_rng(5)
     x, noise = rng.normal(size=(2, 11))
@@ -162,14 +166,6 @@ def test_correlation_errors(monkeypatch):
         correlation([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
     with pytest.raises(ToodError, match="y: expected the 3 entries of x, found 4"):
         correlation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0])
-    monkeypatch.setitem(sys.modules, "scipy.special", None)
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
     with pytest.raises(MissingDependencyError, match=r'needs scipy: pip install "tood\[report\]"'):
         correlation([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])
-
-
-@pytest.mark.parametrize("row", [[0.1, 0.3, 1e3 / 3], [0.0, 0.1, 0.7]])
-def test_equal_rows_have_no_cka_whatever_the_rounding_of_their_mean(rng, row):
-    equal, other = np.tile(row, (7, 1)), rng.normal(size=(7, 3))
-    assert (equal - equal.mean(axis=0)).any()  # it is rounded
-    with pytest.raises(ToodError, match="expected features that differ between samples, found 7 equal rows"):
-        linear_cka(equal, other)

@@ -1,4 +1,4 @@
-"""Against the paper's sums written out, and figures worked by hand."""
+"""Against the paper's sums written out, and numbers worked by hand."""
 
 import statistics
 
@@ -162,10 +162,10 @@ def test_sizes_give_the_accuracy_over_all_samples():
 
 
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=9))
-def test_mean_std_of_numbers(figures):
-    mean, std = mean_std(figures)
-    assert mean == pytest.approx(statistics.mean(figures), abs=1e-12)
-    assert std == pytest.approx(statistics.stdev(figures), abs=1e-12)
+def test_mean_std_of_numbers(values):
+    mean, std = mean_std(values)
+    assert mean == pytest.approx(statistics.mean(values), abs=1e-12)
+    assert std == pytest.approx(statistics.stdev(values), abs=1e-12)
 
 
 def test_mean_std_of_one_seed_of_arrays_and_of_trajectories():

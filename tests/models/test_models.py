@@ -12,8 +12,8 @@ from torch import nn
 
 from tood import ToodError, models
 from tood.errors import UnknownNameError
-from tood.files import write_tensors
-from tood.models import Head, Network
+from tood.models import GrowingHead, Network
+from tood.storage.files import write_tensors
 
 SHAPES = {"mlp": (16,), "convnet": (8, 8, 1)}
 SMALL = ["convnet", "mlp", "resnet8", "vit"]
@@ -228,12 +228,35 @@ def test_timm_models_are_resized_to_and_reload_without_the_hub(monkeypatch, tmp_
     assert models.create("convnet", (8, 8, 3)).normalisation(3) is None
 
 
-def test_a_timm_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path):
-    (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")')
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    with pytest.raises(ToodError, match="needs timm, which cannot be imported: operator torchvision::nms"):
-        models.create("timm:some_vit", (8, 8, 3))
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "timm:some_vit", "pretrained": True},
+        {"name": "timm:some_vit", "pretrained_cfg": {"url": "https://example.org/weights.pth"}},
+        {"name": "timm:some_vit", "pretrained_cfg_overlay": {"file": "weights.pth"}},
+        {"name": "timm:some_vit", "cache_dir": "/tmp/elsewhere"},
+        {"name": "timm:some_vit", "checkpoint_path": "weights.pth"},
+        {"name": "timm:some_vit+pretrained"},
+        {"name": "timm:hf-hub:owner/name"},
+        {"name": "timm:local-dir:/tmp/model"},
+        {"name": "efficientnet_lite0", "pretrained": True},
+        {"name": "resnet8", "widths": [4]},
+        {"name": 3},
+    ],
+    ids=json.dumps,
+)
+def test_a_file_cannot_cause_a_download(spec, monkeypatch, tmp_path):
+    def create_model(*_, **__):
+        raise AssertionError("timm was called")
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
+    path = tmp_path / "model.safetensors"
+    write_tensors(
+        path, "tood-network", {"head.weight": np.zeros((2, 4))}, {"spec": json.dumps({"shape": [8, 8, 3], **spec})}
+    )
+    with pytest.raises(ToodError, match="not a usable network") as refused:
+        Network.load(path)
+    assert "timm was called" not in str(refused.value)
 
 
 def test_timm_models_that_cannot_be_made_are_one_line(monkeypatch):
@@ -241,18 +264,63 @@ def test_timm_models_that_cannot_be_made_are_one_line(monkeypatch):
         raise OSError("no connection\nto the Hub")
 
     monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
-    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': timm cannot make it \(no connection\)$"):
+    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': no connection$"):
         models.create("timm:some_vit+pretrained", (8, 8, 3))
+
+
+def test_a_timm_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path):
+    (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "timm", raising=False)
+    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': operator torchvision::nms does not exist$"):
+        models.create("timm:some_vit", (8, 8, 3))
 
 
 def test_unknown_timm_models_are_one_line(torchvision):
     pytest.importorskip("timm")
-    with pytest.raises(
-        ToodError, match=r"^network 'timm:resnet19': timm cannot make it \(Unknown model \(resnet19\)\)$"
-    ):
+    with pytest.raises(ToodError, match=r"^network 'timm:resnet19': Unknown model \(resnet19\)$"):
         models.create("timm:resnet19", (32, 32, 3))
-    with pytest.raises(ToodError, match=r"'timm:resnet18\.none': timm cannot make it .*Invalid pretrained tag"):
+    with pytest.raises(ToodError, match=r"'timm:resnet18\.none': .*Invalid pretrained tag"):
         models.create("timm:resnet18.none", (32, 32, 3))
+
+
+class Halves(nn.Module):
+    """A network of a user's own: every second number of a vector."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.dim = shape[0] // 2
+
+    def forward(self, x):
+        return x[:, ::2]
+
+
+def test_a_network_of_ones_own_by_its_path_or_registered(tmp_path, registries):
+    network = models.create("tests.models.test_models:Halves", (16,), columns=3)
+    x = inputs("mlp")
+    assert torch.equal(network.features(x), x[:, ::2])
+    network.save(tmp_path / "own.safetensors")
+    with pytest.raises(ToodError, match="expected a network that is built in, registered or of timm"):
+        Network.load(tmp_path / "own.safetensors")  # a file must not cause an import
+    assert torch.equal(Network.load(tmp_path / "own.safetensors", backbone=Halves((16,)))(x), network(x))
+    models.register("halves")(Halves)
+    named = models.create("halves", (16,), columns=3)
+    named.save(tmp_path / "named.safetensors")
+    assert torch.equal(Network.load(tmp_path / "named.safetensors")(x), named(x))
+    with pytest.raises(ToodError, match="has no attribute 'dim'"):
+        models.create("torch.nn:Identity", (16,))
+
+
+def test_resnet50_is_torchvisions(torchvision):
+    from torchvision.models import resnet50
+
+    theirs = resnet50(weights=None).eval()
+    theirs.fc = nn.Identity()
+    ours = models.create("resnet50", (64, 64, 3), small=False).eval()
+    ours.backbone.load_state_dict(dict(zip(ours.backbone.state_dict(), theirs.state_dict().values(), strict=True)))
+    x = torch.randn(1, 3, 64, 64)
+    torch.testing.assert_close(ours.features(x), theirs(x))
+    assert sum(p.numel() for p in ours.backbone.parameters()) == 23_508_032
 
 
 def test_damaged_files(tmp_path):
@@ -263,15 +331,15 @@ def test_damaged_files(tmp_path):
     with pytest.raises(ToodError, match=r"model\.safetensors: cannot be read"):
         Network.load(path)
     write_tensors(path, "tood-network", {"a": np.zeros(1)}, {"spec": json.dumps({"name": "mlp", "shape": [16]})})
-    with pytest.raises(ToodError, match="has no head"):
+    with pytest.raises(ToodError, match=r"not a usable network: 'head\.weight'"):
         Network.load(path)
 
 
 def test_head_takes_the_width_it_is_given():
-    head = Head(4, 3)
-    head.load_state_dict(Head(4, 5).state_dict())
+    head = GrowingHead(4, 3)
+    head.load_state_dict(GrowingHead(4, 5).state_dict())
     assert head.columns == 5
-    head.load_state_dict(Head(4, 1).state_dict())
+    head.load_state_dict(GrowingHead(4, 1).state_dict())
     assert head.columns == 1
 
 

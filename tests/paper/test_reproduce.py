@@ -2,19 +2,19 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from tood import ToodError, learners, models, streams
-from tood.commands.reproduce import STORED, TRAINED, command
+from tood.commands.reproduce import command
+from tood.evaluation import measure
+from tood.evaluation.metrics_file import load_metrics, trajectory
+from tood.evaluation.score import Scorer
+from tood.outputs.directory import Run, find_runs
+from tood.paper.reference import reported, stated
 from tood.paper.reproduce import TARGETS, cells, command_of, notes, presets_of
-from tood.runs import measure
 from tood.runs.config import RunConfig
-from tood.runs.directory import Run, find_runs
-from tood.runs.metrics_file import load_metrics, trajectory
-from tood.runs.score import Scorer
 
 FIVE = {"icarl", "bic", "der", "wa", "lwf"}
 
@@ -54,7 +54,7 @@ def test_every_run_is_one_that_can_be_made(target, preset):
 def test_pretrained_is_every_learner_on_short_and_long_streams_with_three_seeds():
     found = [cell.config for cell in cells("pretrained", "runs")]
     assert all(c.frozen and c.preset == "frozen" for c in found)
-    every = {*learners.names()} - {"ber"}
+    every = FIVE | {"er", "finetune", "ncm", "slda", "fecam", "ranpac", "ewc", "si", "agem", "gem", "derpp", "joint"}
     assert {(c.stream, c.learner, c.seed) for c in found} == {
         (stream, learner, seed)
         for stream in ("cifar10", "cifar100", "cifar100-50", "tinyimagenet-100")
@@ -79,6 +79,20 @@ def test_released_is_evaluated_as_the_authors_did_and_the_other_presets_as_a_use
     assert names("table1", preset="released")[0] == "cifar10-icarl-released-s0"  # no option of its own
     chosen = RunConfig(preset="released", calibration="train")
     assert chosen.fit == "all" and chosen.identity.options == {"calibration": "train"}
+
+
+def test_every_published_row_is_measured():
+    """Of Tables 1, 3 and 4: each learner on each stream with each of the paper's detectors; WA with ViT on CIFAR-10."""
+    made = {
+        (c.identity.stream, c.identity.label, detector)
+        for target in ("table1", "imagenet", "vit")
+        for c in (cell.config for cell in cells(target, "runs", "paper", seeds=1))
+        for detector in (*(c.detectors or ("energy", "tood_robust_anchor")), "-")
+    }
+    published = {key[:3] for key in reported() if "+ber" not in key.learner}
+    assert published <= made and len(published) == 10 * 11 + 3 * 9 + 4 * 3 + 2
+    assert len(names("vit", preset="paper")) == 6  # the sixth: WA on CIFAR-10, of which only the gain is published
+    assert stated()["gain with ViT-B/16 on CIFAR-10", "wa"] == 1.1
 
 
 def test_the_small_vit_is_said_to_be_from_scratch():
@@ -127,76 +141,33 @@ def test_dry_run_adds_up_time_and_disk_of_what_is_left(tmp_path, monkeypatch):
     assert len(asked) == count / 2  # seeds cost the same
 
 
-def test_dry_run_counts_the_extraction_of_features_once_per_stream_and_network(tmp_path, monkeypatch):
+def test_time_that_cannot_be_estimated_says_why(tmp_path, monkeypatch):
     from tood.runs import plan
 
-    asked = []
+    def missing(config):
+        raise ToodError("no images")
 
-    def extraction(config):
-        asked.append((config.stream, plan.feature_network(config)))
-        own = {Path(f"{config.stream.split('-')[0]}.npy"): 1000}
-        return own | {Path("places.npy"): 200}, 3.6  # one set of all streams, and seconds per image
-
-    monkeypatch.setattr(plan, "estimate", lambda config: plan.Estimate(1, 1, 0.0, 0.0, disk=0.0, parameters=1))
-    monkeypatch.setattr(plan, "extraction", extraction)
-    result = CliRunner().invoke(command, ["pretrained", "--seeds", "2", "--out", str(tmp_path), "--dry-run"])
-    members = [cell.config for cell in cells("pretrained", tmp_path, seeds=2)]
-    expected = {(config.stream.split("-")[0], plan.feature_network(config)) for config in members}
-    assert {(stream.split("-")[0], network) for stream, network in asked} == expected and len(asked) == len(expected)
-    images = 1000 * len(expected) + 200
-    assert f"runs left: about {len(expected)}:12:00 on this device" in result.stdout
-    assert f"with features of {images:,} images (about {len(expected)}:12:00; not in the GB)" in result.stdout
+    monkeypatch.setattr(plan, "estimate", missing)
+    result = CliRunner().invoke(command, ["imagenet", "--out", str(tmp_path), "--dry-run"])
+    assert result.exit_code == 0 and "cannot be estimated: no images" in result.stdout
 
 
-def test_targets_are_those_of_the_package():
-    assert set(TRAINED) == set(TARGETS) and set(STORED) == {"figures", "ablations", "toy"}
-
-
-def test_what_is_collected_gives_the_same_figures_without_the_outputs(gap_run, tmp_path):
-    from tood.report.gather import Measured
-    from tood.runs.measure import measure
-    from tood.runs.score import Scorer
+def test_what_is_collected_gives_the_same_metrics_without_the_outputs(gap_run, tmp_path):
+    from results_pages.collect import along, collect_runs
+    from tood.report.gather import MeasuredRun
 
     scorers = [Scorer(name) for name in ("energy", "msp", "tood_robust_anchor")]
     measure(Run(gap_run), [*scorers, Scorer("tood_robust_anchor", {"margin": 0.0})])
-    arguments = ["figures", "--out", str(gap_run), "--collect", str(tmp_path / "kept"), "--commit", "abc"]
-    assert "1 of 1 finished runs are new" in CliRunner().invoke(command, arguments, catch_exceptions=False).stdout
+    collect_runs([Run(gap_run)], tmp_path / "kept")
     (kept,) = find_runs([tmp_path / "kept"])
     assert sorted(p.name for p in kept.path.iterdir()) == ["collected.json", "manifest.json", "metrics.parquet"]
     assert kept.metrics_path.stat().st_size < 200_000
     for metric in ("auroc", "fpr_at_ood_recall"):
         before, after = (trajectory(load_metrics(path), "energy", metric) for path in (gap_run, kept.path))
         assert before.average() == after.average()
-    point = json.loads((kept.path / "collected.json").read_text())["point"]
-    assert point["drift"] == Measured(Run(gap_run)).drift() and point["drift"] > 0
-    again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
-    assert "0 of 1 finished runs are new" in again.stdout
-    assert json.loads((kept.path / "collected.json").read_text())["commit"] == "abc"
-    (kept.path / "collected.json").write_text(json.dumps({"commit": "abc", "point": point}))  # an older format
-    again = CliRunner().invoke(command, [*arguments[:-1], "later"], catch_exceptions=False)
-    assert "1 of 1 finished runs are new" in again.stdout
-    renewed = json.loads((kept.path / "collected.json").read_text())
-    assert renewed["commit"] == "later" and renewed["along"] == Measured(Run(gap_run)).along()
-
-
-def test_of_figures_drawn_twice_the_one_over_most_runs_is_kept(tmp_path):
-    from tood.paper.collect import collect_figures
-
-    for target in ("drift", "table1", "table2"):
-        folder = tmp_path / "runs" / "report" / target / "figures" / "cifar10"
-        folder.mkdir(parents=True)
-        (folder / "drift.png").write_text(target)
-        for learner in ("icarl", "bic"):
-            (folder / learner).mkdir()
-            for name in ("ridges", "heat-maps"):
-                (folder / learner / f"{name}.png").write_text(f"{learner} {name}")
-    (tmp_path / "runs" / "ablations").mkdir()
-    (tmp_path / "runs" / "ablations" / "summary.md").write_text("| finding |\n")
-    for commit in ("abc", "def"):  # what has not changed keeps the commit that made it
-        collect_figures(tmp_path / "runs", tmp_path / "kept", commit)
-    figures = {file.name: file.read_text() for file in (tmp_path / "kept" / "figures" / "cifar10").iterdir()}
-    assert figures == {"drift.png": "drift", "icarl-ridges.png": "icarl ridges"}  # of one run: what the paper shows
-    assert (tmp_path / "kept" / "ablations.md").read_text().endswith("at commit `abc`.\n")
+    collected = json.loads((kept.path / "collected.json").read_text())
+    assert collected["point"]["drift"] == MeasuredRun(Run(gap_run)).drift() > 0
+    assert collected["along"] == along(MeasuredRun(Run(gap_run)))
 
 
 def test_ablations_are_of_finished_runs(gap_run, tmp_path):
@@ -204,11 +175,9 @@ def test_ablations_are_of_finished_runs(gap_run, tmp_path):
         shutil.copytree(gap_run, tmp_path / name)
     measure(Run(tmp_path / "whole"), [Scorer("energy")])
     (tmp_path / "going" / "metrics.parquet").unlink(missing_ok=True)
-    asked = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tood.commands.ablate.command.callback", lambda paths, **_: asked.extend(paths))
-        CliRunner().invoke(command, ["ablations", "--out", str(tmp_path)], catch_exceptions=False)
-    assert [path.name for path in asked] == ["whole"]
+    done = CliRunner().invoke(command, ["ablations", "--out", str(tmp_path)], catch_exceptions=False)
+    assert done.stdout.splitlines()[0] == "whole" and "going" not in done.stdout
+    assert (tmp_path / "ablations" / "summary.md").exists()
 
 
 def test_options_are_what_sets_a_run_apart():
@@ -219,3 +188,27 @@ def test_options_are_what_sets_a_run_apart():
     )
     changed = RunConfig(order=0, network="vit", calibration="memory", settings={"epochs": 3})
     assert changed.identity.options == {"order": 0, "network": "vit", "calibration": "memory", "epochs": 3}
+
+
+def test_against_the_paper_adds_its_variants_and_bic_is_compared_on_raw_logits(build, tmp_path):
+    import numpy as np
+
+    from tood.commands.report import command as report
+
+    path = build(tmp_path / "bic", learner="bic", stream="cifar10", preset="cpu", per_class=10, detectors=("energy",))
+    for file in (path / "steps").rglob("outputs/**/*.npz"):
+        arrays = dict(np.load(file))
+        np.savez(file, **arrays, raw_logits=arrays["logits"])
+    measure(Run(path), [Scorer("energy", logits=which) for which in ("corrected", "raw")])
+    done = CliRunner().invoke(report, [str(path), "--against", "paper", "--json"], catch_exceptions=False)
+    rows = [r for r in json.loads(done.stdout) if r["table"] == "cifar10-main" and r["column"].startswith("AUROC")]
+    shown = {row["row"]: row.get("paper") for row in rows}
+    assert shown == {
+        "accuracy ↑": 77.5,
+        "energy": None,
+        "energy (raw logits)": 67.2,
+        "tood_mean_shift": None,
+        "tood_mean_shift (raw logits)": 71.6,
+        "tood_robust_anchor": None,
+        "tood_robust_anchor (raw logits)": 70.6,
+    }

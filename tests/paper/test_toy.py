@@ -67,6 +67,10 @@ def test_the_geometry_is_the_stated_one():
     assert abs(separated.ood.mean()) < 0.02 and abs(separated.ood.std() - 1) < 0.02
     np.testing.assert_allclose(crowded.centres * 4, separated.centres, rtol=1e-6)
     assert not np.allclose(separated.centres, toy.sample("separated", 4).centres)
+    authors = toy.sample("crowded_authors", 3)
+    np.testing.assert_allclose(np.linalg.norm(authors.centres, axis=1), 1.4, rtol=1e-6)
+    np.testing.assert_allclose(authors.ood, 0.35 * separated.ood, rtol=1e-6)
+    assert [r.regime for r in toy.runs([0], SMALL, regimes=["crowded_authors"])] == ["crowded_authors"]
 
 
 def assert_same(one, other):

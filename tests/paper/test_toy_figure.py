@@ -6,6 +6,7 @@ import pytest
 from tood.errors import MissingDependencyError
 from tood.paper.toy import MARGINS, Settings, runs
 from tood.paper.toy_figure import toy_figure
+from tood.paper.toy_results import write_toy
 
 SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epochs=1)
 
@@ -19,7 +20,7 @@ def test_the_panels_show_the_measured_figures(results):
     pytest.importorskip("matplotlib")
     geometry, gap, margins = toy_figure(results, SMALL).axes
     for axes in (geometry, gap, margins):
-        assert axes.get_xlabel() and axes.get_title(loc="left")
+        assert axes.get_xlabel() and axes.get_title()
     before = gap.get_lines()[0].get_ydata()
     np.testing.assert_allclose(before, np.mean([r.gap["before"] for r in results if r.regime == "separated"], axis=0))
     curve = margins.get_lines()[0]
@@ -28,7 +29,9 @@ def test_the_panels_show_the_measured_figures(results):
     np.testing.assert_allclose(curve.get_ydata()[0], expected)
 
 
-def test_without_matplotlib_the_error_says_what_to_install(results, monkeypatch):
+def test_without_matplotlib_the_error_says_what_to_install(results, monkeypatch, tmp_path):
+    for name in [name for name in sys.modules if name.startswith("tood.report.plots")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "tood\[report\]"'):
-        toy_figure(results, SMALL)
+        write_toy(results, tmp_path)

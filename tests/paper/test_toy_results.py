@@ -1,20 +1,17 @@
 """The toy's tables follow from its trajectories; what is collected agrees with toy.json; claims can fail."""
 
-import csv
-import io
 import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 from results_pages.__main__ import write_results
-from results_pages.toy_claims import toy_claims
-from tood.commands.reproduce import command
-from tood.paper.collect import collect_runs
-from tood.paper.toy import MARGINS, METHODS, REGIMES, Settings, runs
-from tood.paper.toy_results import collect_toy, summarize, to_csv, to_json
-from tood.runs import Run
+from results_pages.claims import toy_claims
+from results_pages.collect import collect_runs, collect_toy
+from tood.outputs import Run
+from tood.paper.toy import MARGINS, METHODS, STANDARD, Settings, runs
+from tood.paper.toy_results import rows as toy_rows
+from tood.paper.toy_results import summarize, to_json
 
 SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epochs=1)
 
@@ -30,10 +27,10 @@ def by_hand(values, steps):
     return average, np.mean([values[i][i] - values[steps - 1][i] for i in range(steps - 1)])
 
 
-def test_csv_follows_from_the_trajectories_in_the_json(toys):
+def test_rows_follow_from_the_trajectories_in_the_json(toys):
     trajectories = {(r["regime"], r["seed"]): r["auroc"] for r in json.loads(to_json(toys, SMALL))["runs"]}
-    rows = list(csv.DictReader(io.StringIO(to_csv(toys))))
-    assert len(rows) == len(REGIMES) * 2 * len(METHODS) * 2
+    rows = toy_rows(toys)
+    assert len(rows) == len(STANDARD) * 2 * len(METHODS) * 2
     for row in rows:
         of = trajectories[row["regime"], int(row["seed"])]
         average, forgetting = by_hand(of[row["method"]], int(row["steps"]))
@@ -44,7 +41,11 @@ def test_csv_follows_from_the_trajectories_in_the_json(toys):
 
 def test_json_gives_back_every_figure(toys):
     document = json.loads(to_json(toys, SMALL))
-    assert document["settings"]["tasks"] == 6 and document["regimes"]["no_replay"] == {"radius": 4.0, "replay": False}
+    assert document["settings"]["tasks"] == 6 and document["regimes"]["no_replay"] == {
+        "radius": 4.0,
+        "replay": False,
+        "ood_std": 1.0,
+    }
     for saved, r in zip(document["runs"], toys, strict=True):
         assert (saved["regime"], saved["seed"]) == (r.regime, r.seed)
         assert saved["own_channel"][0][1:] == [None] * 5
@@ -67,52 +68,47 @@ def test_summary_is_mean_and_sample_deviation_over_seeds(toys):
 
 @pytest.fixture
 def kept(toys, tmp_path):
-    (tmp_path / "runs" / "toy").mkdir(parents=True)
-    (tmp_path / "runs" / "toy" / "toy.json").write_text(to_json(toys, SMALL))
-    collect_toy(tmp_path / "runs", tmp_path / "kept", "abc")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "toy.json").write_text(to_json(toys, SMALL))
+    collect_toy(tmp_path / "toy", tmp_path / "kept")
     return json.loads((tmp_path / "kept" / "toy.json").read_text())
 
 
 def test_what_is_kept_follows_from_the_runs(toys, kept):
     separated = [r for r in toys if r.regime == "separated"]
-    assert kept["seeds"] == 2 and kept["commit"] == "abc"
-    assert kept["gap"] == pytest.approx(np.mean([r.gap["before"][1:] for r in separated]))
-    for regime, along in kept["margins"].items():
+    assert kept["runs"] == [] and kept["gap"] == pytest.approx(np.mean([r.gap["before"][1:] for r in separated]))
+    for regime, along in kept["margin_averages"].items():
         own = [r for r in toys if r.regime == regime]
-        assert len(along) == len(MARGINS)
         # Weight 0.5 is one of the methods as well.
         both = [r.trajectory("robust anchor, λ=0.5", 5).average() for r in own]
-        assert along[MARGINS.index(0.5)] == pytest.approx(np.mean(both))
+        assert len(along) == len(MARGINS) and along[MARGINS.index(0.5)] == pytest.approx(np.mean(both))
 
 
 def test_claims_hold_or_do_not(kept):
-    def holds(**changes):
-        return [claim.holds for claim in toy_claims({**kept, **changes})]
+    def judged(**changes):
+        return list(toy_claims({**kept, **changes}))
 
-    def summary(**gains):
-        return [
-            {**row, "gain": gains.get(row["regime"], 0.0), "gain_std": 0.01, "avg_auroc": 0.5}
-            for row in kept["summary"]
-        ]
+    def summary(**best):
+        """Every method has the AUROC of energy, but one step of one has ``best`` points more."""
+        flat = [{**row, "avg_auroc": 0.5, "by_step": [0.5] * 6} for row in kept["summary"]]
+        for row in flat:
+            if row["regime"] in best and row["method"] == "robust anchor, λ=0":
+                gain = best[row["regime"]]
+                row |= {"by_step": [0.5, 0.5, 0.5 + gain, 0.5, 0.5, 0.9], "avg_auroc": 0.5 + gain / 2}
+        return flat
 
     rising, flat = np.linspace(0.8, 0.9, len(MARGINS)).tolist(), [0.5] * len(MARGINS)
     as_said = {"separated": rising, "crowded": [*flat[:-1], 0.499]}
-    assert holds(gap=18.0, summary=summary(separated=0.05), margins=as_said) == [True] * 6
+    good = judged(gap=18.0, summary=summary(separated=0.051), margin_averages=as_said)
+    assert [claim.holds for claim in good] == [True] * 6
+    assert good[1].numbers == "+5.1"  # the best step among the first five
     otherwise = {"separated": flat, "crowded": rising}
-    found = holds(gap=-1.0, summary=summary(crowded=0.05), margins=otherwise)
-    assert found == [False, False, True, False, False, False]
-    assert next(iter(toy_claims({**kept, "gap": 20.25}))).ours == "20.2"
+    bad = judged(gap=-1.0, summary=summary(crowded=0.05), margin_averages=otherwise)
+    assert [claim.holds for claim in bad] == [False, False, True, False, False, False]
 
 
-def test_the_page_has_the_toy_where_it_was_collected(kept, build, tmp_path):
-    again = CliRunner().invoke(command, ["toy", "--out", str(tmp_path / "runs"), "--collect", str(tmp_path / "kept")])
-    assert again.exit_code == 0 and "nothing new" in again.output
-    run = Run(
-        build(tmp_path / "run", tasks=3, per_class=10, detectors=("energy", "tood_mean_shift", "tood_robust_anchor"))
-    )
-    collect_runs([run], tmp_path / "kept", "abc")
+def test_the_page_has_the_toy_that_was_collected(kept, build, tmp_path):
+    few = ("energy", "tood_mean_shift", "tood_robust_anchor")
+    collect_runs([Run(build(tmp_path / "run", tasks=3, per_class=10, detectors=few))], tmp_path / "kept")
     index = write_results(tmp_path / "kept", tmp_path)[0].read_text()
     assert f"| {kept['gap']:.1f} |" in index.split("## Toy")[1] and "Means over 2 seeds" in index
-    (tmp_path / "runs" / "toy" / "toy.json").unlink()
-    missing = CliRunner().invoke(command, ["toy", "--out", str(tmp_path / "runs"), "--collect", str(tmp_path / "kept")])
-    assert "`tood reproduce toy` makes it" in str(missing.exception)

@@ -57,17 +57,20 @@ def make_run(
     **more: Any,
 ) -> Path:
     """Write and measure a run. ``fade``: how much of an old task's scale is lost; ``turn``: how fast features move."""
+    from tests.made_runs import without_digest
+
     from tood.audit import ensure_verdict
-    from tood.runs.directory import Run, write_manifest
-    from tood.runs.measure import measure
-    from tood.runs.score import Scorer
-    from tood.runs.steps import write_step
+    from tood.evaluation.measure import measure
+    from tood.evaluation.score import Scorer
+    from tood.outputs.directory import Run, write_manifest
+    from tood.outputs.steps import write_step
 
     world = make_world(tasks * size, per_class, seed)
     rng = np.random.default_rng(seed + 1000)
     split = np.arange(tasks * size).reshape(tasks, size).tolist()
     known = {"stream": "digits", "learner": learner, "seed": seed, "calibration": {"source": "train", "size": 100}}
     write_manifest(path, tasks=split, near=["letters"], far=["noise", "blank"], **(known | more))
+    without_digest(path)
     spin = rng.normal(size=(D, D)) * turn / np.sqrt(D)
     move = np.eye(D)
     for step in range(tasks):

@@ -11,8 +11,9 @@ from click.testing import CliRunner
 from tests.made_runs import make_run
 
 from tood.cli import cli
-from tood.runs import Run, Scorer, load_metrics, measure
-from tood.runs.metrics_file import Row, save_metrics, to_table
+from tood.evaluation import Scorer, load_metrics, measure
+from tood.evaluation.metrics_file import Row, save_metrics, to_table
+from tood.outputs import Run
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(1)"]
 NAMES = [
@@ -57,9 +58,8 @@ def shown(tmp_path_factory):
         "report latex": tood("report", runs, "--tables", "--format", "latex"),
         "report csv": tood("report", runs, "--tables", "--format", "csv"),
         "report terminal": tood("report", runs, "--tables", "--format", "terminal"),
-        "collect": tood("reproduce", "figures", "--out", runs, "--collect", out / "collected", "--commit", "c"),
         "audit": tood("audit", runs, "--detectors", "energy", "--full", "--out", out / "audit"),
-        "ablate": tood("ablate", runs, "--only", "margin", "--no-figures", "--out", out / "ablations"),
+        "ablate": tood("ablate", runs, "--only", "margin", "--no-plots", "--out", out / "ablations"),
     }
     files = {path: path.read_text() for path in out.rglob("*") if path.suffix in (".csv", ".md", ".tex", ".html")}
     after = {path for path in parent.parent.parent.rglob("*") if runs not in path.parents and out not in path.parents}
@@ -84,12 +84,12 @@ def test_names_in_figures_are_text_and_their_folders_stay_in_out(tmp_path, name)
         parent / "run", gap=2.0, steps=2, per_class=6, ood_count=20, features=False, learner=name, stream=name
     )
     measure(Run(run), [Scorer("energy"), Scorer("tood_mean_shift")])
-    said = tood("report", run, "--figures", "--out", parent / "report")
+    said = tood("report", run, "--plots", "--out", parent / "report")
     said += tood("ablate", run, "--only", "margin", "--out", parent / "ablations")
     assert all(c.isprintable() or c == "\n" for c in said)
     drawn = {path.relative_to(parent).parts[0] for path in tmp_path.rglob("*.png") if parent in path.parents}
     assert drawn == {"report", "ablations"}
-    assert {path.name for path in tmp_path.rglob("*")} >= {"margin.png", "heat-maps.png"}
+    assert {path.name for path in tmp_path.rglob("*")} >= {"margin.png", "forgetting.png"}
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
 
 

@@ -21,17 +21,17 @@ from click.testing import CliRunner
 from tood import ToodError
 from tood.audit import audit, ensure_verdict
 from tood.cli import cli
+from tood.evaluation.measure import measure
+from tood.evaluation.metrics_file import load_metrics, trajectory
+from tood.evaluation.score import Scorer
+from tood.outputs import Run, find_runs
 from tood.paper.reference import reported
-from tood.report import figures
-from tood.report.appearance import label
-from tood.report.gather import Measured, StepScores, score_steps
+from tood.report import plots as figures
+from tood.report.appearance import label, spread
+from tood.report.gather import MeasuredRun, StepScores, scores_at
 from tood.report.page.content import histograms
 from tood.report.page.write import write_page
 from tood.report.summary import collect
-from tood.runs import Run, find_runs
-from tood.runs.measure import measure
-from tood.runs.metrics_file import load_metrics, trajectory
-from tood.runs.score import Scorer
 
 EVIL = '</script><script>document.title = "taken"</script><img src=x onerror=alert(1)>&amp;\u2028'
 
@@ -91,8 +91,8 @@ def test_the_paper_s_figures_stand_beside_ours(build: Callable[..., Path], tmp_p
 
 
 def test_shares_read_off_histograms_are_exact(five: Path) -> None:
-    along = score_steps(Run(five), ["energy"], 5)["energy"]
-    found = histograms(along)
+    along = scores_at(Run(five), ["energy"], range(5), compute=True)["energy"]
+    found = histograms(along, range(5))
     for place, step in enumerate(found["steps"]):
         scored = along[step]
         groups = {"all": scored.id} | {str(i): scored.id[scored.tasks == i] for i in range(step + 1)}
@@ -108,7 +108,8 @@ def test_shares_read_off_histograms_are_exact(five: Path) -> None:
 
 def test_histograms_of_long_streams_are_thinned_and_constant_scores_do_not_break_them() -> None:
     along = [StepScores(np.zeros(t + 1), np.arange(t + 1), {"far": np.zeros(3)}) for t in range(60)]
-    found = histograms(along)
+    steps = spread(60, 21)
+    found = histograms([along[step] for step in steps], steps)
     assert len(found["steps"]) == 21 and found["steps"][-1] == 59
     assert list(found["id"]) == ["all", "0", "15", "30", "44", "59"]
     assert found["ranges"][-1] == [-0.5, 0.5] and found["bins"] == 100  # so 0 is an edge, and is accepted there
@@ -171,16 +172,16 @@ def test_the_page_is_reproducible_and_writes_no_figures_into_the_run(five: Path,
 
 
 def test_without_matplotlib_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page.write\nimport tood.report.figures"
+    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page.write\nimport tood.report.plots"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stderr.strip().endswith('drawing figures needs matplotlib: pip install "tood[report]"')
+    assert result.stderr.strip().endswith('drawing plots needs matplotlib: pip install "tood[report]"')
 
 
 def test_torch_is_not_needed(five: Path, tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from pathlib import Path\nfrom tood.runs import Run\nfrom tood.report.page.write import write_page\n"
-        "import tood.report.figures\n"
+        "from pathlib import Path\nfrom tood.outputs import Run\nfrom tood.report.page.write import write_page\n"
+        "import tood.report.plots\n"
         f"write_page([Run({str(five)!r})], Path({str(tmp_path / 'page.html')!r}))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -194,8 +195,8 @@ def test_a_run_without_its_outputs_still_has_its_figures(five: Path, tmp_path: P
     shown = data_of(write_page([Run(tmp_path / "run")], tmp_path / "report.html").read_text(encoding="utf-8"))
     assert shown["verdicts"][0]["cause"] == "not known" and shown["runs"][0]["scores"] is None
     assert len(shown["table"]) == 7
-    drawn = {path.name for path in figures.draw_all([Run(tmp_path / "run")], tmp_path / "figures")}
-    assert drawn == {"heat-maps.png", "heat-maps.pdf", "forgetting.png", "forgetting.pdf"}
+    drawn = {path.name for path in figures.draw_all([Run(tmp_path / "run")], tmp_path / "plots")}
+    assert drawn == {"forgetting.png", "forgetting.pdf"}
 
 
 def test_command(five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,9 +209,9 @@ def test_command(five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "iCaRL on digits, seed 0"
     )
     monkeypatch.setattr(figures, "draw_all", lambda runs, folder: [folder / "a.png", folder / "a.pdf"])
-    result = CliRunner().invoke(cli, ["report", str(run), "--figures", "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(cli, ["report", str(run), "--plots", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0 and result.stdout == ""
-    assert result.stderr.strip() == f"2 files in {tmp_path / 'out/figures'}"
+    assert result.stderr.strip() == f"2 files in {tmp_path / 'out/plots'}"
     assert not (tmp_path / "out/report.html").exists()
 
 
@@ -220,12 +221,12 @@ def test_bad_input(five: Path, tmp_path: Path) -> None:
     (tmp_path / "unmeasured").mkdir()
     (tmp_path / "unmeasured/manifest.json").write_bytes((five / "manifest.json").read_bytes())
     with pytest.raises(ToodError, match=r"metrics\.parquet: no such file"):
-        Measured(Run(tmp_path / "unmeasured"))
+        MeasuredRun(Run(tmp_path / "unmeasured"))
 
 
 def test_the_page_recommends_what_it_measured_best(build: Callable[..., Path], tmp_path: Path) -> None:
     """Features that tell OOD from ID where logits do not: the verdict must name a detector that reads them."""
-    names = ("energy", "tood_auto", "tood_joint", "typicality")
+    names = ("energy", "tood_mean_shift", "tood_joint", "typicality")
     run = Run(build(tmp_path / "run", stream="mine", tasks=3, detectors=names))
     for step in run.steps():
         folder = run.folder(step) / "outputs"
@@ -242,4 +243,4 @@ def test_the_page_recommends_what_it_measured_best(build: Callable[..., Path], t
     assert shown["verdicts"][0]["card"] is None  # of other figures: the page says so, and does not score
     ensure_verdict(run)
     shown = data_of(write_page([run], tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert shown["verdicts"][0]["card"]["use"].startswith(f"{label(expected)}")
+    assert shown["verdicts"][0]["card"]["with features"].startswith(f"{label(expected)}")

@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from tood.report.gather import Measured, score_steps
+from tood.evaluation import load_metrics, trajectory
+from tood.outputs import Run, find_runs
+from tood.report.gather import MeasuredRun, scores_at
 from tood.report.page.write import write_page
-from tood.runs import Run, find_runs, load_metrics, trajectory
 
 FLAGS = (
     "--headless",
@@ -92,7 +93,7 @@ def rows(tab: Any, table: str) -> dict[str, list[str]]:
 
 
 def test_numbers_are_those_of_metrics_parquet(visit: Callable[..., Any], page: Path, five: Path) -> None:
-    tab, one = visit(page), Measured(Run(five))
+    tab, one = visit(page), MeasuredRun(Run(five))
     energy = one.trajectory("energy")
     main = rows(tab, "main-table")["Energy"]
     figures = [energy.balanced().average(), *(energy.group(g).average() for g in ("near", "far"))]
@@ -143,7 +144,7 @@ def test_a_detector_can_be_hidden_and_the_chart_answers_the_pointer(visit: Calla
 def test_heat_maps_show_every_task_at_every_step(visit: Callable[..., Any], page: Path, five: Path) -> None:
     tab = visit(page)
     assert tab.locator("#map-left-chart g[aria-label=cell] rect").count() == 15
-    values = Measured(Run(five)).trajectory("tood_robust_anchor").balanced().mean()
+    values = MeasuredRun(Run(five)).trajectory("tood_robust_anchor").balanced().mean()
     texts = tab.locator("#map-right-chart g[aria-label=text] text").all_text_contents()
     assert [int(text) for text in texts] == pytest.approx(100 * values[np.tril_indices(5)], abs=0.51)
     tab.select_option("#map-left", "msp")
@@ -152,7 +153,7 @@ def test_heat_maps_show_every_task_at_every_step(visit: Callable[..., Any], page
 
 def test_the_threshold_reads_off_id_recall_and_ood_caught(visit: Callable[..., Any], page: Path, five: Path) -> None:
     tab = visit(page)
-    along = score_steps(Run(five), ["energy"], 5)["energy"]
+    along = scores_at(Run(five), ["energy"], range(5), compute=True)["energy"]
     assert float(rows(tab, "readout")["ID, task 0 accepted"][0]) >= 95
     tab.focus("#step")
     for _ in range(4):
@@ -218,7 +219,7 @@ def test_a_word_is_explained_on_focus_and_the_first_run_is_no_baseline(
     tip = tab.evaluate("getComputedStyle(document.activeElement, '::after').content")
     assert "learned together" in tip
     ends = tab.locator("#trajectory-chart g[aria-label=text] text").all_text_contents()
-    assert set(ends) == {"Energy", "TOOD (robust anchor)"}  # labelled at the ends of their lines
+    assert set(ends) == {"Energy", "robust anchor (paper)"}  # labelled at the ends of their lines
     assert tab.locator("#accuracy-chart g[aria-label=line] path").count() == 1
 
 
@@ -284,14 +285,14 @@ def test_a_long_stream_is_drawn(visit: Callable[..., Any], long: Path, tmp_path:
 def test_a_hundred_runs_and_a_hundred_tasks_stay_usable(
     visit: Callable[..., Any], browser: Any, build: Callable[..., Path], tmp_path: Path
 ) -> None:
-    few = ("energy", "msp", "maxlogit", "knn", "tood_shrinkage", "tood_robust_anchor")
+    few = ("energy", "msp", "maxlogit", "knn", "tood", "tood_robust_anchor")
     one = build(tmp_path / "one", tasks=10, per_class=10, detectors=few)
     manifest = json.loads((one / "manifest.json").read_text())
     for place in range(100):
         copy = shutil.copytree(one, tmp_path / f"sweep/{place}")
         own = manifest | {"learner": ["icarl", "bic", "der", "wa", "lwf"][place % 5], "seed": place // 5}
         (copy / "manifest.json").write_text(json.dumps(own))
-    build(tmp_path / "tasks", tasks=100, size=1, per_class=4, detectors=("energy", "msp", "tood_shrinkage"))
+    build(tmp_path / "tasks", tasks=100, size=1, per_class=4, detectors=("energy", "msp", "tood"))
     for name in ("sweep", "tasks"):
         path = write_page(find_runs([tmp_path / name]), tmp_path / f"{name}.html")
         assert path.stat().st_size < 5e6

@@ -8,13 +8,14 @@ import pytest
 from tests.processes import tood
 
 from tood import ToodError
-from tood.files import file_name
+from tood.evaluation import Scorer, load_metrics, measure
 from tood.metrics import auroc, fpr_at_id_recall, fpr_at_ood_recall
+from tood.outputs import Run, find_runs, write_manifest, write_step
 from tood.paper.reference import reported
 from tood.report.render import print_tables, to_csv, to_latex, to_markdown
 from tood.report.summary import Key, Summary, best_keys, collect, learner_label, ranks
 from tood.report.tables import build, tables_of
-from tood.runs import Run, Scorer, find_runs, load_metrics, measure, write_manifest, write_step
+from tood.storage.files import file_name
 
 pc = pytest.importorskip("pyarrow.compute")
 
@@ -113,7 +114,7 @@ def test_an_unfinished_run_is_not_averaged_with_finished_ones(runs, tmp_path):
     shutil.rmtree(run.folder(2))
     measure(run, [Scorer("energy"), Scorer("msp")])
     collect([(run, load_metrics(run.path))])  # alone it may be shown
-    with pytest.raises(ToodError, match=r"icarl-3: has figures of 2 steps, .* of 3; .*finish the shorter one"):
+    with pytest.raises(ToodError, match=r"icarl-3: has metrics of 2 steps, .* of 3; .*finish the shorter one"):
         collect([*measured(runs), (run, load_metrics(run.path))])
 
 
@@ -177,7 +178,7 @@ def test_ranks_are_the_papers():
     """ "At least one TOOD variant ranks first or second in eight of the ten CIFAR configurations." """
     (table,) = [t for t in build(table_1(), {}) if t.name == "ranks"]
     count = len({key.detector for key in table_1() if key.metric == "avg_auroc"})
-    assert f"Mean shift or robust anchor is first or second in 8 of 10, of {count} detectors." in table.notes
+    assert f"robust anchor (paper) is first or second in 8 of 10, of {count} detectors." in table.notes[-1]
     found = ranks(table_1())
     assert all(len(places) == 10 for places in found.values())
     assert [found[name][0] for name in ("tood_mean_shift", "tood_robust_anchor", "ash", "energy", "vim")] == [
@@ -202,7 +203,7 @@ def test_against_the_paper_shows_its_figure_and_the_difference():
     text = to_markdown(next(t for t in build(ours, reported()) if t.name == "cifar10-main"))
     row = next(line for line in text.splitlines() if line.startswith("| Energy"))
     assert row.split("|")[2].strip() == "67.2 ± 0.5 (65.9, +1.2)"  # 0.6 behind the best, whose deviation is 0.5
-    assert "In brackets: the paper's figure, and ours minus it." in text and "MDS lost its minus sign" in text
+    assert "In brackets: the paper's value, and ours minus it." in text and "MDS lost its minus sign" in text
     other = next(t for t in build(ours, reported(), "id") if t.name == "cifar10-main")  # the paper has the other FPR@95
     auroc_cell, fpr_cell = dict(other.rows)["energy"][:2]
     assert auroc_cell.paper is not None and fpr_cell.paper is None
@@ -271,27 +272,28 @@ def test_what_sets_runs_apart_is_shown_and_does_not_hide_the_papers_figure(tmp_p
 
 
 def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
-    from tood.paper.ablation_summary import gather_ablations, over_seeds
-    from tood.report.figures import draw_all
-    from tood.report.gather import Measured
+    from tood.paper.ablation_summary import gather_ablations
+    from tood.paper.findings import over_seeds
+    from tood.report.gather import MeasuredRun
     from tood.report.page.content import content
+    from tood.report.plots import draw_all
 
     options = {"tasks": 2, "detectors": ("energy", "tood_mean_shift")}
     runs = [Run(build(tmp_path / preset, preset=preset, seed=0, **options)) for preset in ("cpu", "paper")]
     reference = {Key("digits", "icarl", "energy", "avg_auroc"): Summary(50.0, 1.0, 3)}
-    page = content(Measured.all_of(runs), reference, {})
+    page = content(MeasuredRun.all_of(runs), reference, {})
     assert [shown["name"] for shown in page["runs"]] == [f"iCaRL [{p}] on digits, seed 0" for p in ("cpu", "paper")]
     assert len(page["verdicts"]) == 2
     assert {row["values"]["avg_auroc"]["paper"] for row in page["table"] if row["detector"] == "energy"} == {50.0}
-    folders = {path.parent.name for path in draw_all(runs, tmp_path / "figures")}
+    folders = {path.parent.name for path in draw_all(runs, tmp_path / "plots")}
     assert {file_name("icarl [cpu]"), file_name("icarl [paper]")} <= folders
     rows, _ = gather_ablations(runs, ["margin"])
-    assert {row["run"] for row in over_seeds(rows)["margin"]} == {"digits icarl cpu", "digits icarl paper"}
+    assert {row["preset"] for row in over_seeds(rows["margin"])} == {"cpu", "paper"}
 
 
 def test_the_page_of_a_collected_run_shows_the_metrics_it_has(build, tmp_path):
+    from tood.evaluation.metrics_file import save_metrics
     from tood.report.page.write import write_page
-    from tood.runs.metrics_file import save_metrics
 
     run = Run(build(tmp_path / "run", tasks=2, detectors=("energy", "tood_mean_shift")))
     table = load_metrics(run.path)
@@ -316,7 +318,7 @@ def test_command(runs, tmp_path):
 
 
 def test_raw_logits_have_rows_of_their_own_in_tables_and_page(build, tmp_path):
-    from tood.report.gather import Measured
+    from tood.report.gather import MeasuredRun
     from tood.report.page.content import content
 
     build(tmp_path / "bic", tasks=2, learner="bic", detectors=("energy", "tood_mean_shift"))
@@ -327,7 +329,7 @@ def test_raw_logits_have_rows_of_their_own_in_tables_and_page(build, tmp_path):
     measure(
         run, [Scorer(name, logits=which) for name in ("energy", "tood_mean_shift") for which in ("corrected", "raw")]
     )
-    one = Measured(run)
+    one = MeasuredRun(run)
     table = next(table for table in tables_of([(run, one.table)]) if table.name == "digits-main")
     assert {"energy", "energy (raw logits)"} <= {label for label, _ in table.rows}
     (ranked,) = (table for table in tables_of([(run, one.table)]) if table.name == "ranks")

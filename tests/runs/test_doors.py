@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import torch
 from tests.processes import tood
 
-from tood import ToodError, learners
-from tood.runs import Run, RunConfig, load_metrics, run
+from tood import ToodError, learners, models
+from tood.evaluation import load_metrics
+from tood.outputs import Run
+from tood.runs import RunConfig, run
 from tood.runs.sweep import importable
 from tood.streams import Stream
 from tood.streams.registry import STREAMS
@@ -31,7 +34,7 @@ class Gap(detectors.Detector):
         ordered = np.sort(rows.logits, axis=1)
         return ordered[:, -1] - ordered[:, -2]
 
-def blobs(tasks=3, order="label"):
+def blobs(tasks=3, order="label") -> streams.Stream:
     rng = np.random.default_rng(0)
     y = np.arange(120) % 6
     x = 4 * rng.normal(size=(6, 10))[y] + rng.normal(size=(120, 10))
@@ -75,6 +78,17 @@ def test_workers_get_the_path_of_what_a_module_registered():
             importable(RunConfig(learner="mine_of_a_module"))
     finally:
         del registry._items["mine_of_a_module"]
+
+
+def test_workers_get_the_path_of_a_network(registries):
+    def of_a_module(shape):
+        return torch.nn.Identity()
+
+    models.register("mine_of_a_module")(of_a_module)
+    of_a_module.__module__, of_a_module.__qualname__ = "package.module", "of_a_module"
+    assert importable(RunConfig(network="mine_of_a_module")).network == "package.module:of_a_module"
+    assert importable(RunConfig(network="resnet18")).network == "resnet18"
+    assert importable(RunConfig(network="resnet32")).network == "resnet32"
 
 
 def test_workers_get_the_path_of_a_stream_in_a_mapping():

@@ -8,10 +8,10 @@ from click.testing import CliRunner
 
 from tood import ToodError, streams
 from tood.cli import cli
+from tood.evaluation import load_metrics
 from tood.models import Network
-from tood.runs import Run, Step, load_metrics
-from tood.runs.config import RunConfig
-from tood.runs.measure import is_measured_as
+from tood.outputs import Run, Step
+from tood.runs.config import RunConfig, measured_as
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
 
@@ -60,7 +60,7 @@ def test_a_run_writes_what_the_small_network_answers_on_the_features(tmp_path):
     assert Run(tmp_path / "run").manifest["options"]["network"] == "convnet"
 
 
-@pytest.mark.parametrize("store", ["all", "figures"])
+@pytest.mark.parametrize("store", ["all", "metrics"])
 def test_what_old_images_gave_is_not_mixed_with_what_changed_ones_give(tmp_path, store):
     digits = streams.load("digits")
     images = digits.train.take(np.arange(len(digits.train)))
@@ -126,7 +126,7 @@ def test_changed_ood_images_make_figures_again(tmp_path):
     last = digits.ood[-1]
     other = streams.ArraySource(255 - last.source.take(np.arange(len(last.source))), last.source.labels)
     changed = dataclasses.replace(digits, ood=(*digits.ood[:-1], dataclasses.replace(last, source=other)))
-    config = dataclasses.replace(CONFIG, detectors=("energy",), store="figures")
+    config = dataclasses.replace(CONFIG, detectors=("energy",), store="metrics")
     run(config, tmp_path / "run", stream=digits, say=str)
     before = load_metrics(tmp_path / "run")
     run(config, tmp_path / "run", stream=changed, say=str)
@@ -136,7 +136,7 @@ def test_changed_ood_images_make_figures_again(tmp_path):
 
 
 def test_fewer_detectors_leave_a_finished_run_as_it_is(tmp_path):
-    config = dataclasses.replace(CONFIG, detectors=("energy", "msp"), store="figures")
+    config = dataclasses.replace(CONFIG, detectors=("energy", "msp"), store="metrics")
     run(config, tmp_path / "run", say=str)
     run(dataclasses.replace(config, detectors=("energy",)), tmp_path / "run", say=str)
     assert Run(tmp_path / "run").manifest["detectors"] == ["energy", "msp"]
@@ -146,7 +146,7 @@ def test_fewer_detectors_leave_a_finished_run_as_it_is(tmp_path):
 
 
 def test_more_detectors_are_measured_even_if_the_run_is_killed_first(tmp_path, monkeypatch):
-    config = dataclasses.replace(CONFIG, detectors=("energy",), store="figures")
+    config = dataclasses.replace(CONFIG, detectors=("energy",), store="metrics")
     run(config, tmp_path / "run", say=str)
     every = dataclasses.replace(config, detectors=())
 
@@ -157,7 +157,7 @@ def test_more_detectors_are_measured_even_if_the_run_is_killed_first(tmp_path, m
     for _ in range(2):  # the second one is not mistaken for finished
         with pytest.raises(KeyboardInterrupt):
             run(every, tmp_path / "run", say=str)
-    assert is_measured_as(config, tmp_path / "run") and not is_measured_as(every, tmp_path / "run")
+    assert measured_as(config, tmp_path / "run") is not None and measured_as(every, tmp_path / "run") is None
 
 
 @pytest.mark.parametrize(

@@ -6,20 +6,10 @@ import numpy as np
 import pytest
 
 from tood import ToodError, energy
+from tood.evaluation import Scorer, default_scorers, evaluate, load_metrics, scores, trajectory
+from tood.evaluation.metrics_file import RAW
 from tood.metrics import auroc
-from tood.runs import (
-    Run,
-    Scorer,
-    Step,
-    default_scorers,
-    figures,
-    load_metrics,
-    scores,
-    trajectory,
-    write_manifest,
-    write_step,
-)
-from tood.runs.metrics_file import RAW
+from tood.outputs import Run, Step, write_manifest, write_step
 from tood.runs.network_scores import scorers_for
 
 WEIGHT = np.random.default_rng(5).normal(size=(4, 6))
@@ -55,7 +45,7 @@ def test_both_kinds_are_measured_by_default_and_told_apart_by_their_settings(run
         *(("energy", "corrected"), ("tood_mean_shift", "corrected")),
         *(("energy", "raw"), ("tood_mean_shift", "raw")),
     ]
-    table, _ = figures(run, scorers)
+    table, _ = evaluate(run, scorers)
     assert {row["settings"] for row in table.to_pylist()} == {"", '{"logits": "raw"}'}
     corrected, raw = (trajectory(table, "energy", ood_set="a", settings=s).values for s in ("", RAW))
     step = Step(run, 1)
@@ -69,7 +59,7 @@ def test_both_kinds_are_measured_by_default_and_told_apart_by_their_settings(run
 
 
 def test_accuracy_is_that_of_the_corrected_logits(run):
-    table, _ = figures(run, [Scorer("energy", logits="raw")])
+    table, _ = evaluate(run, [Scorer("energy", logits="raw")])
     step = Step(run, 1)
     expected = (np.asarray(step.test.logits).argmax(1) == step.test.labels).mean()
     stored = [

@@ -18,14 +18,15 @@ from tests.processes import Process, tood
 
 from tood import ToodError, learners, streams
 from tood.cli import cli
+from tood.evaluation import load_metrics
 from tood.models import Network
-from tood.runs import Run, Step, load_metrics
+from tood.outputs import Run, Step
+from tood.outputs.sampling import draw_by_class
 from tood.runs.config import RunConfig
-from tood.runs.extract import check_sources, fingerprint, step_rows
+from tood.runs.extract import check_sources, step_rows
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
-from tood.runs.yaml_files import read_yaml
-from tood.sampling import draw_by_class
+from tood.storage.yaml_files import read_yaml
 
 SETTINGS = {"epochs": 3, "memory": 80}
 CONFIG = RunConfig(learner="icarl", preset="smoke", settings=SETTINGS)
@@ -157,15 +158,6 @@ def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, changed, mes
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
-def test_other_images_are_other_outputs():
-    stream, _ = build(CONFIG)
-    before = fingerprint(stream)
-    fewer = dataclasses.replace(stream, ood=stream.ood[:-1])
-    moved = dataclasses.replace(stream, mean=tuple(value + 0.1 for value in stream.mean))
-    assert before == fingerprint(build(CONFIG)[0])
-    assert len({before, fingerprint(fewer), fingerprint(moved)}) == 3
-
-
 def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
     plain = RunConfig(learner="er", preset="smoke", settings={"epochs": 1, "memory": 80})
     run(plain, tmp_path / "er", say=str)
@@ -174,6 +166,25 @@ def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
     with_ber = dataclasses.replace(plain, learner="er+ber", settings={"epochs": 2, "memory": 80, "ber_epochs": 1})
     run(with_ber, tmp_path / "ber", say=lines.append)
     assert lines[0].startswith("not resuming from the base run: ") and "settings" in lines[0] and len(lines) == 5
+
+
+def test_the_calibration_set_is_shared_by_the_classes_of_the_stream_or_by_those_seen():
+    stream, _ = build(CONFIG)  # digits: 8 classes, 2 per task
+    for share, expected in (("stream", [10, 10]), ("seen", [40, 20])):
+        config = dataclasses.replace(CONFIG, calibration_size=80, calibration_share=share, reserve=0)
+        for step, each in enumerate(expected):
+            rows = step_rows(config, stream, step, np.empty(0, np.int64)).calibration["train"]
+            assert np.unique(stream.train.labels[rows], return_counts=True)[1].tolist() == [each] * 2 * (step + 1)
+
+
+def test_accuracy_with_ber_is_that_of_the_plain_head(tmp_path):
+    found = []
+    for learner, more in (("er", {}), ("er+ber", {"ber_epochs": 3, "ber_lr": 0.05})):
+        config = RunConfig(learner=learner, preset="smoke", settings={"memory": 80, **more}, detectors=("energy",))
+        run(config, tmp_path / learner, say=str)
+        rows = load_metrics(tmp_path / learner).to_pylist()
+        found.append([row["value"] for row in rows if row["metric"] == "accuracy"])
+    assert found[0] == pytest.approx(found[1])
 
 
 def test_accuracy_is_the_nearest_class_mean_s(finished):
@@ -275,7 +286,7 @@ def test_the_command_line_reads_yaml_and_suggests(tmp_path):
         ("--set", "lr", "expected NAME=VALUE, found 'lr'"),
         ("--set", "lr=[", "cannot be read"),
         ("--logits", "rawr", "'rawr' is not one of 'corrected', 'raw', 'both'"),
-        ("--store", "x", "'x' is not one of 'all', 'figures'"),
+        ("--store", "x", "'x' is not one of 'all', 'metrics'"),
         ("--order", "x", "expected 'label' or the seed of a permutation, found 'x'"),
         ("--seed", "-1", "-1 is not in the range x>=0"),
     ],
@@ -333,7 +344,7 @@ def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
 
     from tood import detectors
     from tood.detectors import Outputs
-    from tood.runs.score import Scorer, scores
+    from tood.evaluation.score import Scorer, scores
     from tood.streams.augment import prepare
 
     copy = tmp_path / "copy"

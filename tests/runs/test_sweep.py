@@ -11,13 +11,14 @@ from tests.processes import Process, tood
 
 from tood import ToodError
 from tood.audit import audit
+from tood.evaluation import Scorer, load_metrics, measure
+from tood.outputs import Run
+from tood.outputs.directory import is_locked, lock
 from tood.paper.reproduce import TARGETS, cells, presets_of
-from tood.runs import Run, Scorer, load_metrics, measure
 from tood.runs.check import check_config
 from tood.runs.config import RunConfig
-from tood.runs.directory import is_locked, lock
-from tood.runs.sweep import Cell, _run_in_process, read_sweep, run_cells
-from tood.runs.yaml_files import write_yaml
+from tood.runs.sweep import Cell, _Processes, read_sweep, run_cells
+from tood.storage.yaml_files import write_yaml
 
 NAMES = (("energy",), ("energy", "maxlogit"), ("tood.detectors.logits:MaxLogit",), ("nowhere:Mine",), ())
 BASE = "base: {preset: smoke, learner: er, settings: {epochs: 2, memory: 80}, detectors: [energy, tood_mean_shift]}\n"
@@ -111,7 +112,7 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     ],
 )
 def test_a_typo_in_the_last_cell_is_found_before_the_first_one_starts(tmp_path, monkeypatch, typo, message):
-    monkeypatch.setattr("tood.runs.sweep._run_in_process", lambda *_: pytest.fail("a cell was started"))
+    monkeypatch.setattr(_Processes, "_run", lambda *_: pytest.fail("a cell was started"))
     file = tmp_path / "sweep.yaml"
     file.write_text(BASE + f"grid: {{seed: [0]}}\nalso: [{{seed: 1, {typo}}}]")
     with pytest.raises(ToodError) as caught:
@@ -121,16 +122,10 @@ def test_a_typo_in_the_last_cell_is_found_before_the_first_one_starts(tmp_path, 
     assert "\n" not in str(caught.value) and not (tmp_path / "runs").exists()
 
 
-def test_the_command_names_the_file_of_a_typo(tmp_path):
-    (tmp_path / "sweep.yaml").write_text(BASE + "grid: {learner: [er, icral]}")
-    done = tood("sweep", "sweep.yaml", "--out", "runs", cwd=tmp_path)
-    assert done.returncode == 1 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert done.stderr.startswith("tood: sweep.yaml: cell digits-icral-smoke-s0-") and "'icarl'?" in done.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 def test_the_check_calls_no_factory_and_takes_networks_of_timm(tmp_path, monkeypatch, registries):
-    (tmp_path / "mine_to_check.py").write_text("def never(tasks=2, order=0):\n    raise RuntimeError('was called')")
+    (tmp_path / "mine_to_check.py").write_text(
+        "def never(tasks=2, order=0) -> 'Stream':\n    raise RuntimeError('was called')"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     check_config(RunConfig(stream="mine_to_check:never", tasks=3, order=7, network="timm:resnet18"))
     check_config(RunConfig(stream={"stream": "mine_to_check:never", "ood": {"far": {"x": "x.npz"}}}, ood=("x",)))
@@ -150,9 +145,9 @@ def test_a_cell_that_starts_while_the_sweep_is_stopped_is_stopped_too(tmp_path):
     file.write_text(BASE + "grid: {seed: [0]}")
     (cell,) = read_sweep(file, tmp_path)
     cell.log.parent.mkdir()
-    stop = threading.Event()
-    stop.set()
-    assert _run_in_process(cell, set(), str, stop, False) in ("stopped by signal 15", "interrupted")
+    processes = _Processes(str, renew=False)
+    processes.stop.set()
+    assert processes._run(cell) in ("stopped by signal 15", "interrupted")
     assert not (cell.path / "metrics.parquet").exists()
 
 
@@ -174,9 +169,7 @@ def test_a_cell_of_another_process_is_waited_for_and_then_resumed(tmp_path, monk
     file.write_text(BASE + "grid: {seed: [0]}")
     (cell,) = read_sweep(file, tmp_path)
     cell.path.mkdir()
-    monkeypatch.setattr(
-        "tood.runs.sweep._run_in_process", lambda cell, *_: "" if not is_locked(cell.path) else "locked"
-    )
+    monkeypatch.setattr(_Processes, "_run", lambda self, cell: "" if not is_locked(cell.path) else "locked")
     held, lines = lock(cell.path), []
 
     def say(line):

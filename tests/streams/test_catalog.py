@@ -24,7 +24,7 @@ def imagenet(tmp_path, images, write_folder):
 
 def test_names_and_the_papers_tasks():
     tasks = {name: entry.tasks for name, entry in CATALOG.items() if entry}
-    assert set(streams.names()) == {"digits", *tasks}
+    assert set(streams.names()) == {"cifar10_components", "clinc150", "digits", *tasks}
     assert tasks == {
         "cifar10": 5,
         "cifar100": 10,
@@ -202,7 +202,7 @@ def test_tiny_imagenets_own_classes_are_no_ood(tmp_path, images, write_pack):
 
 
 def test_digits_have_one_size():
-    with pytest.raises(ToodError, match="digits are 8 pixels per side, found 32"):
+    with pytest.raises(UnknownNameError, match="unknown option of the stream digits 'size'"):
         streams.load("digits", size=32)
 
 

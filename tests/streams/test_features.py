@@ -225,13 +225,6 @@ def test_features_of_an_older_version_have_no_digest_and_are_used(stream, networ
     assert not calls and path.stat().st_size == 128 + expected.nbytes
 
 
-def test_a_disk_without_room_is_one_line_before_anything_is_computed(stream, network, tmp_path, monkeypatch, calls):
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100}))
-    with pytest.raises(ToodError, match=r"40 images need 0 MB, found 0 MB free; set TOOD_CACHE") as caught:
-        frozen(stream, network, tmp_path)
-    assert "\n" not in str(caught.value) and not calls
-
-
 def test_a_disk_that_fills_while_extracting_is_one_line_and_nothing_is_used(stream, network, tmp_path):
     code = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     code += f"from tood import ToodError\ntry:\n    exec({KILLED!r})\nexcept ToodError as error:\n    print(error)"
@@ -281,22 +274,6 @@ def test_networks_of_ones_own_that_differ_only_in_what_they_compute_are_told_apa
         made[name] = frozen(stream, network, tmp_path, standardise=False).train
     assert len({source.key for source in made.values()}) == 4
     assert not np.array_equal(made["relu"].take(np.arange(5)), made["tanh"].take(np.arange(5)))
-
-
-def test_an_image_that_cannot_be_read_is_not_called_a_full_disk(stream, network, tmp_path):
-    class Broken(ArraySource):
-        def take(self, rows):
-            if 33 in rows:
-                raise FileNotFoundError(2, "No such file or directory", "33.png")
-            return super().take(rows)
-
-        def content(self):
-            return "broken"
-
-    broken = Broken(pictures(), np.arange(40) % 4)
-    with pytest.raises(ToodError, match=r"images: cannot be read \(.*33.png") as error:
-        Extractor(network, stream, tmp_path).features(broken, "training images")
-    assert "TOOD_CACHE" not in str(error.value)
 
 
 def test_images_are_read_once_if_all_features_are_in_the_cache(stream, network, tmp_path, monkeypatch):

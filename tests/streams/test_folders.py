@@ -11,7 +11,7 @@ def test_a_folder_a_class_in_sorted_order(tmp_path, images, write_folder):
     samples, labels = images
     write_folder(tmp_path, samples, labels, classes=("zebra", "ant", "bee", "cat"))
     (tmp_path / "ant" / "notes.txt").write_text("not an image")
-    source = FolderSource(tmp_path, size=16, workers=3)
+    source = FolderSource(tmp_path, size=16)
     assert source.classes == ("ant", "bee", "cat", "zebra")
     order = np.concatenate([np.flatnonzero(labels == c) for c in (1, 2, 3, 0)])
     np.testing.assert_array_equal(source.labels, np.repeat([0, 1, 2, 3], 5))

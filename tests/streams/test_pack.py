@@ -7,7 +7,7 @@ import pytest
 
 from tood.errors import ToodError
 from tood.streams import ArraySource, FolderSource, PackedSource, pack
-from tood.streams.pack import read_cifar, write_packed
+from tood.streams.pack import write_packed
 from tood.streams.packed import checksums
 
 
@@ -66,46 +66,3 @@ def test_a_failure_leaves_the_old_set_alone(tmp_path, images, write_folder):
 def test_only_colour_images_are_packed(tmp_path):
     with pytest.raises(ToodError, match=r"expected images \[H, W, 3\]"):
         write_packed(tmp_path, "x-train", ArraySource(np.zeros((2, 5)), [0, 1]), ["a", "b"])
-
-
-def cifar_records(n, marks, seed):
-    rng = np.random.default_rng(seed)
-    images = rng.integers(0, 256, (n, 32, 32, 3)).astype(np.uint8)
-    labels = rng.integers(0, 10, (n, marks)).astype(np.uint8)
-    planes = images.transpose(0, 3, 1, 2).reshape(n, -1)  # red, then green, then blue
-    return np.concatenate([labels, planes], 1).tobytes(), images, labels[:, -1]
-
-
-def test_cifar_10_binary_files(tmp_path):
-    parts = [cifar_records(4, 1, seed) for seed in range(6)]
-    for i, part in enumerate(parts[:5], 1):
-        (tmp_path / f"data_batch_{i}.bin").write_bytes(part[0])
-    (tmp_path / "test_batch.bin").write_bytes(parts[5][0])
-    (tmp_path / "batches.meta.txt").write_text("airplane\nautomobile\n\n")
-    train, classes = read_cifar(tmp_path, "train")
-    assert classes == ["airplane", "automobile"]
-    np.testing.assert_array_equal(train.samples, np.concatenate([part[1] for part in parts[:5]]))
-    np.testing.assert_array_equal(train.labels, np.concatenate([part[2] for part in parts[:5]]))
-    np.testing.assert_array_equal(read_cifar(tmp_path, "test")[0].samples, parts[5][1])
-
-
-def test_cifar_100_binary_files_have_a_coarse_label_first(tmp_path):
-    data, images, fine = cifar_records(6, 2, 0)
-    (tmp_path / "test.bin").write_bytes(data)
-    with pytest.raises(ToodError, match=r"fine_label_names\.txt: no such file"):
-        read_cifar(tmp_path, "test")
-    (tmp_path / "fine_label_names.txt").write_text("apple\naquarium_fish\n")
-    source, classes = read_cifar(tmp_path, "test")
-    np.testing.assert_array_equal(source.samples, images)
-    np.testing.assert_array_equal(source.labels, fine)
-    assert classes == ["apple", "aquarium_fish"]
-
-
-def test_bad_cifar_files_are_named(tmp_path):
-    with pytest.raises(ToodError, match=r"data_batch_1\.bin: no such file"):
-        read_cifar(tmp_path, "train")
-    (tmp_path / "test_batch.bin").write_bytes(b"x" * 3074)
-    with pytest.raises(ToodError, match=r"test_batch\.bin: 3074 bytes are not whole records of 3073"):
-        read_cifar(tmp_path, "test")
-    with pytest.raises(ToodError, match="train and test, found 'val'"):
-        read_cifar(tmp_path, "val")

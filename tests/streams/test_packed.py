@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from tood.errors import ToodError
-from tood.files import sha256
+from tood.storage.files import sha256
 from tood.streams import PackedSource
 from tood.streams import packed as module
 from tood.streams.packed import checksums
@@ -77,7 +77,7 @@ def test_a_wrong_checksum_is_found_when_the_images_are_read(tmp_path, images, wr
     path = write_pack(tmp_path / "x-train.npz", *images, "sheets")
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  x-train.npz\n")
     source = PackedSource(path)
-    with pytest.raises(ToodError, match=r"x-train\.npz: damaged: SHA-256"):
+    with pytest.raises(ToodError, match=r"x-train\.npz: damaged: its SHA-256"):
         source.take(np.array([0]))
 
 
@@ -95,7 +95,7 @@ def test_an_unchanged_file_is_hashed_once(tmp_path, images, write_pack, monkeypa
 def test_a_truncated_file_is_named(tmp_path, images, write_pack):
     path = write_pack(tmp_path / "x-train.npz", *images, "images")
     path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ToodError, match=r"x-train\.npz: damaged"):
+    with pytest.raises(ToodError, match=r"x-train\.npz: truncated"):
         PackedSource(path)
 
 
@@ -122,7 +122,7 @@ def pack_without(pack, **changes):
     ("changes", "message"),
     [
         ({"images": None}, "sheets, jpeg, images, found none"),
-        ({"labels": None}, "damaged or not a packed set"),
+        ({"labels": None}, "expected an array 'labels', found"),
         ({"labels": np.array([0, 9])}, "labels run from 0 to 9, expected 0 to 1"),
         ({"images": np.zeros((2, 4, 4, 3))}, "expected uint8 images"),
         ({"images": np.zeros((1, 4, 4, 3), np.uint8)}, "1 images for 2 labels"),
@@ -136,13 +136,6 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path, changes, message):
     with pytest.raises(ToodError, match=message) as caught:
         PackedSource(path).take(np.array([0]))
     assert str(path) in str(caught.value)
-
-
-def test_nothing_is_ever_unpickled(tmp_path):
-    path = tmp_path / "x-test.npz"
-    np.savez(path, labels=np.array([0, {}], object), classes=np.array(["a"]), images=np.zeros((2, 4, 4, 3), np.uint8))
-    with pytest.raises(ToodError, match="allow_pickle=False"):
-        PackedSource(path)
 
 
 @pytest.mark.parametrize("layout", ["sheets", "jpeg", "images"])
@@ -163,11 +156,6 @@ def test_any_damage_is_one_clear_error(tmp_path, images, write_pack, layout):
             errors[path] = str(error)
     assert len(errors) > 50
     assert all(str(path) in message for path, message in errors.items())
-
-
-def test_missing_file(tmp_path):
-    with pytest.raises(ToodError, match=r"x-test\.npz: no such file"):
-        PackedSource(tmp_path / "x-test.npz")
 
 
 def test_a_list_of_checksums_that_is_not_one(tmp_path):

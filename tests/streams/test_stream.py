@@ -106,7 +106,7 @@ def test_black_is_what_a_black_pixel_becomes():
         ({"order": "random"}, "order: expected 'label' or the seed"),
         ({"order": -1}, "order: expected 'label' or the seed"),
         ({"reserve": -1}, "reserve: expected 0 or more"),
-        ({"reserve": 20}, r"has 20 training samples, so 20 cannot be set aside"),
+        ({"reserve": 20}, "fewer than the 20 training samples of class 0"),
         ({"seed": -1}, "a seed of 0 or more"),
         ({"classes": ["a", "b"]}, "a name for class 5, found 2 names"),
         ({"ood": {"far": {"x": np.zeros((2, 4))}}}, r"x: samples have shape \(4,\)"),

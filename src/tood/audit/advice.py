@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from tood import TOOD, detectors
-from tood.arrays import Float64Array, IntArray
-from tood.audit.bootstrap import RESAMPLES, Estimate, estimate
+from tood import detectors
 from tood.audit.evidence import Evidence
-from tood.audit.gap import of_old_tasks
-from tood.runs.steps import Step
-from tood.statistics import own_energies
+from tood.audit.gap import energies_by_task, spread_within
+from tood.metrics.resampling import Samples, WithInterval, interval
+from tood.outputs.steps import Step
 
-__all__ = ["Advice", "advise", "advise_without_ood", "default_score"]
+__all__ = ["Advice", "Candidate", "advise", "advise_without_ood", "default_score"]
 
 GAIN = 0.005  # AUROC: a score that is better by less is not worth choosing
 GAP = 0.5  # of the spread within tasks: a smaller confidence gap reorders few samples
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A score and its gain over energy: Avg AUROC on the reported half, by group of OOD sets, and for ``all``.
+
+    ``certain``: better by half a point on the half to choose by, and certainly better on the other.
+    """
+
+    name: str
+    scores: Mapping[str, WithInterval]
+    gains: Mapping[str, WithInterval]
+    certain: bool
 
 
 @dataclass(frozen=True)
@@ -33,16 +41,16 @@ class Advice:
     basis:
         ``ood``: chosen on half of the OOD samples, all values from the other half; ``calibration``: from the
         calibration set alone, because there are no OOD sets.
+    best:
+        The score to show beside energy: ``use``, or the best one if no gain is certain.
     tried:
         Number of scores compared.
-    energy, score, gain:
-        Avg AUROC of energy and of ``best``, and their difference, on the reported half.
-    best:
-        The best score on the half to choose by. It is also ``use``, unless its gain is not certain.
-    gains:
-        The gain of ``best`` on near and on far OOD.
-    default, default_gain:
-        TOOD's default score and its gain, if the run can compute it.
+    energy:
+        Avg AUROC of energy on the reported half, by group and for ``all``.
+    default:
+        TOOD, if the run can compute it.
+    logits, features:
+        The best score of logits alone (TOOD unless another is better by half a point), and the best that reads more.
     losers:
         Scores that are certainly worse than energy, by half a point or more; the worst first.
     gap:
@@ -51,77 +59,75 @@ class Advice:
 
     use: str
     basis: str
+    best: str
     tried: int = 0
-    energy: Estimate | None = None
-    score: Estimate | None = None
-    gain: Estimate | None = None
-    best: str = "energy"
-    gains: Mapping[str, Estimate] = field(default_factory=dict)
-    default: str | None = None
-    default_gain: Estimate | None = None
-    losers: tuple[tuple[str, Estimate], ...] = ()
-    gap: Estimate | None = None
+    energy: Mapping[str, WithInterval] = field(default_factory=dict)
+    default: Candidate | None = None
+    logits: Candidate | None = None
+    features: Candidate | None = None
+    losers: tuple[Candidate, ...] = ()
+    gap: WithInterval | None = None
 
 
-def default_score() -> str | None:
-    """The registered detector that scores as ``TOOD()`` does by default; None if there is none."""
-    variant = inspect.signature(TOOD.__init__).parameters["variant"].default
-    return f"tood_{variant}" if f"tood_{variant}" in detectors.names() else None
+def default_score() -> str:
+    """The detector that scores as ``TOOD()`` does by default."""
+    return "tood"
 
 
 def advise(evidence: Evidence) -> Advice:
-    """Choose among all scores that were measured.
-
-    The default is taken if it is better than energy by half a point and no other score is better than it by more than
-    that. A score is recommended only if its gain on the other half is certainly positive.
-    """
-    choice, default = evidence.choice, default_score()
-    best = max(choice, key=lambda name: choice[name])
-    if default in choice and choice[default] >= max(choice[best] - GAIN, choice["energy"] + GAIN):
-        best = default
-    if choice[best] < choice["energy"] + GAIN:
-        best = "energy"
-    gains = {name: _gain(evidence, name, "all") for name in choice}
-    losers = [(name, gain) for name, gain in gains.items() if gain.high < 0 and gain.value <= -GAIN]
-    groups = [scope for scope in evidence.scopes if scope != "all"]
+    """Choose among all scores that were measured."""
+    choice, known = evidence.choice, detectors.classes()
+    candidates = {name: _candidate(evidence, name) for name in choice}
+    reads = {name: known[name].needs for name in choice if name in known}
+    if any("features" in parts for parts in reads.values()):  # the run has features, so optional ones were read too
+        reads = {name: parts | known[name].optional for name, parts in reads.items()}
+    of_logits = [name for name, parts in reads.items() if parts <= {"logits", "labels"}]
+    logits = _best([name for name in of_logits if name != "energy"], candidates, choice)
+    features = _best([name for name in choice if name not in of_logits], candidates, choice)
+    best = max(filter(None, (logits, features)), key=lambda one: (one.certain, choice[one.name]), default=None)
+    if logits and logits.certain and best and choice[best.name] < choice[logits.name] + GAIN:
+        best = logits
+    losers = [one for one in candidates.values() if one.gains["all"].high < 0 and one.gains["all"].value <= -GAIN]
     return Advice(
-        use=best if gains[best].low > 0 else "energy",
+        use=best.name if best and best.certain else "energy",
         basis="ood",
+        best=best.name if best else "energy",
         tried=len(choice),
-        energy=evidence.estimate("score:energy"),
-        score=evidence.estimate(f"score:{best}"),
-        gain=gains[best],
-        best=best,
-        gains={group: _gain(evidence, best, group) for group in groups} if len(groups) > 1 else {},
-        default=default if default in choice else None,
-        default_gain=gains.get(default) if default else None,
-        losers=tuple(sorted(losers, key=lambda entry: entry[1].value)),
+        energy=candidates["energy"].scores,
+        default=candidates.get(default_score()),
+        logits=logits,
+        features=features,
+        losers=tuple(sorted(losers, key=lambda one: one.gains["all"].value)),
     )
 
 
 def advise_without_ood(step: Step, source: str | None) -> Advice:
     """Advice from the calibration set: TOOD if old tasks are certainly half a spread below the latest, else energy."""
-    outputs = step.calibration(source)
-    tasks = step.partition.column_tasks[np.asarray(outputs.labels)]
-    own = own_energies(outputs.logits, tasks, step.partition)
-    gap = estimate(*_gap(own, tasks))
-    default = default_score()
-    use = default if default and len(step.partition) > 1 and gap.low >= GAP else "energy"
-    return Advice(use=use, basis="calibration", best=use, default=default, gap=gap)
+    *old, latest = energies_by_task(step.calibration(source), step)
+    samples = Samples()
+    for task, energies in enumerate(old):
+        samples.add_mean("gap", -1 / len(old), energies, samples.indices(task, len(energies)))
+    samples.add_mean("gap", float(bool(old)), latest, samples.indices("latest", len(latest)))
+    gap = interval(samples.drawn()["gap"] / max(spread_within([*old, latest]), 1e-12))
+    use = default_score() if gap.low >= GAP else "energy"
+    return Advice(use=use, basis="calibration", best=use, gap=gap)
 
 
-def _gain(evidence: Evidence, name: str, scope: str) -> Estimate:
-    score, energy = (f"score:{name}", scope), ("score:energy", scope)
-    return estimate(evidence.values[score] - evidence.values[energy], evidence.draws[score] - evidence.draws[energy])
+def _candidate(evidence: Evidence, name: str) -> Candidate:
+    groups = [scope for scope in evidence.scopes if scope != "all"]
+    drawn = {scope: evidence.drawn[f"score:{name}", scope] for scope in (*groups, "all")}
+    gains = {scope: interval(values - evidence.drawn["score:energy", scope]) for scope, values in drawn.items()}
+    better = evidence.choice[name] >= evidence.choice["energy"] + GAIN
+    scores = {scope: interval(values) for scope, values in drawn.items()}
+    return Candidate(name, scores, gains, better and gains["all"].low > 0)
 
 
-def _gap(own: Float64Array, tasks: IntArray) -> tuple[float, Float64Array]:
-    """How far old tasks lie below the latest, in units of the spread within tasks, and resamples of it."""
-    by_task = [own[tasks == task] for task in range(int(tasks.max()) + 1)]
-    if len(by_task) == 1:
-        return 0.0, np.zeros(RESAMPLES)
-    spread = max(float(np.sqrt(np.mean([values.var() for values in by_task]))), 1e-12)
-    rng = np.random.default_rng(0)
-    draws = [values[rng.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1) for values in by_task]
-    means = [float(values.mean()) for values in by_task]
-    return of_old_tasks(means) / spread, (draws[-1] - np.mean(draws[:-1], axis=0)) / spread
+def _best(names: Sequence[str], candidates: Mapping[str, Candidate], choice: Mapping[str, float]) -> Candidate | None:
+    """The best of some scores; TOOD if none is better than it, or than energy, by half a point."""
+    best = max(names, key=lambda name: choice[name], default=None)
+    default, gaining = default_score(), choice["energy"] + GAIN
+    if best is None:
+        return None
+    if default in names and (choice[best] < gaining or choice[default] >= max(choice[best] - GAIN, gaining)):
+        best = default
+    return candidates[best]

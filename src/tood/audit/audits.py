@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,26 +14,23 @@ import numpy as np
 from tood import detectors
 from tood.audit.advice import advise, advise_without_ood, default_score
 from tood.audit.causes import Judgement, judge
-from tood.audit.checks import Finding, check_calibration, check_energy, check_step
-from tood.audit.distances import from_logs
+from tood.audit.checks import Finding, check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence, combine
 from tood.audit.gap import energy_gap
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
+from tood.evaluation.measure import Progress, default_scorers, evaluate, with_earlier
+from tood.evaluation.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
+from tood.evaluation.score import Scorer
+from tood.evaluation.versions import describe, outdated
 from tood.metrics import accuracy_forgetting
-from tood.runs.directory import Run
-from tood.runs.measure import default_scorers, figures
-from tood.runs.metrics_file import accuracy, detectors_of, load_metrics, save_metrics, trajectory
-from tood.runs.score import Scorer
-from tood.runs.steps import Step
-from tood.runs.versions import describe, outdated
+from tood.outputs.directory import Run
+from tood.outputs.steps import Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["Audit", "audit", "audit_seeds", "ensure_verdict"]
-
-Progress = Callable[[int, str], object]
 
 
 class Audit(NamedTuple):
@@ -43,11 +40,6 @@ class Audit(NamedTuple):
     verdict: Verdict
     table: pa.Table
     evidence: Evidence | None
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What a reader of the metrics should know."""
-        return self.verdict.notes
 
 
 def audit(
@@ -79,9 +71,9 @@ def audit(
     writable = os.access(run.path, os.W_OK)
     with run.lock() if writable else contextlib.nullcontext():
         needed = _with_default(scorers, calibration)
-        measured = figures(run, needed, keep=writable, progress=progress, watch=collector)
+        measured = evaluate(run, needed, keep=writable, progress=progress, watch=collector)
         if not writable:
-            notes.append(f"{run.path} cannot be written: the figures are shown but not kept")
+            notes.append(f"{run.path} cannot be written: the metrics are shown but not kept")
         evidence = collector.evidence() if run.ood else None
         all_notes = tuple(dict.fromkeys([*notes, *measured.notes]))
         verdict = _verdict(run, collector, evidence, measured.table, calibration, all_notes)
@@ -104,7 +96,7 @@ def _store(run: Run, verdict: Verdict, table: pa.Table, named: bool) -> Verdict:
     if stored is not None and named:
         return verdict
     if stored is None or "detectors" not in run.manifest:
-        save_metrics(table, run.metrics_path)
+        save_metrics(with_earlier(run, table), run.metrics_path)
     elif stale := outdated(stored):
         verdict = replace(verdict, notes=(*verdict.notes, f"metrics.parquet: {describe(stale)}"))
     write_verdict(run, verdict)
@@ -113,20 +105,12 @@ def _store(run: Run, verdict: Verdict, table: pa.Table, named: bool) -> Verdict:
 
 def _agree(stored: pa.Table, measured: pa.Table) -> bool:
     """Whether accuracy and the AUROC of energy are the same wherever both tables have them."""
-    before, now = _by_place(stored), _by_place(measured)
-    return all(np.isclose(before[place], now[place], rtol=0, atol=1e-9) for place in before.keys() & now.keys())
-
-
-def _by_place(table: pa.Table) -> dict[tuple[Any, ...], float]:
-    """Accuracy and AUROC of energy by step, task and OOD set."""
     import pyarrow.compute as pc
 
-    kept = (pc.field("metric") == "accuracy") | (
-        (pc.field("metric") == "auroc") & (pc.field("detector") == "energy") & (pc.field("settings") == "")
-    )
-    columns = table.filter(kept).select(["step", "task", "ood_set", "value"]).to_pydict()
-    *places, values = columns.values()
-    return dict(zip(zip(*places, strict=True), values, strict=True))
+    energy = (pc.field("metric") == "auroc") & (pc.field("detector") == "energy") & (pc.field("settings") == "")
+    kept = [table.filter(energy | (pc.field("metric") == "accuracy")).to_pylist() for table in (stored, measured)]
+    before, now = ({(row["step"], row["task"], row["ood_set"]): row["value"] for row in rows} for rows in kept)
+    return all(np.isclose(before[place], now[place], rtol=0, atol=1e-9) for place in before.keys() & now.keys())
 
 
 def ensure_verdict(run: Run) -> dict[str, Any] | None:
@@ -134,9 +118,8 @@ def ensure_verdict(run: Run) -> dict[str, Any] | None:
     stored = read_verdict(run)
     if stored is not None or not run.steps():
         return stored
-    known = detectors.names()
-    measured = [name for name in detectors_of(load_metrics(run.path)) if name in known]
-    verdict = audit(run, measured).verdict
+    measured = {*detectors_of(load_metrics(run.path))}
+    verdict = audit(run, [name for name in detectors.names() if name in measured]).verdict
     if os.access(run.path, os.W_OK):
         with run.lock():
             write_verdict(run, verdict)
@@ -147,10 +130,9 @@ def audit_seeds(audits: Sequence[Audit]) -> Verdict:
     """One verdict on runs that differ only in their seed; intervals are over seeds and samples."""
     first = audits[0].verdict
     by_seed = [one.evidence for one in audits if one.evidence is not None]
-    if len(by_seed) < len(audits) or len({one.verdict.tasks for one in audits}) > 1:
-        raise ToodError("runs: expected OOD sets in each, and the same number of steps in each")
-    if len({frozenset(one.scopes) for one in by_seed}) > 1:
-        raise ToodError("runs: expected the same groups of OOD sets in each")
+    kinds = {one.verdict.tasks for one in audits}, {frozenset(one.scopes) for one in by_seed}
+    if len(by_seed) < len(audits) or any(len(kind) > 1 for kind in kinds):
+        raise ToodError("runs: expected in each the same number of steps and the same groups of OOD sets, at least one")
     evidence = combine(by_seed)
     verdicts = [one.verdict for one in audits]
     return replace(
@@ -179,7 +161,7 @@ def _verdict(
     by_task, _ = accuracy(table)
     findings = [finding for index in sorted({0, tasks - 1}) for finding in check_step(Step(run, index), calibration)]
     findings += check_calibration(run, calibration, gap)
-    findings += check_energy(evidence) if evidence else []
+    findings += check_swapped(evidence, float(by_task[-1, -1])) if evidence else []
     corrected = any(Step(run, index).corrected for index in range(tasks))
     return Verdict(
         tasks=tasks,
@@ -188,7 +170,6 @@ def _verdict(
         by_task=tuple(trajectory(table, "energy").balanced().forgetting().tolist()) if evidence else (),
         accuracy_forgetting=float(accuracy_forgetting(by_task).mean()) if tasks > 1 else 0.0,
         gap=gap,
-        distances=from_logs(collector.distances) if len(collector.distances) == tasks else None,
         calibration=calibration or run.calibration,
         logits="the corrected logits, as the learner answers; raw ones are measured beside them"
         if corrected
@@ -215,7 +196,7 @@ def _count_steps(run: Run) -> int:
     """The number of steps; raises if there is none, or a gap."""
     steps = run.steps()
     if not steps or steps != list(range(len(steps))):
-        found = f"steps {steps}" if steps else "none; a run with `store: figures` keeps none"
+        found = f"steps {steps}" if steps else "none; a run with `store: metrics` keeps none"
         raise ToodError(
             f"{run.path}: expected the outputs of every step from 0 on, in steps/00/outputs and so on, found {found}"
         )
@@ -225,6 +206,6 @@ def _count_steps(run: Run) -> int:
 def _with_default(scorers: Sequence[Scorer], calibration: str | None) -> list[Scorer]:
     """The scorers, with energy first, since the evidence starts from it, and TOOD's default."""
     present = {(scorer.detector, scorer.settings()) for scorer in scorers}
-    needed = [Scorer(name, calibration=calibration) for name in ("energy", default_score()) if name]
+    needed = [Scorer(name, calibration=calibration) for name in ("energy", default_score())]
     added = [scorer for scorer in needed if (scorer.detector, scorer.settings()) not in present]
     return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")

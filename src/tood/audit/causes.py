@@ -1,4 +1,4 @@
-"""Why detection was lost: one documented rule, which decides only if 95 % of resamples agree.
+"""Why detection was lost: one documented rule, which decides only if the 95 % interval does.
 
 Confidence gap: re-centre every task's channel and see how much of the loss comes back. This is tested first because it
 can be repaired after training. What remains is divided between the other causes:
@@ -13,24 +13,23 @@ show too counts as lost features, the rest as dead channels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from tood.arrays import Float64Array
-from tood.audit.bootstrap import Estimate, estimate
 from tood.audit.evidence import Evidence
+from tood.metrics.resampling import Drawn, WithInterval, interval
 
-__all__ = ["Cause", "Judgement", "State", "judge", "named_causes"]
+__all__ = ["Cause", "Judgement", "State", "judge"]
 
 Cause: TypeAlias = Literal["confidence gap", "crowding", "lost features", "dead channels"]
 State: TypeAlias = Literal["lost", "gained", "kept", "unsure"]
-Figure: TypeAlias = Float64Array  # [1 + R]: a value, then its R resamples
+Answer: TypeAlias = bool | None  # None: not known, or the interval does not decide
+Causes: TypeAlias = tuple[Cause, ...]
 
-# The name of each cause's part of the loss in Judgement.
+# The name of each cause's share of the loss in Judgement.
 PARTS: dict[Cause, str] = {
     "confidence gap": "gap",
     "crowding": "crowding",
@@ -40,7 +39,21 @@ PARTS: dict[Cause, str] = {
 LOSS = 0.02  # AUROC: a smaller change does not matter in practice
 SHARE = 0.25  # of the loss: a mechanism that accounts for less is not a cause
 NEARER = 0.05  # of the distance relative to the distances between ID samples: less is not crowding
-SURE = 0.95  # of resamples must agree
+
+# Old tasks respond less: is the part that the features show a cause? Is the rest? What is named, and what stays open.
+LOST: Cause = "lost features"
+DEAD: Cause = "dead channels"
+RESPONSES: dict[tuple[Answer, Answer], tuple[Causes, tuple[Causes, ...]]] = {
+    (True, True): ((LOST, DEAD), ()),
+    (True, None): ((LOST,), ((DEAD,),)),
+    (True, False): ((LOST,), ()),
+    (None, True): ((DEAD,), ((LOST,),)),
+    (None, None): ((), ((LOST, DEAD),)),
+    (None, False): ((), ((LOST,),)),
+    (False, True): ((DEAD,), ()),
+    (False, None): ((), ((DEAD,),)),
+    (False, False): ((), ((LOST, DEAD),)),
+}
 
 
 @dataclass(frozen=True)
@@ -56,133 +69,84 @@ class Judgement:
         ``kept``, or ``unsure`` if a loss of 5 points is not excluded.
     loss, end:
         D_avg of energy, and its AUROC at the last step.
-    gap, crowding, own, left:
-        Parts of the loss: restored by re-centring, due to crowding, due to old tasks that respond less, and
-        unexplained. They add up to the loss.
-    features, channels:
-        ``own`` divided: features that stand out less, and logits that respond less to them (None without features).
     shares:
-        Each part as a share of the loss; a quarter makes a cause.
+        Parts of the loss, as shares of it: ``gap`` (restored by re-centring), ``crowding``, ``own`` (old tasks respond
+        less) and ``left`` (unexplained) add up to 1. With features, ``own`` is divided into ``features`` that stand out
+        less and ``channels``, logits that respond less to them. A quarter makes a cause.
     nearer:
         The share by which OOD has come nearer to ID, relative to the distances between ID samples.
-    within:
-        Accuracy lost when the task is given.
     causes:
-        Those that 95 % of resamples name.
+        Those whose share is certainly a quarter or more: its whole interval is.
     undecided:
         Sets of causes that cannot be distinguished, or single causes that cannot be decided.
     """
 
     scope: str
     state: State
-    loss: Estimate
-    end: Estimate
-    gap: Estimate
-    crowding: Estimate
-    own: Estimate
-    left: Estimate
-    features: Estimate | None
-    channels: Estimate | None
-    shares: Mapping[str, Estimate]
-    nearer: Estimate | None
-    within: Estimate
-    causes: tuple[Cause, ...]
-    undecided: tuple[tuple[Cause, ...], ...]
+    loss: WithInterval
+    end: WithInterval
+    shares: Mapping[str, WithInterval]
+    nearer: WithInterval | None
+    causes: Causes
+    undecided: tuple[Causes, ...]
 
 
 def judge(evidence: Evidence, scope: str) -> Judgement:
     """The judgement on one scope of a run with at least two tasks."""
 
-    def figure(what: str) -> Figure:
-        return np.concatenate([[evidence.values[what, scope]], evidence.draws[what, scope]])
+    def drawn(what: str) -> Drawn:
+        return evidence.drawn[what, scope]
 
-    loss, recentred = figure("loss"), figure("recentred")
+    loss, recentred = drawn("loss"), drawn("recentred")
     # Each part is at most what the parts before it leave.
-    gap = np.clip(recentred - figure("kept"), 0, np.maximum(loss, 0))
+    gap = np.clip(recentred - drawn("kept"), 0, np.maximum(loss, 0))
     rest = np.maximum(loss - gap, 0)
-    crowding = np.clip(figure("learned") - figure("fresh"), 0, rest)
-    rest = rest - crowding
-    own = np.clip(figure("restored") - recentred, 0, rest)
-    parts = {"gap": gap, "crowding": crowding, "own": own, "left": rest - own}
+    crowding = np.clip(drawn("learned") - drawn("fresh"), 0, rest)
+    own = np.clip(drawn("restored") - recentred, 0, rest - crowding)
+    parts = {"gap": gap, "crowding": crowding, "own": own, "left": rest - crowding - own}
     nearer = None
-    if ("channels", scope) in evidence.values:
-        channels = np.clip(figure("channels") - recentred, 0, own)
+    if ("channels", scope) in evidence.drawn:  # features at every step
+        channels = np.clip(drawn("channels") - recentred, 0, own)
         parts |= {"features": own - channels, "channels": channels}
-        nearer = 1 - np.exp(-figure("nearer"))
-    estimates = {name: _estimate(part) for name, part in parts.items()}
-    whole = np.maximum(loss, 1e-9)
-    state = _state(_estimate(loss))
-    causes, undecided = _causes(parts, whole, nearer) if state == "lost" else ((), ())
+        nearer = 1 - np.exp(-drawn("nearer"))
+    shares = {name: part / np.maximum(loss, 1e-9) for name, part in parts.items()}
+    state = _state(interval(loss))
+    causes, undecided = _causes(shares, nearer) if state == "lost" else ((), ())
     return Judgement(
         scope=scope,
         state=state,
-        loss=_estimate(loss),
-        end=_estimate(figure("end")),
-        gap=estimates["gap"],
-        crowding=estimates["crowding"],
-        own=estimates["own"],
-        left=estimates["left"],
-        features=estimates.get("features"),
-        channels=estimates.get("channels"),
-        shares={name: _estimate(part / whole) for name, part in parts.items()},
-        nearer=None if nearer is None else _estimate(nearer),
-        within=_estimate(figure("within")),
+        loss=interval(loss),
+        end=interval(drawn("end")),
+        shares={name: interval(share) for name, share in shares.items()},
+        nearer=None if nearer is None else interval(nearer),
         causes=causes,
         undecided=undecided,
     )
 
 
-def named_causes(judgements: Iterable[Judgement]) -> tuple[Cause, ...]:
-    """Every cause that some judgement names, in a fixed order."""
-    named = {cause for judgement in judgements for cause in judgement.causes}
-    return tuple(cause for cause in PARTS if cause in named)
-
-
-def _causes(
-    parts: Mapping[str, Figure], loss: Figure, nearer: Figure | None
-) -> tuple[tuple[Cause, ...], tuple[tuple[Cause, ...], ...]]:
+def _causes(shares: Mapping[str, Drawn], nearer: Drawn | None) -> tuple[Causes, tuple[Causes, ...]]:
     """The rule: which causes are named, and which are undecided."""
-    large = {name: _agreed(part[1:] >= SHARE * loss[1:]) for name, part in parts.items()}
-    came_nearer = True if nearer is None else _agreed(nearer[1:] >= NEARER)
-    crowding = _and(large["crowding"], came_nearer)
-    decided: dict[Cause, bool | None] = {"confidence gap": large["gap"], "crowding": crowding}
-    responses: dict[Cause, bool | None] = {}
-    if "features" in parts:
-        responses = {"lost features": large["features"], "dead channels": large["channels"]}
-    # Old tasks respond less, but neither of the two reasons stands out.
-    answers = list(responses.values())
-    alike = large["own"] is not False and True not in answers and answers.count(None) != 1
-    if not alike:
-        decided |= responses
-    causes = tuple(cause for cause, answer in decided.items() if answer)
-    undecided: list[tuple[Cause, ...]] = [(cause,) for cause, answer in decided.items() if answer is None]
-    if alike:
-        undecided.append(("lost features", "dead channels"))
-    return causes, tuple(undecided)
+    beyond = {name: share - SHARE for name, share in shares.items()}
+    if nearer is not None:  # crowding needs both
+        beyond["crowding"] = np.minimum(beyond["crowding"], nearer - NEARER)
+    answers = {name: _answer(interval(excess)) for name, excess in beyond.items()}
+    first: Causes = ("confidence gap", "crowding")
+    named = tuple(cause for cause in first if answers[PARTS[cause]])
+    undecided = tuple((cause,) for cause in first if answers[PARTS[cause]] is None)
+    if answers["own"] is False:
+        return named, undecided
+    named_too, undecided_too = RESPONSES[answers.get("features"), answers.get("channels")]
+    return named + named_too, undecided + undecided_too
 
 
-def _agreed(holds: npt.NDArray[np.bool_]) -> bool | None:
-    """Whether something holds; None if resamples disagree."""
-    share = float(np.mean(holds))
-    if share >= SURE:
-        return True
-    return False if share <= 1 - SURE else None
+def _answer(excess: WithInterval) -> Answer:
+    """Whether a value is 0 or more; None if its interval holds both answers."""
+    return True if excess.low >= 0 else False if excess.high < 0 else None
 
 
-def _and(first: bool | None, second: bool | None) -> bool | None:
-    """Whether both hold; None if that is undecided."""
-    if first is False or second is False:
-        return False
-    return None if first is None or second is None else True
-
-
-def _state(loss: Estimate) -> State:
+def _state(loss: WithInterval) -> State:
     if loss.low > 0 and loss.value >= LOSS:
         return "lost"
     if loss.high < 0 and loss.value <= -LOSS:
         return "gained"
     return "kept" if loss.high < 2.5 * LOSS else "unsure"
-
-
-def _estimate(figure: Figure) -> Estimate:
-    return estimate(figure[0], figure[1:])

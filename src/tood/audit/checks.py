@@ -11,15 +11,16 @@ import numpy.typing as npt
 from tood.arrays import IntArray
 from tood.audit.evidence import Evidence
 from tood.audit.gap import Gap
-from tood.checks import looks_like_log_probabilities
+from tood.calibration.checks import looks_like_log_probabilities
 from tood.detectors import Outputs
-from tood.runs.directory import Run
-from tood.runs.steps import Step
+from tood.metrics import nearest_distance
+from tood.outputs.directory import Run
+from tood.outputs.steps import Step
 
-__all__ = ["Finding", "check_calibration", "check_energy", "check_step"]
+__all__ = ["Finding", "check_calibration", "check_step", "check_swapped"]
 
 REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")  # in the name of a source of calibration samples
-EQUAL = 1e-4  # logits of one sample differ by less if it is in another batch
+EQUAL = 1e-5  # of their length: logits of one sample differ by less if it is in another batch
 LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs; a factor of two means other preprocessing
 SOME = 500  # samples whose logits are computed again
 HEAD_ERROR = 0.05  # of the deviation of the logits; half precision stays far below
@@ -53,36 +54,29 @@ def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
 
 def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Finding]:
     """Calibration samples that were replayed during training, or that hide the confidence gap."""
-    used = source or run.calibration
-    remedy = "Calibrate on samples that were never trained on, such as a few held out per class."
+    used, problem = source or run.calibration, ""
     if gap.hidden():
-        yield Finding(
-            "calibration",
+        problem = (
             f"The calibration set ({used}) hides the confidence gap: its mean energies per task range from "
-            f"{_ends(gap.calibration)}, those of test data from {_ends(gap.test)}.",
-            remedy,
+            f"{_ends(gap.calibration)}, those of test data from {_ends(gap.test)}."
         )
     elif any(word in used.lower() for word in REPLAYED):
+        problem = f"The calibration set holds replayed exemplars ({used}), which a network knows better than new data."
+    if problem:
+        remedy = "Calibrate on samples that were never trained on, such as a few held out per class."
+        yield Finding("calibration", problem, remedy)
+
+
+def check_swapped(evidence: Evidence, accuracy: float) -> Iterator[Finding]:
+    """Energy ranks OOD above ID in every group of OOD sets, and the newest task is classified wrongly too."""
+    ends = [evidence.estimate("end", scope) for scope in evidence.scopes if scope != "all"]
+    if accuracy < 0.5 and all(end.high < 0.5 for end in ends):
         yield Finding(
-            "calibration",
-            f"The calibration set consists of replayed exemplars ({used}), which a network knows better than new data.",
-            remedy,
+            "swapped",
+            f"At the last step energy is below chance on every group of OOD sets, and accuracy on the newest task is "
+            f"{100 * accuracy:.0f} %.",
+            "Check that logits keep their sign, and that ID and OOD files are not swapped.",
         )
-
-
-def check_energy(evidence: Evidence) -> Iterator[Finding]:
-    """Energy that ranks OOD above ID at the last step."""
-    for scope in evidence.scopes:
-        end = evidence.estimate("end", scope)
-        if scope != "all" and end.high < 0.5:
-            auroc = f"{100 * end.value:.1f} ({100 * end.low:.1f} to {100 * end.high:.1f})"
-            yield Finding(
-                "below chance",
-                f"Energy is below chance on {scope}-OOD at the last step: AUROC {auroc}. OOD samples get more energy "
-                "than ID samples.",
-                "Check that logits keep their sign, that ID and OOD files are not swapped, and that both were "
-                "preprocessed in the same way; if all of this is right, do not use energy.",
-            )
 
 
 def _probabilities(step: Step) -> Iterator[Finding]:
@@ -121,17 +115,16 @@ def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
 
 
 def _mistake(labels: IntArray, predicted: IntArray, columns: int) -> str:
-    """What is probably wrong with labels that do not match the predictions."""
-    classes = np.unique(labels)
+    """What is probably wrong with labels, from the most frequent prediction of each class."""
+    classes, places = np.unique(labels, return_inverse=True)
     modes = np.array([np.bincount(predicted[labels == label]).argmax() for label in classes])
-    steady = np.mean([np.mean(predicted[labels == c] == mode) for c, mode in zip(classes, modes, strict=True)])
     offsets = (modes - classes) % columns
     offset = int(np.bincount(offsets).argmax())
-    same = np.mean(offsets == offset) > 0.7
-    if steady > 0.5 and same and offset:
-        return f"they are off by {offset if offset <= columns // 2 else offset - columns}"
-    if steady > 0.5 and not same and len(np.unique(modes)) > 0.7 * len(classes):
-        return "they are permuted"
+    if np.mean(predicted == modes[places]) > 0.5:
+        if np.mean(offsets == offset) <= 0.7 and len(np.unique(modes)) > 0.7 * len(classes):
+            return "they are permuted"
+        if np.mean(offsets == offset) > 0.7 and offset:
+            return f"they are off by {offset if offset <= columns // 2 else offset - columns}"
     return "they are shuffled, or the network has not learned these classes"
 
 
@@ -199,28 +192,18 @@ def _head(step: Step) -> Iterator[Finding]:
 
 
 def _length(outputs: Outputs) -> float:
-    if outputs.features is not None:
-        rows = np.asarray(outputs.features, dtype=np.float64)
-    else:
-        logits = np.asarray(outputs.logits, dtype=np.float64)
-        rows = logits - logits.mean(axis=1, keepdims=True)
-    return float(np.median(np.sqrt(np.einsum("nd,nd->n", rows, rows))))
+    rows = np.asarray(outputs.logits if outputs.features is None else outputs.features, dtype=np.float64)
+    centre = rows.mean(axis=1, keepdims=True) if outputs.features is None else 0.0
+    return float(np.median(np.linalg.norm(rows - centre, axis=1)))
 
 
 def _shared_rows(test: npt.NDArray[np.floating], calibration: npt.NDArray[np.floating]) -> int:
     """The number of calibration rows that equal a row which occurs once in the test set."""
-    keys, first, counts = np.unique(_row_keys(test), return_index=True, return_counts=True)
-    once = dict(zip(keys[counts == 1].tolist(), first[counts == 1].tolist(), strict=True))
-    matches = [(once[key], row) for row, key in enumerate(_row_keys(calibration).tolist()) if key in once]
-    ours, theirs = np.array(matches, dtype=np.int64).reshape(-1, 2).T
-    return int(np.isclose(test[ours], calibration[theirs], rtol=EQUAL, atol=EQUAL).all(axis=1).sum())
-
-
-def _row_keys(rows: npt.NDArray[np.floating]) -> npt.NDArray[np.void]:
-    """A key per row: four projections, rounded so that another batch size gives the same key."""
-    weights = np.random.default_rng(0).normal(size=(rows.shape[1], 4))
-    projected = np.rint(1000 * (np.asarray(rows, dtype=np.float64) @ weights)).astype(np.int64)
-    return np.ascontiguousarray(projected).view(np.dtype((np.void, projected.itemsize * 4))).ravel()
+    rows, counts = np.unique(test, axis=0, return_counts=True)
+    if not (counts == 1).any():
+        return 0
+    nearest = nearest_distance(calibration, rows[counts == 1])
+    return int(np.sum(nearest <= EQUAL * np.linalg.norm(calibration, axis=1)))
 
 
 def _ends(energies: tuple[float, ...]) -> str:

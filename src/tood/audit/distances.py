@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from tood.arrays import Float64Array, IntArray
 from tood.metrics import nearest_distance
-from tood.runs.directory import Run
-from tood.runs.steps import Step
+from tood.outputs.steps import Step
 
-__all__ = ["Distances", "Nearest", "distances", "from_logs", "nearest"]
+__all__ = ["NearestDistances", "log_of", "nearest"]
 
 MOST = 2000  # ID samples at the last step, and samples per OOD set, that distances are taken from and to
 MOST_LONG = 500  # samples per OOD set on long streams: the cost grows with steps times samples
 LONG = 20  # tasks
 
 
-@dataclass(frozen=True)
-class Distances:
-    """Geometric mean distance to the nearest ID test sample, per step; the same number of ID samples per class.
-
-    Attributes
-    ----------
-    ood, known:
-        From OOD samples (geometric mean over sets) and from other ID test samples.
-    """
-
-    ood: tuple[float, ...]
-    known: tuple[float, ...]
-
-    @property
-    def ratio(self) -> tuple[float, ...]:
-        """Distance of OOD samples relative to that of ID samples, per step; the scale of the features cancels."""
-        return tuple(o / i for o, i in zip(self.ood, self.known, strict=True))
-
-
-class Nearest(NamedTuple):
+class NearestDistances(NamedTuple):
     """Distances at one step to the nearest of a reference half of the ID test samples."""
 
-    reference: IntArray  # rows of the test data in the reference half
-    rows: IntArray  # rows of the test data in the other half
-    known: Float64Array  # distances of that other half
+    halves: tuple[IntArray, IntArray]  # rows of the test data: the reference half, and the other half
+    known: Float64Array  # distances of the other half
     ood_rows: dict[str, IntArray]  # rows of each OOD set
     ood: dict[str, Float64Array]  # and their distances
 
-    def mean_logs(self) -> tuple[float, float]:
-        """Mean logarithms of the distances: of OOD samples (mean over sets) and of ID samples."""
-        return float(np.mean([log_of(values).mean() for values in self.ood.values()])), float(log_of(self.known).mean())
+    @property
+    def scale(self) -> float:
+        """Geometric mean of the distances between ID samples."""
+        return float(np.exp(log_of(self.known).mean()))
+
+    @property
+    def ratio(self) -> float:
+        """Geometric mean over OOD samples and sets, relative to that of ID samples; the features' scale cancels."""
+        return float(np.exp(np.mean([log_of(values).mean() for values in self.ood.values()]))) / self.scale
 
 
 def log_of(distances: Float64Array) -> Float64Array:
@@ -60,7 +43,7 @@ def log_of(distances: Float64Array) -> Float64Array:
     return logs
 
 
-def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
+def nearest(step: Step, columns: int, steps: int) -> NearestDistances | None:
     """Distances at one step; None without OOD sets, or if some task has too few test samples.
 
     Parameters
@@ -87,23 +70,4 @@ def nearest(step: Step, columns: int, steps: int) -> Nearest | None:
         ood_rows[name] = np.arange(0, count, -(-count // most))
         ood[name] = np.asarray(nearest_distance(np.asarray(outputs.features)[ood_rows[name]], features[reference]))
     known = np.asarray(nearest_distance(features[others], features[reference]))
-    return Nearest(reference, others, known, ood_rows, ood)
-
-
-def distances(run: Run, steps: int) -> Distances | None:
-    """Distances at every step; None if a step has no features, no OOD sets or too few samples."""
-    columns = run.partition.first(steps)[0].columns
-    logs = []
-    for index in range(steps):
-        step = Step(run, index)
-        near = nearest(step, columns, steps) if step.has("features") else None
-        if near is None:
-            return None
-        logs.append(near.mean_logs())
-    return from_logs(logs)
-
-
-def from_logs(logs: Sequence[tuple[float, float]]) -> Distances:
-    """Distances from :meth:`Nearest.mean_logs` of each step."""
-    ood, known = np.exp(np.array(logs)).T
-    return Distances(tuple(ood.tolist()), tuple(known.tolist()))
+    return NearestDistances((reference, others), known, ood_rows, ood)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tood.metrics import confidence_gap
-from tood.runs.steps import Step
-from tood.statistics import own_energies
+from tood.arrays import Float64Array
+from tood.calibration.statistics import own_energies
+from tood.outputs.outputs import Outputs
+from tood.outputs.steps import Step
 
-__all__ = ["Gap", "energy_gap", "of_old_tasks"]
+__all__ = ["Gap", "energies_by_task", "energy_gap", "of_old_tasks", "spread_within"]
 
 
 @dataclass(frozen=True)
@@ -34,14 +35,20 @@ def of_old_tasks(energies: Iterable[float]) -> float:
     return latest - float(np.mean(old)) if old else 0.0
 
 
+def energies_by_task(outputs: Outputs, step: Step) -> list[Float64Array]:
+    """The energies of each task's samples in the channel of their task."""
+    tasks = step.partition.column_tasks[np.asarray(outputs.labels)]
+    own = own_energies(outputs.logits, tasks, step.partition)
+    return [own[tasks == task] for task in range(len(step.partition))]
+
+
+def spread_within(by_task: Iterable[Float64Array]) -> float:
+    """The standard deviation within tasks, each task weighted equally."""
+    return float(np.sqrt(np.mean([energies.var() for energies in by_task])))
+
+
 def energy_gap(step: Step, calibration: str | None = None) -> Gap:
     """The confidence gap at one step, on the calibration set and on the test data."""
-    outputs = step.calibration(calibration)
-    tasks = step.test_tasks()
-    own = own_energies(step.test.logits, tasks, step.partition)
-    spread = np.sqrt(np.mean([own[tasks == task].var() for task in range(len(step.partition))]))
-    return Gap(
-        tuple(confidence_gap(outputs.logits, outputs.labels, step.partition).tolist()),
-        tuple(confidence_gap(step.test.logits, step.test.labels, step.partition).tolist()),
-        float(spread),
-    )
+    sets = [energies_by_task(outputs, step) for outputs in (step.calibration(calibration), step.test)]
+    known, test = (tuple(float(energies.mean()) for energies in by_task) for by_task in sets)
+    return Gap(known, test, spread_within(sets[1]))

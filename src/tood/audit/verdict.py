@@ -9,16 +9,15 @@ from typing import Any
 
 from tood.audit import wording
 from tood.audit.advice import Advice
-from tood.audit.causes import Judgement, named_causes
+from tood.audit.causes import PARTS, Judgement
 from tood.audit.checks import Finding
-from tood.audit.distances import Distances
 from tood.audit.gap import Gap
-from tood.files import write_text
-from tood.runs.directory import Run
+from tood.outputs.directory import Run
+from tood.storage.files import write_text
 
 __all__ = ["Verdict", "read_verdict", "write_verdict"]
 
-FORMAT = 2
+FORMAT = 3
 FILE = "verdict.json"
 
 
@@ -36,8 +35,8 @@ class Verdict:
         What energy lost on each task but the last, (near + far) / 2.
     accuracy_forgetting:
         The mean of F_i.
-    gap, distances:
-        Energies per task at the last step, and distances per step (None without features or OOD sets).
+    gap:
+        Energies per task at the last step.
     calibration, logits:
         The source of the calibration set; which logits were scored.
     advice:
@@ -54,7 +53,6 @@ class Verdict:
     by_task: tuple[float, ...]
     accuracy_forgetting: float
     gap: Gap
-    distances: Distances | None
     calibration: str
     logits: str
     advice: Advice
@@ -78,14 +76,14 @@ class Verdict:
         """The causes named, joined by "and"; else "none" (no loss), "undecided" or "unexplained"."""
         if not self.spoken:
             return "none"
-        causes = named_causes(self.spoken)
+        causes = [cause for cause in PARTS if any(cause in one.causes for one in self.spoken)]
         if causes:
             return " and ".join(causes)
         return "undecided" if any(judgement.undecided for judgement in self.spoken) else "unexplained"
 
     def card(self) -> dict[str, str]:
-        """Three lines: what was lost, why, what to use."""
-        return {"lost": wording.lost(self), "cause": wording.cause(self), "use": wording.use(self.advice)}
+        """What was lost, why, and what to use with logits alone and with features."""
+        return {"lost": wording.lost(self), "cause": wording.cause(self), **wording.use(self)}
 
     def sentences(self) -> list[str]:
         """What is behind the card: tasks, accuracy, energies, distances, the other scores."""
@@ -95,8 +93,6 @@ class Verdict:
         """All of it for JSON, the words included."""
         fields = asdict(self)
         fields["findings"] = [finding._asdict() | {"text": str(finding)} for finding in self.findings]
-        if self.distances is not None:
-            fields["distances"]["ratio"] = self.distances.ratio
         words = {"cause": self.cause, "card": self.card(), "sentences": self.sentences()}
         return {"format": FORMAT, **words, **fields}
 

@@ -1,4 +1,4 @@
-"""The words of a verdict: the three lines of its card, and the sentences behind them."""
+"""The words of a verdict: the lines of its card, and the sentences behind them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tood import detectors
-from tood.audit.advice import GAIN, Advice
-from tood.audit.bootstrap import Estimate
-from tood.audit.causes import LOSS, NEARER, PARTS, SHARE, Cause, Judgement
+from tood.audit.advice import Advice, Candidate, default_score
+from tood.audit.causes import DEAD, LOSS, LOST, NEARER, PARTS, SHARE, Judgement
 from tood.audit.gap import of_old_tasks
+from tood.metrics.resampling import WithInterval
 
 if TYPE_CHECKING:
     from tood.audit.verdict import Verdict
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["cause", "details", "lost", "use"]
 
 MINOR = 0.05  # of the loss: smaller parts are not mentioned
-RULE = f"{100 * SHARE:.0f} % or more of the loss counts as a cause"
+RULE = f"a cause is {100 * SHARE:.0f} % or more of the loss"
 WEAKER = "old tasks' weaker response"
 LATER = "later tasks worse from the start, though OOD is not nearer,"
-RESPONSES: tuple[Cause, ...] = ("lost features", "dead channels")
 
 
 def lost(verdict: Verdict) -> str:
@@ -35,11 +34,11 @@ def lost(verdict: Verdict) -> str:
     losses = [f"{_points(one.loss)} {_interval(one.loss)} on {one.scope}-OOD" for one in groups if one.state == "lost"]
     others = [_change(one) for one in groups if one.state != "lost"]
     if losses:
-        return "; ".join([f"Energy lost {' and '.join(losses)} (points of AUROC)", *others]) + "."
+        return "; ".join([f"On old tasks, energy lost {' and '.join(losses)} (points of AUROC)", *others]) + "."
     if whole.state == "lost":
-        both = f"Energy lost {_points(whole.loss)} {_interval(whole.loss)} on near- and far-OOD together"
+        both = f"On old tasks, energy lost {_points(whole.loss)} {_interval(whole.loss)} on near- and far-OOD together"
         return f"{both} (points of AUROC); neither loss is certain alone: {', '.join(others)}."
-    return f"No loss of energy is certain: {'; '.join(others)} (points of AUROC)."
+    return f"No loss of energy on old tasks is certain: {'; '.join(others)} (points of AUROC)."
 
 
 def cause(verdict: Verdict) -> str:
@@ -47,12 +46,10 @@ def cause(verdict: Verdict) -> str:
     if verdict.tasks == 1:
         return "Nothing can have been forgotten yet."
     if not verdict.judgements:  # no OOD sets
-        size = verdict.advice.gap
-        spreads = (
-            f", {size.value:.1f} ({size.low:.1f} to {size.high:.1f}) times the spread within tasks" if size else ""
-        )
-        gap = of_old_tasks(verdict.gap.calibration)
-        return f"Old tasks lie {gap:.1f} below the latest in energy on the calibration set{spreads}."
+        gap, size = of_old_tasks(verdict.gap.calibration), verdict.advice.gap
+        assert size is not None
+        times = f"{size.value:.1f} ({size.low:.1f} to {size.high:.1f}) times the spread within tasks"
+        return f"Old tasks lie {gap:.1f} below the latest in energy on the calibration set, {times}."
     if not verdict.spoken:
         return "There is no loss to explain."
     if len(verdict.spoken) == 1:
@@ -60,25 +57,36 @@ def cause(verdict: Verdict) -> str:
     return " ".join(f"{one.scope}-OOD: {_explained(one)}" for one in verdict.spoken)
 
 
-def use(advice: Advice) -> str:
-    """Which score to use, and what it gains."""
+def use(verdict: Verdict) -> dict[str, str]:
+    """Which score to use if there are only logits, and which with features; what each gains."""
+    advice = verdict.advice
     if advice.basis == "calibration":
-        return f"{_name(advice.use)}, from the calibration set alone; OOD samples would show what it gains."
-    assert advice.energy and advice.score and advice.gain
-    if advice.use != "energy":
-        before, after = _points(advice.energy), _points(advice.score)
-        text = f"{_name(advice.use)}: Avg AUROC {before} → {after}, {_gain(advice.gain)}."
-        text += f" Best of {advice.tried} scores, measured on OOD samples it was not chosen on."
-        worse = [f"{group}-OOD {_gain(gain)}" for group, gain in advice.gains.items() if gain.value < 0]
-        text += f" But {', '.join(worse)}." if worse else ""
-    elif advice.best == "energy":
-        text = f"Plain energy: none of {advice.tried} scores is better by half a point."
+        text = f"{_name(advice.use)}, from the calibration set alone; OOD samples would show what it gains."
+        return {"from logits": text}
+    if advice.logits is None:
+        lines = {"from logits": "plain energy; no other score of logits was measured."}
+    elif advice.logits.certain:
+        other = advice.default if advice.default != advice.logits else None
+        default = f"{_effect(other, advice)}. Better: " if other else ""
+        lines = {"from logits": f"{default}{_effect(advice.logits, advice)}."}
     else:
-        text = f"Plain energy: the gain of the best of {advice.tried} scores, {_name(advice.best)}, is not certain: "
-        text += f"{_gain(advice.gain)}."
-    if advice.default and advice.default_gain and advice.default_gain.value <= -GAIN:
-        text += f" TOOD's default, {_name(advice.default)}, loses: {_gain(advice.default_gain)}."
-    return text
+        gap = "TOOD cannot restore it with this calibration set. " * ("confidence gap" in verdict.cause)
+        lines = {"from logits": f"plain energy. {gap}No gain is certain: {_effect(advice.logits, advice)}."}
+    if advice.features:
+        best = advice.use == advice.features.name
+        why = "" if best else "nothing certainly better. The best: "
+        lines["with features"] = f"{why}{_effect(advice.features, advice)}."
+    return {name: f"{text[0].upper()}{text[1:]}" for name, text in lines.items()}
+
+
+def _effect(one: Candidate, advice: Advice) -> str:
+    """``TOOD: near-OOD 60.1 → 66.0, +5.9 (+4.1 to +7.9); far-OOD …``: Avg AUROC of energy, then of the score."""
+    changes = (
+        f"{group}-OOD {_points(advice.energy[group])} → {_points(score)}, {_gain(one.gains[group])}"
+        for group, score in one.scores.items()
+        if group != "all"
+    )
+    return f"{_name(one.name)}: {'; '.join(changes)}"
 
 
 def details(verdict: Verdict) -> Iterator[str]:
@@ -89,84 +97,58 @@ def details(verdict: Verdict) -> Iterator[str]:
         yield f"Tasks that lost most: {', '.join(losses)}."
     whole = verdict.judgements[-1] if verdict.judgements else None
     if verdict.tasks > 1:
-        within = f"; when the task is given it {_fell(whole.within.value)} {_interval(whole.within)}" if whole else ""
-        yield f"Accuracy on old tasks {_fell(verdict.accuracy_forgetting)} points{within}."
+        changed = "rose" if verdict.accuracy_forgetting < -1e-9 else "fell"
+        yield f"Accuracy on old tasks {changed} by {abs(100 * verdict.accuracy_forgetting):.1f} points."
         yield f"Mean own-channel energies, oldest to latest task, on test data: {_numbers(verdict.gap.test)}."
-    if whole:
-        yield _distances(verdict, whole.nearer)
+    for one in verdict.judgements[:-1]:
+        if one.end.high < 0.5:
+            yield f"Energy is below chance on {one.scope}-OOD at the last step: AUROC {_points(one.end)}."
+    if whole and whole.nearer is None:
+        yield "Distances between OOD and ID are not known: a step has no features, or too few test samples."
+    elif whole and whole.nearer:
+        yield f"In feature space, in units of the distances between ID samples, OOD is {_percent(whole.nearer)} nearer."
     yield f"Scored: {verdict.logits}. Calibration set: {verdict.calibration}."
     advice = verdict.advice
-    if advice.gains and advice.best != "energy":
-        by_group = ", ".join(f"{group}-OOD {_gain(gain)}" for group, gain in advice.gains.items())
-        yield f"Gain of {_name(advice.best)} over energy: {by_group}."
+    if advice.tried:
+        yield f"{advice.tried} scores were compared: chosen on half of the OOD samples, measured on the other half."
     if advice.losers:
-        worst_scores = ", ".join(f"{_name(name)} {_gain(gain)}" for name, gain in advice.losers[:3])
+        worst_scores = ", ".join(f"{_name(one.name)} {_gain(one.gains['all'])}" for one in advice.losers[:3])
         yield f"Certainly worse than energy: {len(advice.losers)} of {advice.tried} scores; the worst: {worst_scores}."
-
-
-def _distances(verdict: Verdict, nearer: Estimate | None) -> str:
-    if verdict.distances is None:
-        return "Distances between OOD and ID are not known: a step has no features, or too few test samples."
-    first, *_, last = verdict.distances.ratio
-    share = f", {100 * nearer.value:.0f} % nearer {_interval(nearer)}" if nearer and nearer.value > 0 else ""
-    return (
-        f"In feature space OOD was {first:.2f} times as far from ID as ID samples are from each other, and is now "
-        f"{last:.2f} times as far{share}."
-    )
 
 
 def _explained(one: Judgement) -> str:
     """The causes of one judgement with their shares, what is undecided, and the rest."""
-
-    def share(cause: Cause) -> str:
-        return f"{cause} {_percent(one.shares[PARTS[cause]])}"
-
-    def points(cause: Cause) -> str:
-        return f"{100 * one.shares[PARTS[cause]].value * one.loss.value:.1f} points"
-
+    shares: dict[str, WithInterval] = {cause: one.shares[part] for cause, part in PARTS.items() if part in one.shares}
+    shares |= {WEAKER: one.shares["own"], "unexplained": one.shares["left"]}
+    if "features" in one.shares:  # divided into the two causes
+        del shares[WEAKER]
     single = [causes[0] for causes in one.undecided if len(causes) == 1]
-    alike = RESPONSES in one.undecided
-    mentioned = {*one.causes, *single, *((*RESPONSES, WEAKER) if alike else ())}
-    rest = {name: part for name, part in _shares(one).items() if name not in mentioned and part.value >= MINOR}
-    if not mentioned:
-        shares = ", ".join(f"{name} {_percent(part)}" for name, part in rest.items())
-        return f"No cause is shown{': ' if shares else ''}{shares}; {RULE}."
-    sentences = []
+    alike = (LOST, DEAD) in one.undecided
+    mentioned = {*one.causes, *single, *((LOST, DEAD, WEAKER) if alike else ())}
+    rest = {name: share for name, share in shares.items() if name not in mentioned and share.value >= MINOR}
+    if one.nearer and one.nearer.value < NEARER and "crowding" in rest:
+        rest = {LATER if name == "crowding" else name: share for name, share in rest.items()}
+    sentences = [] if mentioned else [f"no cause is shown; {RULE}"]
     if one.causes:
-        sentences.append(" and ".join(f"{share(cause)} of the loss, {points(cause)}" for cause in one.causes))
+        points = {cause: 100 * shares[cause].value * one.loss.value for cause in one.causes}
+        named = (f"{cause} {_percent(shares[cause])} of the loss, {lost:.1f} points" for cause, lost in points.items())
+        sentences.append(" and ".join(named))
     if single:
-        open_causes = " and ".join(share(cause) + _how_near(one, cause) for cause in single)
-        sentences.append(f"cannot be decided: {open_causes}; {RULE}")
+        undecided = " and ".join(f"{cause} {_percent(shares[cause])}" for cause in single)
+        near = f"; OOD is {_percent(one.nearer)} nearer" if one.nearer and "crowding" in single else ""
+        sentences.append(f"cannot be decided: {undecided}{near}; {RULE}")
     if alike:
-        both = " or ".join(share(cause) if one.features else cause for cause in RESPONSES)
-        sentences.append(f"cannot be distinguished: {both}, together {_percent(one.shares['own'])} of the loss")
+        both = " or ".join(f"{cause} {_percent(shares[cause])}" if cause in shares else cause for cause in (LOST, DEAD))
+        more = "" if LOST in shares else "; features would distinguish the two"
+        sentences.append(f"cannot be distinguished: {both}, together {_percent(one.shares['own'])} of the loss{more}")
     if rest:
-        sentences.append("the rest: " + ", ".join(f"{name} {100 * part.value:.0f} %" for name, part in rest.items()))
-    if alike and one.features is None:
-        sentences.append("features would distinguish the two")
+        sentences.append("the rest: " + ", ".join(f"{name} {100 * share.value:.0f} %" for name, share in rest.items()))
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
-
-
-def _shares(one: Judgement) -> dict[str, Estimate]:
-    """Shares of the loss by the words for them; without features the last two causes are one."""
-    shares: dict[str, Estimate] = {cause: one.shares[part] for cause, part in PARTS.items() if part in one.shares}
-    if one.features is None:
-        shares[WEAKER] = one.shares["own"]
-    if one.nearer is not None and one.nearer.value < NEARER and ("crowding",) not in one.undecided:
-        shares = {LATER if name == "crowding" else name: share for name, share in shares.items()}
-    return shares | {"unexplained": one.shares["left"]}
-
-
-def _how_near(one: Judgement, cause: Cause) -> str:
-    """How much nearer OOD has come, if that is what leaves crowding undecided."""
-    if cause != "crowding" or one.nearer is None or one.nearer.low >= NEARER:
-        return ""
-    return f" (OOD has come {_percent(one.nearer)} nearer; {100 * NEARER:.0f} % counts)"
 
 
 def _change(one: Judgement) -> str:
     """The change of a group without a certain loss; a gain is positive."""
-    gain = Estimate(-one.loss.value, -one.loss.high, -one.loss.low)
+    gain = WithInterval(-one.loss.value, -one.loss.high, -one.loss.low)
     if one.state == "gained":
         return f"{one.scope}-OOD gained {_points(gain)} {_interval(gain)}"
     words = "hardly changed" if one.state == "kept" else "has too few samples to decide"
@@ -174,30 +156,27 @@ def _change(one: Judgement) -> str:
 
 
 def _name(detector: str) -> str:
-    """The title of a detector, with the name to type if it differs."""
+    """The title of a detector, with the name to type if it differs; TOOD is its default variant."""
     title = detectors.title(detector)
-    return title if re.sub(r"\W+", "_", title.lower()).strip("_") == detector else f"{title} (`{detector}`)"
+    same = re.sub(r"\W+", "_", title.lower()).strip("_") == detector
+    return title if same or detector == default_score() else f"{title} (`{detector}`)"
 
 
-def _points(value: Estimate) -> str:
+def _points(value: WithInterval) -> str:
     return f"{100 * value.value:.1f}"
 
 
-def _interval(value: Estimate) -> str:
+def _interval(value: WithInterval) -> str:
     low, high = (round(100 * end, 1) + 0.0 for end in (value.low, value.high))  # + 0.0: no minus zero
     return f"({low:.1f} to {high:.1f})"
 
 
-def _gain(value: Estimate) -> str:
+def _gain(value: WithInterval) -> str:
     return f"{100 * value.value:+.1f} ({100 * value.low:+.1f} to {100 * value.high:+.1f})"
 
 
-def _percent(value: Estimate) -> str:
+def _percent(value: WithInterval) -> str:
     return f"{100 * value.value:.0f} % ({100 * value.low:.0f} to {100 * value.high:.0f})"
-
-
-def _fell(loss: float) -> str:
-    return f"{'fell' if loss > -1e-9 else 'rose'} by {abs(100 * loss):.1f}"
 
 
 def _numbers(values: Sequence[float]) -> str:

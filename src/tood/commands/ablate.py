@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import click
 
-from tood.console import FILE, split_names
+from tood.commands._console import FILE, split_names
 
 __all__ = ["command"]
 
@@ -21,13 +22,10 @@ __all__ = ["command"]
     "  [default: all]",
 )
 @click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random calibration sets per size.")
-@click.option("--resamples", type=click.IntRange(10), default=200, show_default=True, help="Bootstrap resamples.")
-@click.option("--figures/--no-figures", default=True, help="Draw figures (needs matplotlib).  [default: figures]")
+@click.option("--plots/--no-plots", default=True, help="Draw plots (needs matplotlib).  [default: plots]")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")
-@click.option("--out", type=FILE, help="Folder for tables and figures.  [default: RUN_OR_PARENT/ablations]")
-def command(
-    paths: tuple[Path, ...], only: str, draws: int, resamples: int, figures: bool, as_json: bool, out: Path | None
-) -> None:
+@click.option("--out", type=FILE, help="Folder for tables and plots.  [default: RUN_OR_PARENT/ablations]")
+def command(paths: tuple[Path, ...], only: str, draws: int, plots: bool, as_json: bool, out: Path | None) -> None:
     """Vary TOOD's parts and settings on stored outputs. Nothing is trained; a run takes seconds.
 
     buffer: size and choice of the calibration set. margin: λ. mechanism: parts of TOOD alone, temperature, prototypes.
@@ -40,29 +38,19 @@ def command(
       tood ablate runs --only margin,buffer --out ablations
       tood ablate runs --only source --json
     """
-    from tood.errors import ToodError, UnknownNameError
-    from tood.paper.ablation_summary import draw_ablations, gather_ablations, summarize, write_ablations
-    from tood.paper.ablations import ABLATIONS
+    from tood.errors import ToodError
+    from tood.outputs.directory import find_runs
+    from tood.paper.ablation_summary import write_ablations
     from tood.report.render import print_tables
-    from tood.runs.directory import find_runs
 
-    names = split_names(only)
-    for name in names:
-        if name not in ABLATIONS:
-            raise click.UsageError(str(UnknownNameError("ablation", name, ABLATIONS)))
     runs = [run for run in find_runs(paths) if run.steps()]
     if not runs:
         raise ToodError(f"{paths[0]}: expected runs with outputs, found none")
-    rows, notes = gather_ablations(
-        runs, names, say=lambda name: click.echo(name, err=True), draws=draws, resamples=resamples
-    )
     folder = out or (paths[0] / "ablations" if len(paths) == 1 else Path("ablations"))
-    summary = summarize(rows, notes)
-    written = write_ablations(rows, summary, folder)
-    if figures:
-        written += draw_ablations(rows, folder)
+    say = partial(click.echo, err=True)
+    done = write_ablations(runs, folder, split_names(only), plots, say, draws=draws)
     if as_json:
-        click.echo(json.dumps({"rows": rows, "summary": summary.records(), "notes": notes}, indent=1))
+        click.echo(json.dumps({"rows": done.rows, "summary": done.summary.records(), "notes": done.notes}, indent=1))
     else:
-        print_tables([summary])
-    click.echo(f"{len(written)} files in {folder}", err=True)
+        print_tables([done.summary])
+    click.echo(f"{len(done.files)} files in {folder}", err=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from tood.console import FILE, complete_names, split_names
+from tood.commands._console import FILE, complete_names, split_names
 
 if TYPE_CHECKING:
     from tood.audit import Audit, Verdict
@@ -45,14 +45,14 @@ def command(
       tood audit runs/digits-icarl-cpu-s0 runs/digits-icarl-cpu-s1 --full
     """
     from tood.audit import audit
+    from tood.outputs import find_runs
     from tood.report.tables import tables_of
-    from tood.runs import find_runs
 
     names = split_names(detectors) if detectors else None
     with _status_line(quiet=as_json) as progress:
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
     groups = _groups(audits)
-    overviews = [_overview(group, name=len(groups) > 1) for group in groups]
+    overviews = [_overview(group, several=len(groups) > 1) for group in groups]
     tables: list[Table] = []
     measured = [(one.run, one.table) for one in audits if one.evidence]
     if measured and (full or as_json or out):
@@ -93,13 +93,10 @@ def _groups(audits: list[Audit]) -> list[Group]:
     return [Group(own, own[0].verdict if len(own) == 1 else audit_seeds(own)) for own in seeds.values()]
 
 
-def _overview(group: Group, name: bool) -> Table | None:
-    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets.
-
-    ``name``: the table's name has the run's, because there are several.
-    """
+def _overview(group: Group, several: bool) -> Table | None:
+    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets."""
+    from tood.evaluation.metrics_file import detectors_of
     from tood.report.tables import overview_table
-    from tood.runs.metrics_file import detectors_of
 
     first = group.audits[0]
     measured = detectors_of(first.table)
@@ -107,7 +104,7 @@ def _overview(group: Group, name: bool) -> Table | None:
     if not (first.evidence and shown):
         return None
     table = overview_table(first.table, shown, first.run)
-    return replace(table, name=f"{table.name}-{first.run.path.name}") if name else table
+    return replace(table, name=f"{table.name}-{first.run.path.name}") if several else table
 
 
 def _print(groups: list[Group], overviews: list[Table | None], tables: list[Table], full: bool, named: bool) -> None:
@@ -116,28 +113,26 @@ def _print(groups: list[Group], overviews: list[Table | None], tables: list[Tabl
     ``named``: the user named the detectors, so the card says which of them were left out.
     """
     from rich.console import Console
-    from rich.padding import Padding
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from tood.files import printable
     from tood.report.render import print_tables
+    from tood.storage.files import printable
 
     console = Console(highlight=False)
     for group, overview in zip(groups, overviews, strict=True):
         if len(groups) > 1:
             console.print(Text(printable(", ".join(group.paths)), style="bold"))
+        verdict = group.verdict
+        lines = [(name.capitalize(), text) for name, text in verdict.card().items()]
+        lines += [("Check", str(finding)) for finding in verdict.findings]
+        notes = verdict.notes if full else _about_the_run(verdict.notes, named)
         card = Grid.grid(padding=(0, 2))
-        for name, text in group.verdict.card().items():
-            card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
-        for finding in group.verdict.findings:
-            card.add_row(Text("Check", style="bold"), Text(printable(str(finding))))
-        for note in _about_the_run(group.verdict.notes, named) if not full else ():
-            card.add_row(Text("Note", style="bold"), Text(printable(f"{note}.")))
+        for name, text in [*lines, *(("Note", f"{note}.") for note in notes)]:
+            card.add_row(Text(name, style="bold"), Text(printable(text)))
         console.print(card)
         if full:
-            lines = [*group.verdict.sentences(), *(f"Note: {note}." for note in group.verdict.notes)]
-            console.print(Padding(Text("\n".join(map(printable, lines))), (1, 0, 0, 0)))
+            console.print(Text("\n".join(["", *map(printable, verdict.sentences())])))
         console.print()
         print_tables([overview] if overview else [], console)
     print_tables(tables, console)
@@ -162,14 +157,13 @@ def _for_json(groups: list[Group], tables: list[Table]) -> dict[str, object]:
 
 def _write(groups: list[Group], tables: list[Table], out: Path) -> None:
     """Write tables, metrics and verdicts to a folder."""
-    from tood.files import write_text
+    from tood.evaluation.metrics_file import save_metrics
     from tood.report.render import markdown_line, write_tables
-    from tood.runs.metrics_file import save_metrics
+    from tood.storage.files import write_text
 
     write_tables(tables, out)
-    audits = [one for group in groups for one in group.audits]
-    if len(audits) == 1:
-        save_metrics(audits[0].table, out / "metrics.parquet")
+    if len(groups) == len(groups[0].audits) == 1:
+        save_metrics(groups[0].audits[0].table, out / "metrics.parquet")
     verdicts = [group.verdict.to_dict() for group in groups]
     write_text(out / "verdict.json", json.dumps(verdicts[0] if len(verdicts) == 1 else verdicts, indent=2) + "\n")
     lines = []
@@ -187,9 +181,5 @@ def _status_line(quiet: bool) -> Iterator[Callable[[int, str], None]]:
     """A line with the step and detector being scored, on a terminal only; it is removed at the end."""
     from rich.console import Console
 
-    console = Console(stderr=True, quiet=quiet)
-    if not console.is_terminal:
-        yield lambda step, detector: None
-        return
-    with console.status("reading") as status:
+    with Console(stderr=True, quiet=quiet).status("reading") as status:  # draws nothing if it is no terminal
         yield lambda step, detector: status.update(f"step {step}: {detector}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tood.calibration import Reference, Variant
-from tood.console import FILE, LOGITS, SHARE, invalid_option, warnings_as_lines
-from tood.files import for_json
+from tood.commands._console import FILE, LOGITS, SHARE, invalid_option, read_tasks, warnings_as_lines
+from tood.storage.files import for_json, sha256
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray, IntArray
@@ -28,7 +28,7 @@ __all__ = ["command"]
 @click.option("--tasks", required=True, help="Columns per task: '[[0, 1], [2, 3]]', a JSON file, or a run's manifest.")
 @click.option("--out", type=FILE, required=True, help="The safetensors file to write.")
 @click.option(
-    "--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.  [default: shrinkage]"
+    "--variant", type=click.Choice(get_args(Variant)), help="How channels are normalised.  [default: background]"
 )
 @click.option("--margin", type=float, help="Weight of the lead over the second channel.  [default: 0.5]")
 @click.option(
@@ -45,6 +45,7 @@ __all__ = ["command"]
     "is rejected, at most about 2 alpha.",
 )
 @click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
+@click.option("--per-class", is_flag=True, default=None, help="Hold alpha per class; rejects fewer unknown inputs.")
 @click.option(
     "--ties", type=click.Choice(["conservative", "randomized"]), help="How equal scores count.  [default: conservative]"
 )
@@ -57,9 +58,22 @@ __all__ = ["command"]
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split and of random ties."
 )
+@click.option("--model", type=FILE, help="Keep the SHA-256 of this file, the network's weights, as metadata.")
+@click.option("--parent", type=FILE, help="Keep name and SHA-256 of this file, the decision of the version before.")
+@click.option("--metadata", multiple=True, metavar="NAME=TEXT", help="A text to keep in the file; may be repeated.")
+@click.option("--force", is_flag=True, help="Overwrite --out if it exists.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the table.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
+def command(
+    out: Path,
+    as_json: bool,
+    quiet: bool,
+    force: bool,
+    model: Path | None,
+    parent: Path | None,
+    metadata: tuple[str, ...],
+    **settings: Any,
+) -> None:
     """Fit a calibrator to labelled in-distribution logits and write it to one file.
 
     With --holdout, --conformal or --folds the file also holds calibration scores, and `tood score --alpha` can accept
@@ -70,21 +84,35 @@ def command(out: Path, as_json: bool, quiet: bool, **settings: Any) -> None:
     inputs = [settings["logits"], settings["labels"], settings["conformal"], Path(settings["tasks"])]
     if out.resolve() in {path.resolve() for path in inputs if path}:
         raise click.UsageError(f"{out} is an input; the output would overwrite it")
+    if out.exists() and not force:
+        raise click.UsageError(f"{out} exists; give --force to overwrite it")
+    if wrong := [pair for pair in metadata if "=" not in pair]:
+        raise click.UsageError(f"--metadata: expected NAME=TEXT, found {wrong[0]!r}")
     with warnings_as_lines(quiet):
-        model, left_out = _fit(**settings)
-    model.save(out)
-    cal: Any = getattr(model, "cal", model)
+        fitted, left_out = _fit(**settings)
+    cal: Any = getattr(fitted, "cal", fitted)
+    cal.metadata_ = dict(pair.split("=", 1) for pair in metadata)
+    if model is not None:
+        cal.metadata_["model_sha256"] = sha256(model)
+    if parent is not None:
+        cal.metadata_ |= {"parent": str(parent), "parent_sha256": sha256(parent)}
+    fitted.save(out)
     rows = [
         {**{name: values[t] for name, values in cal.statistics_.items()}, **diagnostics._asdict()}
         for t, diagnostics in enumerate(cal.diagnostics_)
     ]
     if as_json:
-        figures = {"out": str(out), "kind": type(model).__name__, "left_out": left_out, "tasks": rows}
-        click.echo(json.dumps(for_json(figures), indent=2))
+        metrics = {"out": str(out), "kind": type(fitted).__name__, "left_out": left_out, "tasks": rows}
+        click.echo(json.dumps(for_json(metrics), indent=2))
     elif not quiet:
         _show(rows)
         invalid = f"; invalid rows left out: {left_out:,}" if left_out else ""
-        click.echo(f"{out}: {'calibrator and calibration scores' if model is not cal else 'calibrator'}{invalid}")
+        click.echo(f"{out}: {'calibrator and calibration scores' if fitted is not cal else 'calibrator'}{invalid}")
+        if fitted is not cal:
+            from tood.decision.facts import decision_facts
+
+            for name, value in decision_facts(fitted, 0.05).items():
+                click.echo(f"{name}: {value}")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
@@ -129,7 +157,7 @@ def _fit(
     if choices > 1:
         raise click.UsageError("give one of --holdout, --conformal and --folds")
     settings = {name: value for name, value in settings.items() if value is not None}
-    unused = [name.replace("_", "-") for name in ("per_task", "ties", "source") if name in settings]
+    unused = [name.replace("_", "-") for name in ("per_task", "per_class", "ties", "source") if name in settings]
     if unused and not choices:
         raise click.UsageError(f"--{unused[0]} is about decisions: give --holdout, --conformal or --folds too")
     if conformal is not None and conformal.exists() and logits.exists() and conformal.samefile(logits):
@@ -198,21 +226,3 @@ def _read(path: Path, labels: Path | None, partition: Partition, invalid: Any) -
         raise ToodError(f"{labels or path}: {error}") from error
     valid = valid_rows(logits, invalid, path)
     return logits[valid], columns[valid], int((~valid).sum())
-
-
-def read_tasks(text: str) -> Partition:
-    """Columns per task from JSON, from a JSON file, or from the ``manifest.json`` of a run."""
-    from tood.errors import ToodError
-    from tood.partition import Partition
-
-    inline = text.lstrip().startswith(("[", "{"))
-    try:
-        if not text:
-            raise FileNotFoundError  # Path("") is the current folder
-        document = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
-        tasks = document.get("tasks", document) if isinstance(document, dict) else document
-        return Partition.from_json(json.dumps(tasks))
-    except FileNotFoundError as error:
-        raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
-    except (OSError, TypeError, ValueError, RecursionError) as error:
-        raise ToodError(f"--tasks: {'' if inline else f'{text}: '}{error}") from error

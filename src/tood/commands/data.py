@@ -8,13 +8,15 @@ from typing import Any
 
 import click
 
-from tood.console import FILE
-from tood.files import printable
+from tood.commands._console import FILE
+from tood.storage.files import printable
 
 __all__ = ["command"]
 
-CIFAR_PICKLES = ("test_batch", "data_batch_1", "meta")
-CIFAR_FILES = ("train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", *CIFAR_PICKLES)
+KNOWN_BY = {  # files that tell what a folder is
+    "cifar": {"train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", "test_batch", "data_batch_1", "meta"},
+    "huggingface": {"dataset_info.json", "dataset_dict.json"},
+}
 root_option = click.option("--root", type=FILE, help="Folder of the sets.  [default: $TOOD_DATA, or the user's cache]")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -43,21 +45,20 @@ def list_sets(root: Path | None, as_json: bool) -> None:
     folder = data_root(root)
     sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
     streams = {name: missing(name, folder) for name in sorted(CATALOG)}
-    named = _named_sets(folder)
-    folders = [_describe_folder(folder / file, file, name) for file, name in named.items() if _is_folder(folder / file)]
-    wanted = sorted({name for names in streams.values() for name in names})
-    absent = [{"file": file, **origin(named[file])._asdict()} for file in wanted]
+    named = {file: origin(name)._asdict() for file, name in _named_sets(folder).items()}
+    folders = [
+        {"file": file, "layout": "folder" if (folder / file).is_dir() else "list"} | about
+        for file, about in named.items()
+        if not file.endswith(".npz") and (folder / file).exists()
+    ]
+    absent = [{"file": file} | named[file] for file in sorted({name for names in streams.values() for name in names})]
     if as_json:
-        figures = {"root": str(folder), "sets": sets, "folders": folders, "missing": absent, "streams": streams}
-        click.echo(json.dumps(figures, indent=2))
+        found = {"root": str(folder), "sets": sets, "folders": folders, "missing": absent, "streams": streams}
+        click.echo(json.dumps(found, indent=2))
         return
     click.echo(f"{folder}: {len(sets) + len(folders)} sets" if folder.is_dir() else f"{folder}: no such folder")
-    for present in sets:
-        click.echo("  " + _line(present))
-    for found in folders:
-        click.echo(f"  {found['file']:<24}image {found['layout']}  {found['source']}  ({found['licence']})")
-    for needed in absent:
-        click.echo(f"  {needed['file']:<24}missing: {needed['size']}  {needed['source']}  ({needed['licence']})")
+    for entry in [*sets, *folders, *absent]:
+        click.echo("  " + _line(entry))
     for name, lacking in streams.items():
         click.echo(f"stream {name}: " + ("ready" if not lacking else f"missing {', '.join(lacking)}"))
     if absent:
@@ -74,19 +75,6 @@ def _named_sets(folder: Path) -> dict[str, str]:
             own = family(stream) if name in ("train", "test") else name
             names[str(path.relative_to(folder))] = path.name if path.suffix == ".npz" else own
     return dict(sorted(names.items()))
-
-
-def _is_folder(path: Path) -> bool:
-    """Whether a set is present as images in folders, or as a list of them."""
-    return path.suffix != ".npz" and path.exists()
-
-
-def _describe_folder(path: Path, file: str, name: str) -> dict[str, Any]:
-    from tood.streams.origins import origin
-
-    source = origin(name)
-    layout = "folder" if path.is_dir() else "list"
-    return {"file": file, "layout": layout, "source": source.source, "licence": source.licence}
 
 
 def _describe(path: Path) -> dict[str, Any]:
@@ -110,14 +98,17 @@ def _describe(path: Path) -> dict[str, Any]:
     }
 
 
-def _line(described: dict[str, Any]) -> str:
-    if "error" in described:
-        return printable(f"{described['file']:<24}{described['error']}")
-    height, width, _ = described["shape"]
-    return printable(
-        f"{described['file']:<24}{described['images']:>9,} images{described['classes']:>6,} classes  {height}x{width}"
-        f"  {described['bytes'] / 2**20:>6.1f} MiB  {described['source']}  ({described['licence']})"
-    )
+def _line(entry: dict[str, Any]) -> str:
+    """One line about a set that is packed, damaged, present as image files, or missing."""
+    if "error" in entry:
+        return printable(f"{entry['file']:<24}{entry['error']}")
+    if "images" in entry:
+        height, width, _ = entry["shape"]
+        what = f"{entry['images']:>9,} images{entry['classes']:>6,} classes  {height}x{width}"
+        what += f"  {entry['bytes'] / 2**20:>6.1f} MiB"
+    else:
+        what = f"image {entry['layout']}" if "layout" in entry else f"missing: {entry['size']}"
+    return printable(f"{entry['file']:<24}{what}  {entry['source']}  ({entry['licence']})")
 
 
 @command.command()
@@ -129,7 +120,7 @@ def verify(root: Path | None, as_json: bool) -> None:
     Example: tood data verify
     """
     from tood.errors import ToodError
-    from tood.files import sha256
+    from tood.storage.files import sha256
     from tood.streams.catalog import data_root
     from tood.streams.packed import CHECKSUMS, checksums
 
@@ -137,20 +128,15 @@ def verify(root: Path | None, as_json: bool) -> None:
     if not folder.is_dir():
         raise ToodError(f"{folder}: no such folder; set TOOD_DATA or give --root")
     expected = checksums(folder)
-    states = {}
-    for name in sorted({*expected, *(path.name for path in folder.glob("*.npz"))}):
-        if name not in expected:
-            states[name] = "no checksum"
-        elif not (folder / name).is_file():
-            states[name] = "missing"
-        else:
-            states[name] = "intact" if sha256(folder / name) == expected[name] else "damaged"
-        if not as_json:
-            click.echo(f"{name}: {states[name]}")
+    states = dict.fromkeys(sorted({*expected, *(path.name for path in folder.glob("*.npz"))}), "no checksum")
+    for name, checksum in expected.items():
+        present = (folder / name).is_file()
+        states[name] = "missing" if not present else "intact" if sha256(folder / name) == checksum else "damaged"
     if as_json:
         click.echo(json.dumps({"root": str(folder), "sets": states}, indent=2))
-    elif not states:
-        click.echo(f"{folder}: no sets and no {CHECKSUMS}")
+    else:
+        lines = "\n".join(f"{name}: {state}" for name, state in states.items())
+        click.echo(lines or f"{folder}: no sets and no {CHECKSUMS}")
     bad = [name for name, state in states.items() if state in ("missing", "damaged")]
     if bad:
         raise ToodError(f"{len(bad)} of {len(states)} sets are damaged or missing: {', '.join(bad)}")
@@ -203,15 +189,14 @@ def _open(origin: str, kind: str, split: str, size: int | None, columns: dict[st
     """The images to pack and the names of their classes."""
     from tood.errors import ToodError
     from tood.streams import FolderSource, from_huggingface
-    from tood.streams.cifar_batches import read_cifar_batches
-    from tood.streams.pack import read_cifar
+    from tood.streams.cifar import read_cifar
 
     folder = Path(origin)
+    files = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     if kind == "auto":
-        kind = _guess_kind(folder)
+        kind = next((kind for kind, names in KNOWN_BY.items() if files & names), "folder")
     if kind == "cifar":
-        pickled = any((folder / name).is_file() for name in CIFAR_PICKLES)
-        return read_cifar_batches(folder, split) if pickled else read_cifar(folder, split)
+        return read_cifar(folder, split)
     if kind == "huggingface":
         hub_source = from_huggingface(origin, split, size=size, **columns)
         return hub_source, hub_source.classes
@@ -219,11 +204,3 @@ def _open(origin: str, kind: str, split: str, size: int | None, columns: dict[st
         raise ToodError("--size: expected the pixels per side that images of a folder are resized to, found none")
     source = FolderSource(folder, size=size)
     return source, source.classes
-
-
-def _guess_kind(folder: Path) -> str:
-    if any((folder / name).is_file() for name in CIFAR_FILES):
-        return "cifar"
-    if any((folder / name).is_file() for name in ("dataset_info.json", "dataset_dict.json")):
-        return "huggingface"
-    return "folder"

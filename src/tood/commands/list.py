@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 import click
@@ -36,9 +35,15 @@ def command(kind: str | None, as_json: bool) -> None:
 
     Example: tood list detectors
     """
-    names = {name: listed for name in ([kind] if kind else SOURCES) if (listed := _names(name)) is not None}
+    names = {}
+    for each in [kind] if kind else SOURCES:
+        module, function = SOURCES[each]
+        try:
+            names[each] = getattr(importlib.import_module(module), function)()
+        except ImportError as error:
+            click.echo(f"{each}: {error}", err=True)
     if as_json:
-        shown: dict[str, Any] = {name: _declarations(name) or listed for name, listed in names.items()}
+        shown: dict[str, Any] = {each: _declarations(each) or listed for each, listed in names.items()}
         click.echo(json.dumps(shown, indent=2, ensure_ascii=False))
     elif kind in ("detectors", "learners") and kind in names:
         click.echo("\n\n".join(map(_described, _declarations(kind))))
@@ -48,56 +53,37 @@ def command(kind: str | None, as_json: bool) -> None:
         for name, description in descriptions().items():
             click.echo(f"{name:<10} {description}")
     else:
-        for name, listed in names.items():
-            click.echo(f"{name} ({len(listed)}): {' '.join(listed)}")
-
-
-def _names(kind: str) -> list[str] | None:
-    """The names of a kind; None, and a line on stderr, if a package is missing."""
-    try:
-        module, function = SOURCES[kind]
-        return getattr(importlib.import_module(module), function)()  # type: ignore[no-any-return]
-    except ImportError as error:
-        click.echo(f"{kind}: {error}", err=True)
-        return None
+        for each, listed in names.items():
+            click.echo(f"{each} ({len(listed)}): {' '.join(listed)}")
 
 
 def _declarations(kind: str) -> list[dict[str, Any]]:
     """What each detector or learner declares; for an installed one that cannot be imported, the error."""
-    if kind == "detectors":
-        from tood.detectors.registry import REGISTRY as DETECTORS
-
-        return [_declaration(DETECTORS, name, _detector) for name in DETECTORS.names()]
-    if kind == "learners":
-        from tood.learners.registry import LEARNERS
-
-        return [_declaration(LEARNERS, name, _learner) for name in sorted(LEARNERS.names())]
-    return []
+    if kind not in ("detectors", "learners"):
+        return []
+    module = importlib.import_module(f"tood.{kind}.registry")
+    registry: Registry[Any] = module.REGISTRY if kind == "detectors" else module.LEARNERS
+    return [_declaration(registry, name) for name in importlib.import_module(f"tood.{kind}").names()]
 
 
-def _declaration(registry: Registry[Any], name: str, describe: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+def _declaration(registry: Registry[Any], name: str) -> dict[str, Any]:
     try:
         item = registry.get(name)
     except ToodError as error:
         return {"name": name, "error": str(error)}
     summary = (item.__doc__ or "").partition("\n")[0].replace("``", "")
-    return {"name": name, "title": item.title or name, "summary": summary, **describe(item), "citation": item.citation}
+    entry = {"name": name, "title": item.title or name, "summary": summary}
+    if hasattr(item, "needs"):  # a detector
+        entry |= {"needs": sorted(item.needs), "fits_on": item.fits_on}
+        parameters = {each: (parameter.default, list(parameter.grid)) for each, parameter in item.parameters.items()}
+    else:
+        from tood.learners.settings import Settings, settings_class
 
-
-def _detector(detector: Any) -> dict[str, Any]:
-    parameters = {
-        name: {"default": parameter.default, "grid": list(parameter.grid)}
-        for name, parameter in detector.parameters.items()
-    }
-    return {"needs": sorted(detector.needs), "fits_on": detector.fits_on, "parameters": parameters}
-
-
-def _learner(learner: Any) -> dict[str, Any]:
-    from tood.learners.settings import Settings, settings_class
-
-    common = {field.name for field in dataclasses.fields(Settings)}
-    own = [field for field in dataclasses.fields(settings_class(learner)) if field.name not in common]
-    return {"parameters": {field.name: {"default": field.default, "grid": []} for field in own}}
+        common = {field.name for field in dataclasses.fields(Settings)}
+        own = (field for field in dataclasses.fields(settings_class(item)) if field.name not in common)
+        parameters = {field.name: (field.default, []) for field in own}
+    declared = {each: {"default": default, "grid": grid} for each, (default, grid) in parameters.items()}
+    return {**entry, "parameters": declared, "citation": item.citation}
 
 
 def _described(declared: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import FILE, SHARE, invalid_option, progress_bar, warnings_as_lines
+from tood.commands._console import FILE, SHARE, invalid_option, progress_bar, warnings_as_lines
 
 if TYPE_CHECKING:
     from tood.arrays import FloatArray
@@ -79,14 +79,14 @@ def command(
             else:
                 with progress_bar("rows", quiet or as_json) as update:
                     watch.file(source, update)
-    figures = watch.monitor.to_dict()
+    metrics = watch.monitor.to_dict()
     if as_json:
-        click.echo(json.dumps({"state": str(state), "left_out": watch.left_out, **figures}))
+        click.echo(json.dumps({"state": str(state), "left_out": watch.left_out, **metrics}))
     elif not quiet:
         left_out = f", invalid and left out: {watch.left_out:,}" if watch.left_out else ""
-        click.echo(f"{figures['rows']:,} inputs so far, {figures['rejected']:,} rejected{left_out}")
-        click.echo(figures["message"])
-    if fail_on_drift and figures["drift_detected"]:
+        click.echo(f"{metrics['rows']:,} inputs so far, {metrics['rejected']:,} rejected{left_out}")
+        click.echo(metrics["message"])
+    if fail_on_drift and metrics["drift_detected"]:
         click.echo(f"tood: {state}: drift detected, so the exit code is 1 (--fail-on-drift)", err=True)
         sys.exit(1)
 
@@ -126,7 +126,7 @@ class _Watch:
         from tood.deploy.logit_files import LogitsFile, valid_rows
         from tood.deploy.score_file import load_scorer
         from tood.errors import ToodError
-        from tood.files import read_tensors, sha256
+        from tood.storage.files import read_tensors, sha256
 
         self.path, self.invalid, self.print_alarms, self.left_out = path, invalid, print_alarms, 0
         self.taken: dict[str, list[int]] = {}  # input file: size, time of change, rows taken

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import FILE, complete_names
-from tood.times import duration
+from tood.commands._console import FILE, complete_names
+from tood.storage.durations import duration
 
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
@@ -29,7 +29,7 @@ def _order(ctx: click.Context, parameter: click.Parameter, text: str | None) -> 
 
 def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
     from tood.errors import MissingDependencyError, ToodError
-    from tood.runs.yaml_files import parse_settings
+    from tood.storage.yaml_files import parse_settings
 
     try:
         return parse_settings(pairs) if pairs else {}
@@ -57,7 +57,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 )
 @click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
 @click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.  [default: label]")
-@click.option("--tasks", type=click.IntRange(0), help="Number of tasks.  [default: the stream's]")
+@click.option("--tasks", help="Number of tasks, or classes of each: 50,10,10.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
 @click.option("--network", help="Name of the network.  [default: the preset's]")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
@@ -99,10 +99,10 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 )
 @click.option(
     "--store",
-    type=click.Choice(["all", "figures"]),
-    help="figures: delete outputs and checkpoints once measured.  [default: all]",
+    type=click.Choice(["all", "metrics"]),
+    help="metrics: delete outputs and checkpoints once measured.  [default: all]",
 )
-@click.option("--renew", is_flag=True, help="With store figures: train again if the metrics are outdated.")
+@click.option("--renew", is_flag=True, help="With store metrics: train again if the metrics are outdated.")
 @click.option(
     "--set",
     "learner_settings",
@@ -149,13 +149,12 @@ def command(
       tood run --stream cifar10 --learner bic --preset paper --dry-run
       tood run --stream cifar100 --learner der --frozen
     """
-    from tood.commands.report import report_page
-    from tood.report.live import training_progress
+    from tood.commands._training import training_progress
     from tood.runs.check import canonical
     from tood.runs.config import RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
-    from tood.runs.yaml_files import read_yaml
+    from tood.storage.yaml_files import read_yaml
 
     values = read_yaml(file) if file else {}
     values |= {name: value for name, value in options.items() if value is not None}
@@ -183,12 +182,14 @@ def command(
                 tracked.progress(event)
 
             result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step, renew=renew)
+            from tood.paper.reference import report_page
+
             tracked.artifact(report_page([result], folder / "report" / "report.html"))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:
+        from tood.evaluation.metrics_file import load_metrics
         from tood.report.summary import run_figures
-        from tood.runs.metrics_file import load_metrics
 
         figures: dict[str, dict[str, float]] = {}
         for (detector, metric), value in run_figures(load_metrics(folder), result.calibration).items():

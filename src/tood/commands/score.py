@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.console import FILE, LOGITS, SHARE, invalid_option, progress_bar, warnings_as_lines
-from tood.times import duration
+from tood.commands._console import FILE, LOGITS, SHARE, invalid_option, progress_bar, warnings_as_lines
+from tood.storage.durations import duration
 
 if TYPE_CHECKING:
     from tood.deploy.score_file import Scored
@@ -38,17 +38,10 @@ __all__ = ["command"]
 @click.option("--risk", type=SHARE, help="Also decide: at most this share of accepted rows is wrong (90 % confidence).")
 @invalid_option("reject them with a null score")
 @click.option("--keep", multiple=True, metavar="COLUMN", help="Copy this input column, such as an id; may be repeated.")
-@click.option(
-    "--engine",
-    type=click.Choice(["local", "ray"]),
-    default="local",
-    show_default=True,
-    help="Several inputs one after the other, or as tasks of a Ray cluster (RAY_ADDRESS, else this machine).",
-)
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the summary.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
-    calibrator: Path, sources: tuple[Path, ...], out: Path, engine: Any, quiet: bool, as_json: bool, **settings: Any
+    calibrator: Path, sources: tuple[Path, ...], out: Path, quiet: bool, as_json: bool, **settings: Any
 ) -> None:
     """Score logits, and accept or reject each row.
 
@@ -58,7 +51,7 @@ def command(
 
     Example: tood score --calibrator cal.safetensors --in logits.csv --out scores.parquet --alpha 0.05 --keep id
 
-    Many files: tood score --calibrator cal.safetensors --in 'logits/*.npy' --out scores --engine ray
+    Many files: tood score --calibrator cal.safetensors --in 'logits/*.npy' --out scores
     """
     from tood.deploy.score_file import Scored, score_file
     from tood.deploy.score_files import find_files, score_files
@@ -76,16 +69,16 @@ def command(
                 done.append(target)
                 update(len(done), len(files))
 
-            results = score_files(calibrator, sources, out, engine, progress=show, **settings)
+            results = score_files(calibrator, sources, out, progress=show, **settings)
         else:
             results = {out: score_file(calibrator, sources[0], out, progress=update, **settings)}
     seconds = time.perf_counter() - started
     summary = Scored.total(list(results.values())).to_dict()
     if as_json:
-        figures = {"out": str(out), "seconds": round(seconds, 3), **summary}
+        metrics = {"out": str(out), "seconds": round(seconds, 3), **summary}
         if several:
-            figures["files"] = {str(target): scored.to_dict() for target, scored in results.items()}
-        click.echo(json.dumps(figures))
+            metrics["files"] = {str(target): scored.to_dict() for target, scored in results.items()}
+        click.echo(json.dumps(metrics))
     elif not quiet:
         _show(out, summary, seconds)
 
@@ -105,5 +98,4 @@ def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
         click.echo(f"task {task}: {count:,} rows{share}")
     if summary["quantiles"]:
         quantiles = ", ".join(f"{float(q):.0%} {value:.3f}" for q, value in summary["quantiles"].items())
-        error = f" (ranks within {summary['rank_error']:.2%} of the rows)" if summary["rank_error"] else ""
-        click.echo(f"score quantiles: {quantiles}{error}")
+        click.echo(f"score quantiles: {quantiles}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tood.console import FILE, exit_if_failed, print_states
+from tood.commands._console import FILE, exit_if_failed, print_states
 
 if TYPE_CHECKING:
     from tood.runs.sweep import Engine
@@ -39,7 +39,7 @@ def command(
 
     Names and settings of all cells are checked before the first one starts. A sweep may be interrupted at any time;
     start it again to resume. A cell that fails is reported at the end; the others finish. If a detector has a newer
-    version than its metrics, it is measured again. Runs without outputs (store: figures) must be trained again for
+    version than its metrics, it is measured again. Runs without outputs (store: metrics) must be trained again for
     this, which happens only with --renew.
 
     \b

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, floats, indices
-from tood.calibration import KIND, TOOD
-from tood.files import kind_of, write_atomically
+from tood.calibration.tood import KIND, TOOD
+from tood.storage.files import kind_of, write_atomically
 
 __all__ = ["file_of", "from_file", "score_and_assign"]
 

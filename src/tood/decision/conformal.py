@@ -11,19 +11,20 @@ import copy
 import json
 import os
 import warnings
+from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices
+from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices, label_columns
+from tood.calibration.statistics import task_of_labels
 from tood.decision.calibrators import file_of, from_file, score_and_assign
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import plain, read_tensors, write_tensors
 from tood.partition import Partition
-from tood.statistics import task_of_labels
+from tood.storage.files import plain, read_tensors, write_tensors
 
 __all__ = ["Conformal", "Decision"]
 
@@ -56,6 +57,12 @@ class Conformal:
     rejected only if its p-value within t is at most alpha, hence ``P(reject | ID, true task) <= alpha`` for each,
     even if tasks become more or less frequent than they were; the price is fewer rejections.
 
+    ``per_class=True`` ranks the input's logit of each class among those of calibration samples of that class, and keeps
+    the largest p-value: an input is rejected if it is unusual for every class. ``P(reject | ID, true class) <= alpha``
+    for each class with ``1 / alpha - 1`` samples or more. A class with fewer is ranked among the samples of its task,
+    or of all tasks if these are too few, each by the logit of its own class; the bound then holds over these, and a
+    warning names the classes. It rejects fewer unknown inputs than one bound for all, and there is no threshold.
+
     The probabilities are over the calibration set and the input together.
 
     Parameters
@@ -75,6 +82,8 @@ class Conformal:
         ``"memory"`` and ``"train"`` ones were, their scores are too high, and more than alpha will be rejected.
     seed:
         Seed of the draws, and of the folds of :meth:`cross`.
+    per_class:
+        See above; not together with ``per_task``.
 
     Examples
     --------
@@ -95,12 +104,14 @@ class Conformal:
         ties: Ties = "conservative",
         source: Source = "held_out",
         seed: int = 0,
+        per_class: bool = False,
     ) -> None:
         self.cal = cal
         self.per_task = per_task
         self.ties = ties
         self.source = source
         self.seed = seed
+        self.per_class = per_class
         self._wrong: tuple[FloatArray, npt.NDArray[np.bool_]] | None = None  # scores, and whether the answer is wrong
         self._check_parameters(warn=False)
 
@@ -112,8 +123,8 @@ class Conformal:
         logits:
             ``[n, C]``, or whatever ``cal.score`` takes; at least ``1 / alpha - 1`` samples (of each task).
         labels:
-            ``[n]``, the logit column of each sample's class; needed for ``per_task="true"`` and
-            :meth:`risk_threshold` only.
+            ``[n]``, the logit column of each sample's class; needed for ``per_task="true"``, ``per_class``
+            and :meth:`risk_threshold` only.
         """
         self._check_parameters()
         self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not break the promise
@@ -151,8 +162,9 @@ class Conformal:
         cal.fit(logits, labels)
         self.cal = copy.copy(cal)  # as in `fit`
         order = np.random.default_rng(self.seed).permutation(len(labels))
-        if self.per_task == "true":  # every task in every fold; drawn at random within the task
-            order = order[np.argsort(_true_tasks(cal, labels, len(labels))[order], kind="stable")]
+        if self.per_task == "true" or self.per_class:  # each task or class in every fold; drawn at random within it
+            groups = labels if self.per_class else _true_tasks(cal, labels, len(labels))
+            order = order[np.argsort(groups[order], kind="stable")]
         fold = np.empty(len(labels), dtype=np.int64)
         fold[order] = np.arange(len(labels)) % folds
         self._folds = []
@@ -177,36 +189,41 @@ class Conformal:
         rng:
             Source of the draws of ``ties="randomized"``; by default this object's own, continued from call to call.
         """
-        self._check_alpha(alpha)
+        groups, everything = self._usable(alpha)
         scores, tasks = score_and_assign(self.cal, logits)
         uniform = (rng or self._rng).random(len(scores)) if self.ties == "randomized" else None
         if self.per_task == "winning":
-            p = self._within_winners(scores, cast(IntArray, tasks), uniform)
+            p = np.empty(len(scores))
+            for t in np.unique(cast(IntArray, tasks)):
+                rows = np.flatnonzero(tasks == t)
+                drawn = None if uniform is None else uniform[rows]
+                p[rows] = pooled_p_values(groups.get(int(t), everything), [scores[rows]], drawn)
+        elif self.per_class:
+            own = floats(getattr(logits, "logits", logits), "logits", ndim=2).T
+            p = np.max([pooled_p_values(groups[c], [own[c]] * len(self._folds), uniform) for c in groups], axis=0)
         else:
             each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
-            within = [
-                pooled_p_values([groups[group] for _, groups in self._folds], each, uniform)
-                for group in self._folds[0][1]
-            ]
-            p = np.max(within, axis=0)
+            p = np.max([pooled_p_values(ranks, each, uniform) for ranks in groups.values()], axis=0)
         like = getattr(logits, "logits", logits)
         task = None if tasks is None else back(tasks, like)
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
 
     def thresholds(self, alpha: float = 0.05) -> npt.NDArray[np.float64]:
-        """The score an input must reach to be accepted; ``-inf`` if there are too few samples to reject anything.
+        """The score an input must reach to be accepted.
 
         The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one per winning
         task) to ship in an exported scorer. Not for randomised ties or cross-conformal.
         """
-        self._check_alpha(alpha)
-        if self.ties != "conservative" or len(self._folds) > 1:
-            raise ToodError("thresholds: only conservative ties and a single calibration set reduce to a threshold")
-        groups = self._folds[0][1]
-        lowest = {group: ranks.threshold(alpha) for group, ranks in groups.items()}
+        groups, everything = self._usable(alpha)
+        if self.ties != "conservative" or len(self._folds) > 1 or self.per_class:
+            raise ToodError(
+                "thresholds: only conservative ties, a single calibration set and decisions that are not per class "
+                "reduce to a threshold"
+            )
+        lowest = {group: ranks[0].threshold(alpha) for group, ranks in groups.items()}
         if self.per_task == "winning":
             tasks = len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(groups)
-            return np.array([lowest.get(t, -np.inf) for t in range(tasks)])
+            return np.array([lowest.get(t, everything[0].threshold(alpha)) for t in range(tasks)])
         return np.array(min(lowest.values()))
 
     def risk_threshold(self, risk: float = 0.05, delta: float = 0.1) -> float:
@@ -221,9 +238,13 @@ class Conformal:
         return selective_threshold(*self._wrong, risk=risk, delta=delta)
 
     def __repr__(self) -> str:
-        count = sum(len(ranks.values) for _, fold in getattr(self, "_folds", []) for ranks in fold.values())
-        fitted = f"fitted to {count} samples" if count else "not fitted"
+        fitted = f"fitted to {self.samples} samples" if self.samples else "not fitted"
         return f"<Conformal {self.cal!r}, per_task={self.per_task!r}, ties={self.ties!r}, {fitted}>"
+
+    @property
+    def samples(self) -> int:
+        """The number of samples that decisions rest on."""
+        return sum(_samples([*fold.values()]) for _, fold in self._folds) if hasattr(self, "_folds") else 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator or detector (of every fold) and the calibration scores to one safetensors file."""
@@ -231,7 +252,7 @@ class Conformal:
         cals = [cal for cal, _ in self._folds]
         if not hasattr(self.cal, "save"):
             raise ToodError(f"cal: only TOOD and detectors can be saved, found {type(self.cal).__name__}")
-        settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed")}
+        settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed", "per_class")}
         tensors: dict[str, npt.NDArray[Any]]
         tensors = {f"calibrator.{k}": file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
         for k, (_, groups) in enumerate(self._folds):
@@ -259,27 +280,22 @@ class Conformal:
         return self._begin()
 
     def _begin(self) -> Conformal:
+        self._at: dict[float, tuple[dict[int, list[Ranks]], list[Ranks]]] = {}  # results of _usable
         self._rng = np.random.default_rng(self.seed)
         return self
-
-    def _within_winners(
-        self, scores: FloatArray, tasks: IntArray, uniform: FloatArray | None
-    ) -> npt.NDArray[np.float64]:
-        """P-values among the calibration samples that the same task won."""
-        p = np.empty(len(scores))
-        for t in np.unique(tasks):
-            rows = np.flatnonzero(tasks == t)
-            # A task that won no calibration sample has nothing to compare with: p is 1, or uniform if randomised.
-            known = self._folds[0][1].get(int(t), Ranks(np.empty(0)))
-            p[rows] = pooled_p_values([known], [scores[rows]], None if uniform is None else uniform[rows])
-        return p
 
     def _ranks(self, cal: Any, logits: Any, labels: Any) -> Groups:
         """The calibration scores, sorted, of each group."""
         scores, tasks = score_and_assign(cal, logits)
         if len(scores) == 0:
             raise ToodError("logits: expected at least one calibration sample, found none")
-        if self.per_task is None:
+        if self.per_class:
+            if labels is None:
+                raise ToodError("per_class: expected labels, found none")
+            own = floats(getattr(logits, "logits", logits), "logits", ndim=2)
+            tasks = label_columns(labels, own.shape[1], len(own))
+            scores = own[np.arange(len(own)), tasks]
+        elif self.per_task is None:
             tasks = np.zeros(len(scores), dtype=np.int64)
         elif self.per_task == "true":
             tasks = _true_tasks(cal, labels, rows=len(scores))
@@ -299,21 +315,56 @@ class Conformal:
         if not hasattr(self, "_folds"):
             raise NotFittedError("this Conformal is not fitted yet: call fit(logits, labels) first")
 
-    def _check_alpha(self, alpha: float) -> None:
+    def _usable(self, alpha: float) -> tuple[dict[int, list[Ranks]], list[Ranks]]:
+        """Calibration scores per group, one entry per fold, and those of all groups.
+
+        A group with too few samples to reject anything at ``alpha`` takes those of all groups (a class first those of
+        its task), with a warning: its bound then holds over these. Too few samples in all are an error.
+        """
         self._fitted()
+        if alpha in self._at:
+            return self._at[alpha]
         check_share("alpha", alpha)
-        counts = [(sum(len(fold[group].values) for _, fold in self._folds), group) for group in self._folds[0][1]]
-        few, group = min(counts)
-        if self.ties == "conservative" and 1 / (few + 1) > alpha:
-            of = f" of task {group}" if self.per_task else ""
+        found = dict.fromkeys(group for _, fold in self._folds for group in fold)
+        groups = {group: self._pooled([group]) for group in found}
+        everything = self._pooled(groups)
+        needed = int(np.ceil(1 / alpha)) - 1 if self.ties == "conservative" else 0
+        if (total := _samples(everything)) < needed:
+            raise ToodError(
+                f"alpha: {total} calibration samples cannot reject anything at alpha={alpha}: at least {needed} are "
+                "needed"
+            )
+        wider = dict.fromkeys(groups, everything)
+        if self.per_class:
+            for task in Partition(self.cal.tasks) if hasattr(self.cal, "tasks") else ():
+                pooled = self._pooled(task)
+                wider |= dict.fromkeys(task, pooled if _samples(pooled) >= max(needed, 1) else everything)
+        if small := [group for group in wider if group not in groups or _samples(groups[group]) < needed]:
+            unit, pool = (
+                ("class", "their tasks, or of all if these are too few,") if self.per_class else ("task", "all tasks")
+            )
             warnings.warn(
-                f"{few} calibration samples{of} cannot reject anything at alpha={alpha}: "
-                f"at least {int(np.ceil(1 / alpha)) - 1} are needed",
+                f"{unit} {', '.join(map(str, sorted(small)))}: fewer than the {needed or 1} calibration samples that "
+                f"alpha={alpha} needs; decided by the samples of {pool} together, so alpha holds over these samples "
+                f"and not for each {unit}",
                 UserWarning,
                 stacklevel=3,
             )
+            groups |= {group: wider[group] for group in small}
+        self._at[alpha] = groups, everything
+        return self._at[alpha]
+
+    def _pooled(self, groups: Iterable[int]) -> list[Ranks]:
+        """The calibration scores of some groups together, one entry per fold."""
+        chosen = list(groups)
+        return [
+            Ranks(np.concatenate([np.empty(0), *(fold[group].values for group in chosen if group in fold)]))
+            for _, fold in self._folds
+        ]
 
     def _check_parameters(self, warn: bool = True) -> None:
+        if self.per_class and self.per_task is not None:
+            raise ToodError(f"per_class: expected per_task=None, found {self.per_task!r}")
         if self.per_task is not None and self.per_task not in get_args(PerTask):
             raise UnknownNameError("per_task", self.per_task, get_args(PerTask))
         if self.ties not in get_args(Ties):
@@ -338,3 +389,7 @@ def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
 
 def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
     return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
+
+
+def _samples(folds: list[Ranks]) -> int:
+    return sum(len(ranks.values) for ranks in folds)

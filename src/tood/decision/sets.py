@@ -15,8 +15,8 @@ from tood.decision.calibrators import file_of, from_file, score_and_assign
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
 from tood.energy import check_columns
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import read_tensors, write_tensors
 from tood.partition import Partition
+from tood.storage.files import read_tensors, write_tensors
 
 __all__ = ["PredictionSets"]
 
@@ -104,6 +104,12 @@ class PredictionSets:
         """
         self._fitted()
         check_share("alpha", alpha)
+        spent, samples = min(self.unknown or 1, 1 - self.unknown) * alpha, len(self._gate.values)
+        if spent * (samples + 1) < 1:
+            raise ToodError(
+                f"alpha: {samples} calibration samples cannot leave anything out at alpha={alpha}: at least "
+                f"{int(np.ceil(1 / spent)) - 1} are needed"
+            )
         logits = as_array(logits)
         scores, typical = self._scores(logits)
         accepted = pooled_p_values([self._gate], [scores]) > self.unknown * alpha

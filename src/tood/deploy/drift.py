@@ -12,18 +12,25 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration import TOOD
+from tood.calibration.statistics import NORMAL_CONSISTENCY, least_spread
 from tood.decision import Conformal, score_and_assign
 from tood.decision.calibrators import file_of, from_file
 from tood.decision.ranks import Ranks, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
-from tood.files import for_json, read_tensors, write_tensors
-from tood.statistics import NORMAL_CONSISTENCY, least_spread
+from tood.storage.files import for_json, read_tensors, write_tensors
 
 __all__ = ["Drift", "DriftMonitor"]
 
 KIND = "tood-monitor"
 FEWEST = 20  # reference samples per task, and samples in the window, needed for a comparison
+SURE = 2.0  # standard errors by which a share must differ to name the cause of an alarm
+LABEL = 50  # inputs to label before anything is calibrated again
+CAUSES = {
+    "unknowns": "more unknowns",
+    "drift or unknowns": "scores fell, by drift or by unknown inputs",
+    "earlier": "scores were low for a time, no longer",
+}
 SETTINGS = ("alpha", "reject", "window", "seed")
 
 
@@ -34,7 +41,11 @@ class Drift(NamedTuple):
     rejected: int  # inputs rejected so far
     rejected_before: float  # share of the reference that is rejected
     unknowns_e_value: float  # largest so far
-    more_unknowns: bool
+    more_unknowns: bool  # more low scores than in the reference; see `cause`
+    cause: str  # of more low scores: "unknowns", "drift or unknowns", "earlier" (no longer in the window), or ""
+    recent: int  # inputs in the latest window
+    recent_rejected: int
+    start: int  # likely first input of the change, counted from 0
     samples: IntArray  # accepted inputs so far, per winning task
     e_value: Float64Array  # largest so far
     shift: Float64Array  # of the median energy in the latest window, in σ of the reference (1.4826 MAD); NaN: too few
@@ -49,29 +60,26 @@ class Drift(NamedTuple):
 
     def __str__(self) -> str:
         lines = []
-        if self.more_unknowns:
-            share = self.rejected / max(1, self.rows)
+        if self.cause:
+            latest = self.recent_rejected / max(1, self.recent)
             lines.append(
-                f"more unknowns: {share:.1%} of {self.rows:,} inputs rejected, {self.rejected_before:.1%} of the "
-                f"reference (e-value {self.unknowns_e_value:.2g}): look at the rejected inputs"
+                f"{CAUSES[self.cause]}: of the latest {self.recent:,} inputs {latest:.1%} are rejected, of all "
+                f"{self.rows:,} {self.rejected / self.rows:.1%}, of the reference {self.rejected_before:.1%} "
+                f"(e-value {self.unknowns_e_value:.2g}, since about input {self.start:,})"
             )
         for t in np.flatnonzero(self.drifted):
             moved = f"median energy moved by {self.shift[t]:+.2f} σ, spread × {self.spread[t]:.2f}"
             lines.append(
-                f"task {t}: accepted inputs have drifted: {moved} (e-value {self.e_value[t]:.2g}, "
-                f"{self.samples[t]:,} inputs): collect labelled samples of its classes and calibrate again"
+                f"task {t}: accepted inputs have changed, by drift or by unknown ones among them: {moved} "
+                f"(e-value {self.e_value[t]:.2g}, {self.samples[t]:,} inputs)"
             )
-        if self.more_unknowns and self.recalibrate:
+        if self.cause == "unknowns":
+            lines.append("look at the rejected inputs; do not calibrate on this traffic, it would accept the unknown")
+        elif self.cause or self.recalibrate:
             lines.append(
-                "both at once: drift can cause rejections, and accepted unknown inputs can look like drift; label a "
-                "sample of accepted and rejected inputs, and do not calibrate on this traffic without labels"
+                f"label about {LABEL} of the latest inputs, accepted and rejected ones: if they are known, calibrate "
+                "again with labelled samples; do not calibrate on this traffic without labels"
             )
-        elif self.more_unknowns:
-            lines.append(
-                "accepted inputs look as before; do not calibrate on this traffic, it would accept the unknown"
-            )
-        elif self.recalibrate:
-            lines.append("do not calibrate on this traffic without labels: unknown inputs may be among it")
         few = np.flatnonzero(~self.enough & ~self.drifted)
         if len(few):
             lines.append(f"not enough samples yet: task {', '.join(map(str, few))}")
@@ -173,6 +181,7 @@ class DriftMonitor:
         self._unknowns = ExchangeabilityTest(self._scores, lower_bets(self.reject), self._rng)
         self._drifts = [ExchangeabilityTest(values, two_sided_bets, self._rng) for values in self._energies]
         self._latest = [np.empty(0) for _ in self._energies]
+        self._recent = np.empty((0, 2))  # score and acceptance of the latest inputs
         return self
 
     def update(self, logits: Any) -> DriftMonitor:
@@ -182,6 +191,7 @@ class DriftMonitor:
         scores, tasks, energies = self._read(logits[None] if logits.ndim == 1 else logits)
         accepted = scores > self._limit[tasks]
         self._unknowns.update(scores)
+        self._recent = np.concatenate([self._recent, np.stack([scores, accepted], axis=1)])[-self.window :]
         for t in np.unique(tasks[accepted]):
             new = energies[accepted & (tasks == t)]
             self._drifts[t].update(new)
@@ -196,6 +206,23 @@ class DriftMonitor:
 
     def _more_unknowns(self) -> bool:
         return bool(self._unknowns.largest >= np.log(2 / self.alpha))
+
+    def _cause(self) -> str:
+        """Why scores are low: unknown inputs raise the share rejected, and leave the others where they were.
+
+        If a share π of the inputs is unknown and rejected, ``(1 - π) / 2`` of all lie above the median of the
+        reference. If fewer do, the known inputs have moved, or unknown ones are accepted too.
+        """
+        n, m, before = len(self._scores), len(self._recent), self._rejected_before
+        if m == 0:
+            return "earlier"
+        scores, accepted = self._recent.T
+        rise = 1 - accepted.mean() - before
+        share = max(0.0, rise / (1 - before))
+        missing = (1 - share) / 2 - (scores > np.median(self._scores)).mean()
+        if missing > SURE * np.sqrt((1 / n + 1 / m) / 4) or self._drifted().any():
+            return "drift or unknowns"
+        return "unknowns" if rise > SURE * np.sqrt(before * (1 - before) * (1 / n + 1 / m)) else "earlier"
 
     def _drifted(self) -> npt.NDArray[np.bool_]:
         """``[N]``: half of alpha is shared by the N tests of drift."""
@@ -216,6 +243,10 @@ class DriftMonitor:
             rejected_before=self._rejected_before,
             unknowns_e_value=_e_value(self._unknowns.largest),
             more_unknowns=self._more_unknowns(),
+            cause=self._cause() if self._more_unknowns() else "",
+            recent=len(self._recent),
+            recent_rejected=int((self._recent[:, 1] == 0).sum()),
+            start=self._unknowns.start - 1,
             samples=samples,
             e_value=np.array([_e_value(test.largest) for test in self._drifts]),
             shift=shift,
@@ -228,8 +259,8 @@ class DriftMonitor:
     def to_dict(self) -> dict[str, Any]:
         """Settings and report, ready for JSON; NaN is None."""
         report = self.report()
-        figures = for_json(report._asdict())
-        return {**self._settings(), "drift_detected": self.drift_detected, **figures, "message": str(report)}
+        metrics = for_json(report._asdict())
+        return {**self._settings(), "drift_detected": self.drift_detected, **metrics, "message": str(report)}
 
     def save(self, path: str | os.PathLike[str], notes: str = "") -> None:
         """Write calibrator, reference, state and generator to one file; a loaded monitor continues exactly."""
@@ -242,7 +273,7 @@ class DriftMonitor:
         tests = {"unknowns": self._unknowns, **{f"task.{t}": test for t, test in enumerate(self._drifts)}}
         for name, test in tests.items():
             tensors |= {f"{name}.{key}": array for key, array in test.state().items()}
-        tensors |= {f"task.{t}.latest": latest for t, latest in enumerate(self._latest)}
+        tensors |= {f"task.{t}.latest": latest for t, latest in enumerate(self._latest)} | {"recent": self._recent}
         metadata = {
             "settings": json.dumps(self._settings()),
             "generator": json.dumps(self._rng.bit_generator.state),
@@ -268,6 +299,7 @@ class DriftMonitor:
             states = [_under(tensors, f"task.{t}.") for t in range(len(self._limit))]
             self._drifts = [ExchangeabilityTest.restore(state, two_sided_bets, self._rng) for state in states]
             self._latest = [np.array(state["latest"]) for state in states]
+            self._recent = np.array(tensors.get("recent", np.empty((0, 2))))  # files of version 0.2 have none
             self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error

@@ -29,8 +29,8 @@ from tood.arrays import FloatArray, IntArray, indices
 from tood.deploy.table_files import SUFFIXES as TABLES
 from tood.deploy.table_files import Block, TableFile, listed
 from tood.errors import ToodError, UnknownNameError
-from tood.files import reading
-from tood.npz_files import npy_header, npz_member
+from tood.storage.files import reading
+from tood.storage.npz import npy_header, npz_member, npz_names
 
 __all__ = ["SUFFIXES", "Block", "Invalid", "LogitsFile", "read_labelled", "valid_rows"]
 
@@ -128,8 +128,7 @@ class LogitsFile:
             return self._table.names()
         if self.suffix == ".npy":
             return []
-        with zipfile.ZipFile(self.path) as archive:
-            return [name.removesuffix(".npy") for name in archive.namelist()]
+        return npz_names(self.path)
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return reading(self.path, f"truncated, or not a {self.suffix} file of numbers")
@@ -159,8 +158,12 @@ class LogitsFile:
             expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
         if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu":
             raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}")
-        if self.suffix == ".npy" and self.path.stat().st_size < expected:
-            raise ToodError(f"{self.path}: truncated: expected {expected} bytes, found {self.path.stat().st_size}")
+        size = self.path.stat().st_size
+        if self.suffix == ".npz":
+            with zipfile.ZipFile(self.path) as archive:
+                size = archive.getinfo(f"{self._array_name()}.npy").file_size
+        if size != expected:  # also if a flipped bit in the header hides rows
+            raise ToodError(f"{self.path}: damaged: {shape} numbers need {expected} bytes, found {size}")
         return shape, by_column, dtype
 
     def _array_blocks(self) -> Iterator[Block]:
@@ -184,6 +187,7 @@ class LogitsFile:
                 else:
                     values = whole[start : start + count]
                 yield Block(values, {name: column[start : start + count] for name, column in kept.items()})
+            file.read()  # compares the checksum of an .npz
 
 
 def read_labelled(

@@ -78,11 +78,18 @@ class ExchangeabilityTest:
         self.hits: IntArray = np.zeros(len(values) + 1, dtype=np.int64)
         self.capital = np.full(bets(np.zeros(1)).shape[1], -np.inf)  # logarithms, one per bet
         self.largest = 0.0  # logarithm of the largest e-value so far
+        # Per bet: logarithm of what 1 at the first step would be now, its lowest value, and the step after that.
+        self.path = np.stack([np.zeros(len(self.capital)), np.zeros(len(self.capital)), np.ones(len(self.capital))])
 
     @property
     def seen(self) -> int:
         """The number of stream values so far."""
         return int(self.hits.sum())
+
+    @property
+    def start(self) -> int:
+        """Likely first step of a change, counted from 1: since when the best bet has gained (as CUSUM estimates it)."""
+        return int(self.path[2, self.capital.argmax()])
 
     @property
     def log_e_value(self) -> float:
@@ -124,6 +131,10 @@ class ExchangeabilityTest:
         played = np.logaddexp.accumulate(np.vstack([self.capital, stakes]), axis=0)[1:] + growth
         e_values = np.logaddexp(np.logaddexp.reduce(played, axis=1), -np.log1p(steps[:, 0]))
         self.capital = played[-1]
+        total, (now, lowest, since) = self.path[0] + before, self.path
+        place = total.argmin(axis=0)
+        since = np.where(total.min(axis=0) < lowest, first + place, since)
+        self.path = np.stack([now + growth[-1], np.minimum(lowest, total.min(axis=0)), since])
         self.largest = max(self.largest, float(e_values.max()))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -134,6 +145,7 @@ class ExchangeabilityTest:
             "hits": self.hits,
             "capital": self.capital,
             "largest": np.array([self.largest]),
+            "path": self.path,
         }
 
     @classmethod
@@ -143,4 +155,5 @@ class ExchangeabilityTest:
         self.values, self.breakers = np.array(state["values"]), np.array(state["breakers"])
         self.hits, self.capital = np.array(state["hits"]), np.array(state["capital"])
         self.largest = float(state["largest"][0])
+        self.path = np.array(state.get("path", self.path))  # files of version 0.2 have none
         return self

@@ -14,22 +14,22 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray
 from tood.calibration import TOOD
-from tood.checks import check_scale
+from tood.calibration.checks import check_scale
 from tood.decision import KIND as CONFORMAL
 from tood.decision import Conformal, score_and_assign
+from tood.decision.facts import description
 from tood.decision.ranks import check_share
 from tood.deploy.logit_files import SUFFIXES, Block, Invalid, LogitsFile, valid_rows
-from tood.deploy.sketch import Sketch
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.files import kind_of, write_atomically
 from tood.partition import Partition
+from tood.storage.files import kind_of, write_atomically
 
 __all__ = ["Scored", "load_scorer", "score_file"]
 
 WRITTEN = (".parquet", ".csv")
 OTHER_FORMATS = {*SUFFIXES, ".json", ".jsonl", ".safetensors", ".tsv", ".txt", ".xlsx"} - {*WRITTEN}
 PART = 1 << 17  # rows written at once: a row group of a Parquet file
-SKETCH = 1000  # capacity of the sketch of the scores
+MOST = 100_000  # scores that quantiles are taken from: all up to twice as many, else every second, every fourth, …
 POINTS = 200  # equal parts of the distribution of scores that a summary keeps
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)  # multiples of 1 / POINTS
 Columns: TypeAlias = dict[str, Any]
@@ -42,8 +42,8 @@ class Scored:
 
     ``tasks`` and ``rejected_tasks`` count rows per winning task. ``rejected`` counts every row that is not accepted,
     invalid rows included, and is ``None`` when nothing was decided. ``points`` are the quantiles of the scores at
-    0, 1/200, …, 1; the rank of each is off by at most ``rank_error`` of the rows. ``earlier``: how many of the files
-    an earlier call scored.
+    0, 1/200, …, 1, from 100,000 rows or more at even distances. ``earlier``: how many of the files an earlier call
+    scored.
     """
 
     rows: int
@@ -52,7 +52,6 @@ class Scored:
     tasks: list[int]
     rejected_tasks: list[int] | None
     points: list[float]
-    rank_error: float
     earlier: int = 0
 
     @property
@@ -79,7 +78,6 @@ class Scored:
             _sums([part.tasks for part in parts]),
             _sums([part.rejected_tasks or [] for part in parts]) if decided else None,
             _mixed([part.points for part in valid], [part.rows - part.invalid for part in valid]),
-            max((part.rank_error for part in valid), default=0.0) + 1 / (2 * POINTS),
             sum(part.earlier for part in parts),
         )
 
@@ -201,14 +199,15 @@ class _Job:
         for name in file.keep:
             if name in ("score", "task", "p_value", "accept"):
                 raise ToodError(f"keep: {name!r} is a column of the output itself; rename the input's")
-        # Taken from the calibrator: all rows are checked here, so `score` need not check some. None in files of 0.1.
-        self.range: Any = vars(self.conformal.cal).pop("range_", None)
+        # Taken from the calibrator: all rows are checked here, so `score` need not check some.
+        self.seen: Any = vars(self.conformal.cal).pop("seen_", None)
+        self.description = description(self.conformal)
         self.rng = np.random.default_rng(self.conformal.seed)
         partition = Partition(self.conformal.cal.tasks)
         self.columns = partition.columns
         self.won, self.lost = np.zeros((2, len(partition)), dtype=np.int64)
         self.rows = self.invalid_rows = 0
-        self.scores = Sketch(SKETCH)
+        self.scores, self.every = np.empty(0), 1  # every so many rows
 
     @property
     def decides(self) -> bool:
@@ -235,10 +234,10 @@ class _Job:
 
     def summary(self) -> Scored:
         """Counts and score quantiles of all rows."""
-        points = self.scores.quantiles(np.arange(POINTS + 1) / POINTS).tolist() if self.scores.count else []
+        points = np.quantile(self.scores, np.arange(POINTS + 1) / POINTS).tolist() if len(self.scores) else []
         lost = self.lost.tolist() if self.decides else None
         rejected = None if lost is None else sum(lost) + self.invalid_rows
-        return Scored(self.rows, self.invalid_rows, rejected, self.won.tolist(), lost, points, self.scores.rank_error)
+        return Scored(self.rows, self.invalid_rows, rejected, self.won.tolist(), lost, points)
 
     def _parts(self) -> Iterator[Any]:
         """Yield record batches of ``PART`` rows or a little more; one without rows for an empty file."""
@@ -267,7 +266,9 @@ class _Job:
         self.won += np.bincount(tasks, minlength=len(self.won))
         if self.decides:
             self.lost += np.bincount(tasks[~columns["accept"][counted]], minlength=len(self.lost))
-        self.scores.add(columns["score"][counted].astype(np.float64))
+        self.scores = np.append(self.scores, columns["score"][counted][:: self.every])
+        while len(self.scores) > 2 * MOST:
+            self.scores, self.every = self.scores[::2], 2 * self.every
         self.invalid_rows += len(valid) - len(tasks)
         nulls = None if all_valid else pa.py_buffer(np.packbits(valid, bitorder="little"))
         arrays = [*kept.values()]
@@ -276,7 +277,8 @@ class _Job:
             pa.field(name, array.type, nullable=name in kept or (name != "accept" and self.invalid == "reject"))
             for name, array in zip([*kept, *columns], arrays, strict=True)
         ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        kept_texts = {f"tood.{name}": text for name, text in self.description.items()}
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, metadata=kept_texts))
 
     def _score(self, block: Block) -> _Part:
         """The output columns of one block, and which of its rows are valid."""
@@ -291,7 +293,7 @@ class _Job:
         known = logits if all_valid else logits[valid]
         try:
             if self._unusual(low, high) and len(known):
-                check_scale(known, self.range, rows=None)
+                check_scale(known, self.seen, rows=None)
             scored = self._decide(known)
             if not all_valid:
                 scored = {name: _spread(values, valid) for name, values in scored.items()}
@@ -301,12 +303,12 @@ class _Job:
 
     def _unusual(self, low: float, high: float) -> bool:
         """Whether a block's extremes look like probabilities, lie far outside the calibrated range, or are NaN."""
-        if self.range is None:
+        if self.seen is None:
             return False
         if not np.isfinite(low + high):
             return True
-        slack = (self.range[1] - self.range[0]) / 2
-        return bool((low >= 0 and high <= 1) or low < self.range[0] - slack or high > self.range[1] + slack)
+        slack = (self.seen.range[1] - self.seen.range[0]) / 2
+        return bool((low >= 0 and high <= 1) or low < self.seen.range[0] - slack or high > self.seen.range[1] + slack)
 
     def _decide(self, logits: FloatArray) -> Columns:
         """Score, winning task and, if asked for, p-value and decision of valid rows."""

@@ -1,4 +1,4 @@
-"""Score many files of logits, one output per file: one after the other, or as tasks of a Ray cluster.
+"""Score many files of logits, one output per file.
 
 ``OUT/scored.json`` records what each output was made from. The same command, run again, skips finished files.
 """
@@ -6,22 +6,20 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import json
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 from tood.deploy.logit_files import SUFFIXES
 from tood.deploy.score_file import WRITTEN, PathLike, Scored, score_file
-from tood.errors import ToodError, UnknownNameError
-from tood.files import sha256, write_text
-from tood.ray_tasks import ray_tasks
+from tood.errors import ToodError
+from tood.storage.files import sha256, write_text
 
-__all__ = ["Engine", "find_files", "score_files"]
+__all__ = ["find_files", "score_files"]
 
-Engine: TypeAlias = Literal["local", "ray"]
 Pairs: TypeAlias = dict[Path, Path]  # output: input
 RECORD = "scored.json"
 SAVE_SECONDS = 1.0  # between two saves of the record, which grows with the number of files
@@ -47,7 +45,6 @@ def score_files(
     calibrator: PathLike,
     sources: Iterable[PathLike],
     folder: PathLike,
-    engine: Engine = "local",
     progress: Callable[[Path, Scored], object] = lambda target, scored: None,
     **settings: Any,
 ) -> dict[Path, Scored]:
@@ -63,9 +60,6 @@ def score_files(
         Files, folders and patterns: see :func:`find_files`. No two files may have the same name.
     folder:
         The folder of the outputs, made if it does not exist. It cannot be a folder of inputs.
-    engine:
-        ``"local"``: one file after the other. ``"ray"``: one Ray task per file, on the cluster of ``RAY_ADDRESS``, on
-        a running Ray, or else on this machine's cores; all nodes must see the files under the same paths.
     progress:
         Called with each output when it is complete.
     settings:
@@ -75,8 +69,6 @@ def score_files(
     -------
     The summary of each output; one that an earlier call made has ``earlier`` 1.
     """
-    if engine not in get_args(Engine):
-        raise UnknownNameError("engine", engine, get_args(Engine))
     calibrator, folder = Path(calibrator).resolve(), Path(folder).resolve()
     if folder.suffix.lower() in WRITTEN and not folder.is_dir():
         raise ToodError(
@@ -91,10 +83,10 @@ def score_files(
             scored[target] = summary
             progress(target, summary)
     left = {target: source for target, source in pairs.items() if target not in scored}
-    run = _on_ray if engine == "ray" and left else _one_by_one
     made_from = {target: record.made_from(source) for target, source in left.items()}  # inputs may change while scored
     try:
-        for target, outcome in run(calibrator, left, settings):
+        for target, source in left.items():
+            outcome = _attempt(calibrator, source, target, settings)
             if isinstance(outcome, str):
                 failed.append(outcome)
                 continue
@@ -129,29 +121,6 @@ def _attempt(calibrator: Path, source: Path, target: Path, settings: dict[str, A
         return str(error)
 
 
-def _one_by_one(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Iterator[tuple[Path, Scored | str]]:
-    for target, source in pairs.items():
-        yield target, _attempt(calibrator, source, target, settings)
-
-
-def _attempt_with_warnings(*arguments: Any) -> tuple[Scored | str, list[str]]:
-    """The outcome on a worker, with its warnings, which would not be shown there."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("once", UserWarning)
-        outcome = _attempt(*arguments)
-    return outcome, [str(warning.message) for warning in caught]
-
-
-def _on_ray(calibrator: Path, pairs: Pairs, settings: dict[str, Any]) -> Iterator[tuple[Path, Scored | str]]:
-    """One Ray task per file, in the order in which they end."""
-    calls = {target: (calibrator, source, target, settings) for target, source in pairs.items()}
-    for target, result, gave_up in ray_tasks(_attempt_with_warnings, calls, max_retries=3):
-        outcome, messages = (f"{pairs[target]}: {gave_up}", []) if gave_up else result
-        for message in messages:
-            warnings.warn(message, UserWarning, stacklevel=3)
-        yield target, outcome
-
-
 class _Record:
     """What each output was made from; without a readable record all files are scored again."""
 
@@ -162,8 +131,9 @@ class _Record:
             raise ToodError(f"{calibrator}: no such file")
         self.calibrator = sha256(calibrator)
         try:
-            self.entries: dict[str, Any] = dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError):
+            record = json.loads(path.read_text())
+            self.entries: dict[str, Any] = dict(record["files"]) if record["digest"] == _digest(record["files"]) else {}
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             self.entries = {}
 
     def summary(self, target: Path, source: Path) -> Scored | None:
@@ -190,19 +160,24 @@ class _Record:
         """Write the record if it has changed. Files that it lacks after a crash are scored again."""
         if self.changed:
             started = time.monotonic()
-            write_text(self.path, json.dumps(self.entries))
+            write_text(self.path, json.dumps({"digest": _digest(self.entries), "files": self.entries}))
             ended = time.monotonic()
             self.changed, self.due = False, ended + max(SAVE_SECONDS, 10 * (ended - started))
 
     def made_from(self, source: Path) -> dict[str, Any]:
         """What the output of an input depends on."""
-        return {"calibrator": self.calibrator, "settings": self.settings, "input": _stamp(source)}
+        return {
+            "calibrator": self.calibrator,
+            "settings": self.settings,
+            "input": [str(source), sha256(source) if source.is_file() else ""],
+        }
 
 
-def _stamp(path: Path) -> list[Any]:
-    """What changes when a file does; its name alone if there is no such file, which its reader reports."""
-    try:
-        status = path.stat()
-    except OSError:
-        return [str(path)]
-    return [str(path), status.st_size, status.st_mtime_ns]
+def _digest(entries: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    """What changes when an output does."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns]

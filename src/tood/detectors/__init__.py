@@ -12,9 +12,9 @@ import pkgutil
 from importlib import import_module
 
 from tood.detectors.base import Detector
-from tood.detectors.outputs import FitData, Head, Outputs, Rows
 from tood.detectors.registry import classes, create, loadable, names, register, title
-from tood.detectors.search import Search, search
+from tood.detectors.rows import FitData, Rows
+from tood.outputs.outputs import Head, Outputs
 
 __all__ = [
     "Detector",
@@ -22,13 +22,11 @@ __all__ = [
     "Head",
     "Outputs",
     "Rows",
-    "Search",
     "classes",
     "create",
     "loadable",
     "names",
     "register",
-    "search",
     "title",
 ]
 

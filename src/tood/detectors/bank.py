@@ -2,62 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.detectors.base import Detector, Grid
-from tood.detectors.neighbours import LEAST, Index
-from tood.detectors.outputs import FitData, Rows
+from tood.detectors.base import Detector, number
 from tood.detectors.registry import register
-from tood.detectors.rowwise import unit
+from tood.detectors.rows import FitData, Rows
+from tood.detectors.rowwise import softmax, unit
 from tood.energy import logsumexp
+from tood.errors import MissingDependencyError
 
 LOTS = 1 << 20  # numbers hashed at once
 PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
 CACHED = 1 << 20  # similarities that stay in the cache
+LEAST = 10_000  # with faiss: a smaller bank is searched whole, because one product of matrices is as fast
+TRAINING = 25_000  # with faiss: rows that place the lists and the quantisers
+CANDIDATES = 2  # with faiss: per neighbour; their products are computed exactly
 
 
 class Sample:
     """Seeded, class-balanced sample of rows that does not depend on their order or chunks.
 
     ``fit`` must not depend on order or chunks (:func:`tood.testing.check_detector`), so a row's rank in the draw is a
-    hash of its own content: a random linear function of its bits. In each class, the rows with the lowest hashes stay.
+    hash of its own content: a random linear function of its bits. In each class, the rows with the lowest hashes stay,
+    ordered by class and hash.
     """
+
+    rows: npt.NDArray[Any]
+    classes: IntArray
 
     def __init__(self, quotas: IntArray, seed: int) -> None:
         self.quotas = quotas
         self.seed = seed
-        self._lots = np.empty(0, dtype=np.uint64)
-        self._classes = np.empty(0, dtype=np.int64)
-        self._rows: npt.NDArray[Any] | None = None
+        self._kept: tuple[npt.NDArray[Any], ...] = ()
 
     def add(self, content: npt.NDArray[Any], classes: IntArray, rows: npt.NDArray[Any]) -> None:
         """Offer rows: the content that is hashed ``[n, ...]``, class ``[n]``, and the part to keep ``[n, ...]``."""
-        lots = np.concatenate([self._lots, _draw_lots(content, self.seed)])
-        classes = np.concatenate([self._classes, classes])
-        order = np.lexsort((lots, classes))
-        starts = np.searchsorted(classes[order], classes[order])
-        kept = order[np.arange(len(order)) - starts < self.quotas[classes[order]]]
-        chosen = np.empty((len(kept), *rows.shape[1:]), dtype=rows.dtype)
-        old = kept < len(self._lots)
-        if self._rows is not None:
-            chosen[old] = self._rows[kept[old]]
-        chosen[~old] = rows[kept[~old] - len(self._lots)]
-        self._lots, self._classes, self._rows = lots[kept], classes[kept], chosen
-
-    @property
-    def rows(self) -> npt.NDArray[Any]:
-        """The rows that were kept, ordered by class and hash."""
-        assert self._rows is not None
-        return self._rows
-
-    @property
-    def classes(self) -> IntArray:
-        """The class of each row that was kept."""
-        return self._classes
+        offered: tuple[npt.NDArray[Any], ...] = (_draw_lots(content, self.seed), classes, rows)
+        if self._kept:
+            offered = tuple(np.concatenate(pair) for pair in zip(self._kept, offered, strict=True))
+        order = np.lexsort(offered[:2])
+        ordered = offered[1][order]
+        rank = np.arange(len(order)) - np.searchsorted(ordered, ordered)
+        self._kept = tuple(part[order[rank < self.quotas[ordered]]] for part in offered)
+        _, self.classes, self.rows = self._kept
 
 
 def quotas(counts: IntArray, size: int) -> IntArray:
@@ -71,15 +63,30 @@ def quotas(counts: IntArray, size: int) -> IntArray:
     return quota
 
 
-def balanced(data: FitData, size: int, seed: int) -> npt.NDArray[Any]:
-    """``[n, D]``: features of a seeded sample of at most ``size`` rows, balanced over classes; reads the data twice."""
+def balanced(
+    data: FitData,
+    size: Callable[[int], int | None],
+    seed: int,
+    entries: Callable[[Rows], npt.NDArray[Any]] = lambda rows: rows.features,
+    usable: Callable[[Rows], Any] = lambda rows: slice(None),
+) -> tuple[npt.NDArray[Any], IntArray]:
+    """Entries of the usable rows and their classes: all, or a seeded sample balanced over classes.
+
+    ``size`` gives, for the number of usable rows, that of the sample; None keeps all. The data are read twice.
+    """
     counts = np.zeros((), dtype=np.int64)
     for rows in data:
-        counts = counts + np.bincount(rows.classes, minlength=data.columns)
-    sample = Sample(quotas(counts, size), seed)
+        counts = counts + np.bincount(rows.classes[usable(rows)], minlength=data.columns)
+    limit, total = size(int(counts.sum())), counts.sum()
+    if limit is None or limit >= total:
+        blocks = [(entries(rows)[usable(rows)], rows.classes[usable(rows)]) for rows in data]
+        kept, classes = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        return kept, classes
+    sample = Sample(quotas(counts, limit), seed)
     for rows in data:
-        sample.add(rows.features, rows.classes, rows.features)
-    return sample.rows
+        chosen = usable(rows)
+        sample.add(rows.features[chosen], rows.classes[chosen], entries(rows)[chosen])
+    return sample.rows, sample.classes
 
 
 def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
@@ -100,28 +107,13 @@ def rows_at_once(size: int) -> int:
 
 
 def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
-    """``[n, k]``, unordered: the k largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``.
-
-    Exact. In a large bank, the products of a query are laid out in √(N/k) rows; the k largest of all lie in the k
-    columns with the largest maxima, so only those columns are searched. ``np.partition`` of all products takes a third
-    longer at 50,000 rows of 64 features, and the speed of kNN is a bar of ``benchmarks/detectors.py``.
-    """
-    size = len(bank)
+    """``[n, k]``, unordered: the largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``."""
     out = np.empty((len(queries), k), dtype=queries.dtype)
-    step = rows_at_once(size)
-    depth = int(np.sqrt(size / k))
-    width = size // depth
+    step, last = rows_at_once(len(bank)), len(bank) - k
     for start in range(0, len(queries), step):
         products = queries[start : start + step] @ bank.T
-        if depth > 6:
-            grid = products[:, : depth * width].reshape(-1, depth, width)
-            columns = np.argpartition(grid.max(axis=1), width - k, axis=1)[:, width - k :]
-            places = np.arange(0, depth * width, width)[:, None] + columns[:, None]
-            places += (size * np.arange(len(products)))[:, None, None]
-            candidates = products.ravel().take(places.reshape(len(products), -1))
-            products = np.concatenate([candidates, products[:, depth * width :]], axis=1)
-        last = products.shape[1] - k
-        out[start : start + step] = np.partition(products, last, axis=1)[:, last:] if last else products
+        products.partition(last, axis=1)
+        out[start : start + step] = products[:, last:]
     return out
 
 
@@ -134,16 +126,11 @@ class Bank(Detector):
     bank_: FloatArray  # [N, D]
     bank_classes: IntArray  # [N], known until fit returns
 
-    def _check(self) -> None:
-        self._number("seed", 0, 1 << 63, whole=True)
-        if self.size is not None:
-            self._number("size", 1, 1 << 31, whole=True)
-
     def _entries(self, rows: Rows) -> FloatArray:
         """The part of some rows that the bank keeps."""
         return unit(rows.features)
 
-    def _kept(self, rows: Rows) -> Any:
+    def _usable(self, rows: Rows) -> Any:
         """Which rows may enter the bank."""
         return slice(None)
 
@@ -152,19 +139,43 @@ class Bank(Detector):
         return self.size
 
     def _fit(self, data: FitData) -> None:
-        counts = np.zeros((), dtype=np.int64)
-        for rows in data:
-            counts = counts + np.bincount(rows.classes[self._kept(rows)], minlength=data.columns)
-        size = self._size(int(counts.sum()))
-        if size is None or size >= counts.sum():
-            blocks = [(self._entries(rows)[self._kept(rows)], rows.classes[self._kept(rows)]) for rows in data]
-            self.bank_, self.bank_classes = (np.concatenate(part) for part in zip(*blocks, strict=True))
-            return
-        sample = Sample(quotas(counts, size), self.seed)
-        for rows in data:
-            kept = self._kept(rows)
-            sample.add(rows.features[kept], rows.classes[kept], self._entries(rows)[kept])
-        self.bank_, self.bank_classes = sample.rows, sample.classes
+        self.bank_, self.bank_classes = balanced(data, self._size, self.seed, self._entries, self._usable)
+
+
+class Index:
+    """Approximate search with faiss: inverted lists of quantised rows, then exact products of the best candidates.
+
+    Parameters
+    ----------
+    bank:
+        ``[N, D]``, in random order.
+    probe:
+        Share of the lists that a query searches.
+    """
+
+    def __init__(self, bank: FloatArray, probe: float) -> None:
+        try:
+            import faiss
+        except ImportError as error:
+            raise MissingDependencyError("faiss-cpu", "faiss", "probe below 1 in a large bank") from error
+        self._each = min(4, max(1, bank.shape[1] // 64))  # dimensions per quantiser of four bits
+        rows = self._padded(bank)
+        lists, width = int(np.sqrt(len(rows))), rows.shape[1]
+        text = f"IVF{lists},PQ{width // self._each}x4fs,RFlat"
+        self._index = cast(Any, faiss).index_factory(width, text, faiss.METRIC_INNER_PRODUCT)
+        self._index.train(rows[:TRAINING])
+        self._index.add(rows)
+        self._index.k_factor = CANDIDATES
+        cast(Any, faiss).downcast_index(self._index.base_index).nprobe = int(np.ceil(probe * lists))
+
+    def top_products(self, queries: FloatArray, k: int) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+        """``[n, k]``: the largest inner products found; ``[n]``: whether the lists held fewer than k rows."""
+        products, rows = self._index.search(self._padded(queries), k)
+        return products.astype(queries.dtype, copy=False), (rows < 0).any(axis=1)
+
+    def _padded(self, x: FloatArray) -> FloatArray:
+        """``x`` in float32 with columns of zeros at the end, so that quantisers share the dimensions evenly."""
+        return np.pad(x.astype(np.float32, copy=False), ((0, 0), (0, -x.shape[1] % self._each)))
 
 
 class Searched(NamedTuple):
@@ -182,11 +193,6 @@ class _Neighbours(Bank):
     k: int
     probe: float
     fewest_: int = 1 << 62  # samples of the smallest class in the bank
-
-    def _check(self) -> None:
-        super()._check()
-        self._number("k", 1, 1 << 31, whole=True)
-        self._number("probe", 1e-6, 1)
 
     def _fit(self, data: FitData) -> None:
         super()._fit(data)
@@ -241,14 +247,10 @@ class KNN(_Neighbours):
     title = "KNN"
     needs = frozenset({"features"})
     citation = "Sun et al., Out-of-Distribution Detection with Deep Nearest Neighbors, ICML 2022"
-    grid: ClassVar[Grid] = {"k": (50, 100, 200, 500, 1000)}
-    refit = frozenset({"size", "seed", "probe"})
-
-    def __init__(self, k: int = 50, size: int | None = None, seed: int = 0, probe: float = 1.0) -> None:
-        self.k = k
-        self.size = size
-        self.seed = seed
-        self.probe = probe
+    k: int = number(50, 1, whole=True, grid=(50, 100, 200, 500, 1000))
+    size: int | None = number(None, 1, whole=True, none=True, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+    probe: float = number(1.0, 1e-6, 1, refit=True)
 
     def _prepare(self, dtype: np.dtype[Any]) -> Searched:
         if self.fewest_ < self.k <= len(self.bank_):
@@ -259,8 +261,8 @@ class KNN(_Neighbours):
         return super()._prepare(dtype)
 
     def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
-        cosine: FloatArray = self._top(rows, prepared).min(axis=1)
-        return np.minimum(2 * cosine - 2, 0)  # rounding could make it positive
+        cosine = self._top(rows, prepared).min(axis=1)
+        return np.asarray(np.minimum(2 * cosine - 2, cosine.dtype.type(0)))  # rounding could make it positive
 
 
 @register
@@ -288,27 +290,71 @@ class NNGuide(_Neighbours):
     title = "NNGuide"
     needs = frozenset({"logits", "features"})
     citation = "Park et al., Nearest Neighbor Guidance for Out-of-Distribution Detection, ICCV 2023"
-    grid: ClassVar[Grid] = {"k": (100,), "alpha": (0.01,)}
-    refit = frozenset({"k", "alpha", "seed", "probe"})
     size = None
-
-    def __init__(self, k: int = 100, alpha: float = 0.01, seed: int = 0, probe: float = 1.0) -> None:
-        self.k = k
-        self.alpha = alpha
-        self.seed = seed
-        self.probe = probe
-
-    def _check(self) -> None:
-        super()._check()
-        self._number("alpha", 0, 1)
+    k: int = number(100, 1, whole=True, grid=(100,), refit=True)
+    alpha: float = number(0.01, 0, 1, grid=(0.01,), refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+    probe: float = number(1.0, 1e-6, 1, refit=True)
 
     def _size(self, total: int) -> int | None:
         return min(total, max(self.k, int(np.ceil(self.alpha * total))))
 
     def _entries(self, rows: Rows) -> FloatArray:
-        return unit(rows.features) * logsumexp(rows.logits)[:, None]
+        return np.asarray(unit(rows.features) * logsumexp(rows.logits)[:, None])
 
     def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
-        guidance = self._top(rows, prepared).mean(axis=1)
-        result: FloatArray = guidance * logsumexp(rows.logits)
-        return result
+        return np.asarray(self._top(rows, prepared).mean(axis=1) * logsumexp(rows.logits))
+
+
+@register
+class Relation(Bank):
+    """Mean relation to the fit samples: the product of feature similarity and of agreement in class probabilities.
+
+    ``r_i = max(0, ẑ·ẑ_i) · (p·p_i)`` with features of unit length; the score is the mean of ``r_i^power`` over the fit
+    samples with ``r_i`` above a threshold. (The authors sum. The mean ranks alike and does not grow with the bank.)
+
+    Parameters
+    ----------
+    power:
+        Exponent of a relation.
+    threshold:
+        Weaker relations count as zero.
+    size:
+        Keep at most this many fit samples, a seeded sample balanced over classes; None keeps all.
+    seed:
+        Seed of that sample.
+    """
+
+    name = "relation"
+    title = "Relation"
+    needs = frozenset({"logits", "features"})
+    citation = (
+        "Kim et al., Neural Relation Graph: A Unified Framework for Identifying Label Noise and Outlier Data, "
+        "NeurIPS 2023"
+    )
+    power: float = number(1, 0.01, 100, grid=(1, 2, 4, 6, 8))
+    threshold: float = number(0.03, 0, 1)
+    size: int | None = number(None, 1, whole=True, none=True, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+
+    def _entries(self, rows: Rows) -> FloatArray:
+        return np.concatenate([unit(rows.features), softmax(rows.logits)], axis=1)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        """``[N, D]`` and ``[N, C]``: directions and probabilities of the bank."""
+        parts = np.split(self.bank_, [self.shape_[1]], axis=1)
+        directions, posteriors = (part.astype(dtype, order="C") for part in parts)
+        return directions, posteriors
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        directions, posteriors = prepared
+        z, p = unit(rows.features), softmax(rows.logits)
+        out = np.empty(len(z), dtype=z.dtype)
+        step = rows_at_once(len(posteriors))
+        for some in (slice(start, start + step) for start in range(0, len(z), step)):
+            relations = np.maximum(z[some] @ directions.T, 0) * (p[some] @ posteriors.T)
+            relations[relations <= self.threshold] = 0
+            if self.power != 1:
+                relations **= float(self.power)
+            out[some] = relations.mean(axis=1, dtype=np.float64)
+        return out

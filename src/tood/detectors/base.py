@@ -7,18 +7,20 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from tood.arrays import FloatArray, back, is_finite
-from tood.detectors.outputs import FitData, Head, Outputs, Rows, head_arrays, read_rows
+from tood.detectors.rows import FitData, Rows, head_arrays, read_rows
 from tood.errors import NotFittedError, ToodError, UnknownNameError
-from tood.files import plain, read_tensors, write_tensors
+from tood.outputs.outputs import Head, Outputs
 from tood.partition import Partition
+from tood.registry import Registry
+from tood.storage.files import plain, read_tensors, write_tensors
 
-__all__ = ["Detector", "Parameter"]
+__all__ = ["REGISTRY", "Detector", "Parameter", "choice", "flag", "number", "setting"]
 
 KIND = "tood-detector"
 
@@ -33,11 +35,56 @@ class Parameter(NamedTuple):
     grid: tuple[Any, ...]
 
 
+def number(
+    default: Any,
+    low: float,
+    high: float = 1 << 31,
+    *,
+    whole: bool = False,
+    none: bool = False,
+    grid: tuple[Any, ...] = (),
+    refit: bool = False,
+) -> Any:
+    """Declare a hyper-parameter: a number (``whole`` or not) from ``low`` to ``high``, or None if ``none``.
+
+    ``grid`` are the values that a search tries; ``refit`` says that ``fit`` reads it. A class that declares one becomes
+    a dataclass: whatever else it annotates is a hyper-parameter too, unchecked.
+    """
+
+    def check(detector: Detector, name: str) -> None:
+        if not none or getattr(detector, name) is not None:
+            detector._number(name, low, high, whole)
+
+    return setting(default, check, grid, refit)
+
+
+def choice(*options: str, searched: bool = True, refit: bool = False) -> Any:
+    """Declare a hyper-parameter: one of some words, by default the first; see :func:`number`."""
+    grid = options if searched else ()
+    return setting(options[0], lambda detector, name: detector._one_of(name, options), grid, refit)
+
+
+def flag(default: bool, refit: bool = False) -> Any:
+    """Declare a hyper-parameter: True or False; see :func:`number`."""
+
+    def check(detector: Detector, name: str) -> None:
+        if not isinstance(getattr(detector, name), (bool, np.bool_)):
+            raise ToodError(f"{name}: expected True or False, found {getattr(detector, name)!r}")
+
+    return setting(default, check, refit=refit)
+
+
+def setting(default: Any, check: Callable[..., None], grid: tuple[Any, ...] = (), refit: bool = False) -> Any:
+    """Declare a hyper-parameter with a ``check(detector, name)`` of its own; see :func:`number`."""
+    return field(default=default, metadata={"check": check, "grid": grid, "refit": refit})
+
+
 class Detector:
     """OOD detector: turns outputs into one score per sample; higher means more in-distribution.
 
     A subclass declares what it needs and implements ``_fit`` and ``_score`` (docs: Extend). ``__init__`` stores
-    hyper-parameters and does nothing else; what ``fit`` learned is in attributes that end in ``_``.
+    hyper-parameters and does nothing else: write it, or declare them as fields, ``k: int = number(10, low=1)``. What
+    ``fit`` learned is in attributes that end in ``_``.
     :func:`tood.testing.check_detector` checks a subclass.
 
     Examples
@@ -51,7 +98,7 @@ class Detector:
 
     #: Lower-case, as the command line takes it; also the name of score files.
     name: ClassVar[str]
-    #: How tables and figures write it; ``name`` if empty.
+    #: How tables and plots write it; ``name`` if empty.
     title: ClassVar[str] = ""
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
@@ -88,6 +135,10 @@ class Detector:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if any(isinstance(value, Field) for value in vars(cls).values()):
+            declared = fields(dataclass(eq=False, repr=False)(cls))  # type: ignore[arg-type]
+            cls.grid = {setting.name: setting.metadata.get("grid", ()) for setting in declared}
+            cls.refit = frozenset(setting.name for setting in declared if setting.metadata.get("refit"))
         signature = inspect.signature(cls.__init__).parameters.values()
         cls.parameters = {
             p.name: Parameter(p.default, tuple(cls.grid.get(p.name, ()))) for p in signature if p.name != "self"
@@ -107,6 +158,9 @@ class Detector:
 
     def _check(self) -> None:
         """Raise a ToodError for an invalid hyper-parameter."""
+        for name, declared in getattr(self, "__dataclass_fields__", {}).items():
+            if "check" in declared.metadata:
+                declared.metadata["check"](self, name)
 
     # Methods that users call.
 
@@ -124,7 +178,7 @@ class Detector:
         outputs:
             One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Their order and how they
             are split change the result only by rounding, in float64 except for sums of float32 features (dice, fdbd,
-            nci, vim).
+            nci, ras).
         partition:
             The logit columns of each task; the TOOD detectors need it.
         head:
@@ -201,16 +255,13 @@ class Detector:
         network:
             The network, if the detector needs one; it is not in the file.
         """
-        from tood.detectors.registry import create
-
         tensors, metadata = read_tensors(path, KIND)
         try:
             name = metadata["name"]
             if ":" in name:
                 raise ToodError(f"the name {name!r} would import code")
-            own = name == getattr(cls, "name", None)
-            make: Callable[..., Detector] = cls if own else partial(create, name)
-            detector = make(**json.loads(metadata["settings"]))
+            found = cls if name == getattr(cls, "name", None) else REGISTRY.get(name)
+            detector = found(**json.loads(metadata["settings"]))
             detector._check()
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):
@@ -297,3 +348,6 @@ class Detector:
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)
+
+
+REGISTRY: Registry[type[Detector]] = Registry("detector", "tood.detectors", Detector)

@@ -8,16 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.calibration import TOOD, Reference, Variant
+from tood.calibration import TOOD, Channels, Reference, Variant
+from tood.calibration.diagnostics import ChannelDiagnostics, diagnose
+from tood.calibration.statistics import OWN, REST, ROBUST
 from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
-from tood.diagnostics import ChannelDiagnostics, diagnose
-from tood.partition import Partition
-from tood.statistics import OWN, REST
+from tood.detectors.rows import FitData, Rows
 
-STATISTICS = (*OWN, *REST)
+STATISTICS = (*OWN, *ROBUST, *REST)
 
 
 class _Calibrated(Detector):
@@ -32,7 +31,9 @@ class _Calibrated(Detector):
 
     columns_: IntArray  # [C], the columns of all tasks, task by task
     sizes_: IntArray  # [N]
-    statistics_: npt.NDArray[np.float64]  # [9, N], in the order of STATISTICS
+    statistics_: npt.NDArray[np.float64]  # [8, N], in the order of STATISTICS
+    compiled_: npt.NDArray[np.float64]  # [2, N]: location and scale of each channel
+    units_: npt.NDArray[np.float64]  # [4]: margin, gain, offset and weight of the energy
 
     def _check(self) -> None:
         self._calibrator([[0]])._check_parameters()
@@ -44,18 +45,18 @@ class _Calibrated(Detector):
         partition, blocks = data.tasks(self.name), list(data)
         calibrator = self._calibrator(partition)
         logits, labels = (np.concatenate([getattr(b, part) for b in blocks]) for part in ("logits", "classes"))
-        if message := calibrator._dead_winner(calibrator._fit(logits, labels)):
-            self._warn(message)
+        calibrator._fit(logits, labels)
         self.statistics_ = np.stack([calibrator.statistics_[name] for name in STATISTICS])
-        self.columns_ = np.concatenate([np.asarray(task, dtype=np.int64) for task in partition])
-        self.sizes_ = np.array([len(task) for task in partition], dtype=np.int64)
+        arrays = calibrator.channels_.arrays()
+        self.columns_, self.sizes_, self.units_ = (arrays[name] for name in ("columns", "sizes", "units"))
+        self.compiled_ = np.stack([arrays["location"], arrays["scale"]])
 
-    def _prepare(self, dtype: np.dtype[Any]) -> TOOD:
-        partition = Partition(np.split(self.columns_, np.cumsum(self.sizes_)[:-1]))
-        calibrator = self._calibrator(partition)
-        calibrator.partition_ = partition
-        calibrator.statistics_ = dict(zip(STATISTICS, self.statistics_, strict=True))
-        return calibrator
+    def _prepare(self, dtype: np.dtype[Any]) -> Any:
+        """The compiled score."""
+        location, scale = self.compiled_
+        fitted = {"columns": self.columns_, "sizes": self.sizes_, "units": self.units_}
+        channels = Channels.from_arrays({**fitted, "location": location, "scale": scale})
+        return channels._replace(margin=float(self.margin))
 
     @property
     def diagnostics_(self) -> list[ChannelDiagnostics]:
@@ -63,8 +64,9 @@ class _Calibrated(Detector):
         self._check_fitted()
         return diagnose(dict(zip(STATISTICS, self.statistics_, strict=True)))
 
-    def _score(self, rows: Rows, prepared: TOOD) -> FloatArray:
-        return prepared.score(rows.logits)
+    def _score(self, rows: Rows, prepared: Any) -> FloatArray:
+        scores: FloatArray = prepared.evaluate(rows.logits, assign=False)[0]
+        return scores
 
 
 class _Variant(_Calibrated):
@@ -80,6 +82,7 @@ class _Variant(_Calibrated):
     """
 
     grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
+    refit = frozenset({"reference"})
 
     def __init__(self, margin: float = 0.5, reference: Reference = "latest") -> None:
         self.margin = margin
@@ -91,7 +94,7 @@ class TOODMeanShift(_Variant):
     """TOOD with each task's energies shifted by their mean (paper, Eq. mean_shift)."""
 
     name = "tood_mean_shift"
-    title = "TOOD (mean shift)"
+    title = "mean shift (paper)"
     variant = "mean_shift"
 
 
@@ -100,29 +103,18 @@ class TOODRobustAnchor(_Variant):
     """TOOD with each task's energies centred by their median and divided by their MAD (paper, Eq. robust)."""
 
     name = "tood_robust_anchor"
-    title = "TOOD (robust anchor)"
+    title = "robust anchor (paper)"
     variant = "robust_anchor"
 
 
 @register
-class TOODShrinkage(_Variant):
-    """TOOD with each channel moved as far as it distinguishes its own task (``TOOD(variant="shrinkage")``, default)."""
+class TOODDefault(_Variant):
+    """TOOD's default: the energy, corrected by channels that are re-centred by other tasks' samples."""
 
-    name = "tood_shrinkage"
-    version = 7
-    title = "TOOD (shrinkage)"
-    variant = "shrinkage"
-    citation = f"{TOOD_PAPER}; how far each channel is moved: this library"
-
-
-@register
-class TOODAuto(_Variant):
-    """TOOD with each channel moved only as far as it separates its own task from others (``TOOD(variant="auto")``)."""
-
-    name = "tood_auto"
-    title = "TOOD (auto)"
-    variant = "auto"
-    citation = f"{TOOD_PAPER}; how far each channel is moved: this library"
+    name = "tood"
+    title = "TOOD"
+    variant = "background"
+    citation = f"{TOOD_PAPER}; the default variant: this library"
 
 
 @register

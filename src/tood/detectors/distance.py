@@ -5,22 +5,20 @@ Distances to class means are float64: one product of the centred features with a
 
 from __future__ import annotations
 
-from contextlib import suppress
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.detectors.base import Detector, number
+from tood.detectors.logits import NEGATIVE_LOGITS
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import norms
 from tood.detectors.statistics import Moments
 from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
-FAR_ABOVE_ZERO = 1e-8  # smallest over largest eigenvalue: with less, the two factorisations could differ visibly
-NEGATIVE_LOGITS = "the largest logits of the fit samples are negative on average, so {}; add a constant to all logits"
 ROUNDING = 1e-5  # a shorter residual, as a share of the features' size, is rounding in float32
 
 
@@ -53,30 +51,11 @@ def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
     """``A`` such that ``A Aᵀ`` is the pseudo-inverse of a covariance.
 
     Eigenvalues below D·eps times the largest count as zero, as in SciPy; also those below D·eps times ``scale``, the
-    size of the numbers whose difference the covariance is. If all are far above that, ``A`` is the inverse of the
-    Cholesky factor, which is several times faster.
+    size of the numbers whose difference the covariance is.
     """
-    with suppress(np.linalg.LinAlgError), np.errstate(divide="ignore"):  # not positive definite
-        inverse = lower_inverse(np.linalg.cholesky(covariance))
-        least = 1 / np.einsum("ij,ij->", inverse, inverse)  # no eigenvalue is below
-        if least > max(float(np.trace(covariance)), scale) * FAR_ABOVE_ZERO:
-            return np.ascontiguousarray(inverse.T, dtype=np.float64)
     values, vectors = np.linalg.eigh(covariance)
-    kept = values > max(values[-1], scale, 0) * len(values) * np.finfo(np.float64).eps
-    result: Float64Array = vectors[:, kept] / np.sqrt(values[kept])
-    return result
-
-
-def lower_inverse(matrix: FloatArray) -> FloatArray:
-    """Inverse of a lower triangular matrix, by halves: a third of the work of a general inverse."""
-    if len(matrix) <= 64:
-        return np.linalg.inv(matrix)
-    half = len(matrix) // 2
-    result = np.zeros_like(matrix)
-    first = result[:half, :half] = lower_inverse(matrix[:half, :half])
-    last = result[half:, half:] = lower_inverse(matrix[half:, half:])
-    result[half:, :half] = -last @ (matrix[half:, :half] @ first)
-    return result
+    kept = values > max(values.max(initial=0), scale) * len(values) * np.finfo(np.float64).eps
+    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
 
 
 def _size(moments: Moments) -> float:
@@ -102,15 +81,12 @@ class MDS(Detector):
         "NeurIPS 2018"
     )
 
-    means_: Float64Array  # [K, D], of the classes seen
-    whitening_: Float64Array  # [D, r]
-
     def _fit(self, data: FitData) -> None:
         self._learn(Moments.of(data))
 
     def _learn(self, moments: Moments) -> None:
-        self.means_ = moments.class_means[moments.seen]
-        self.whitening_ = whiten(moments.within_covariance(), _size(moments))
+        self.means_ = moments.class_means[moments.seen]  # [K, D]
+        self.whitening_ = whiten(moments.within_covariance(), _size(moments))  # [D, r]
         if self.whitening_.shape[1] == 0:
             self._warn("no class has two samples that differ, so there is no covariance; every score is 0")
 
@@ -119,8 +95,7 @@ class MDS(Detector):
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         own, other = prepared.squared(rows.features)
-        result: FloatArray = np.minimum(-own - other.min(axis=1), 0.0)
-        return result
+        return np.asarray(np.minimum(-own - other.min(axis=1), 0.0))
 
 
 @register
@@ -138,23 +113,16 @@ class RMDS(MDS):
         "Ren et al., A Simple Fix to Mahalanobis Distance for Improving Near-OOD Detection, 2021 (arXiv 2106.09022)"
     )
 
-    mean_: Float64Array  # [D]
-    background_: Float64Array  # [D, r], the whitening about the common mean
-
     def _learn(self, moments: Moments) -> None:
         super()._learn(moments)
         self.mean_ = moments.mean
         second = moments.second_moment(about=self.mean_)
-        if self.whitening_.shape[1] == len(second):
-            self.background_ = whiten(second, _size(moments))
-        else:
-            basis = np.linalg.qr(self.whitening_)[0]
-            self.background_ = basis @ whiten(basis.T @ second @ basis, _size(moments))
+        basis = np.eye(len(second)) if self.whitening_.shape[1] == len(second) else np.linalg.qr(self.whitening_)[0]
+        self.background_ = basis @ whiten(basis.T @ second @ basis, _size(moments))  # whitens about the common mean
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         y = (rows.features - self.mean_) @ self.background_
-        result: FloatArray = np.einsum("nd,nd->n", y, y) + super()._score(rows, prepared)
-        return result
+        return np.asarray(np.einsum("nd,nd->n", y, y) + super()._score(rows, prepared))
 
 
 @register
@@ -176,19 +144,8 @@ class ViM(Detector):
     title = "ViM"
     needs = frozenset({"logits", "features", "head"})
     citation = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022"
-    grid: ClassVar[Grid] = {"dim": (256, 1000)}
-    refit = frozenset({"dim"})
     passes = 2
-
-    origin_: Float64Array  # [D]
-    residual_: Float64Array  # [D, D - dim]
-    alpha_: float
-
-    def __init__(self, dim: int = 256) -> None:
-        self.dim = dim
-
-    def _check(self) -> None:
-        self._number("dim", 0, 1 << 31, whole=True)
+    dim: int = number(256, 0, whole=True, grid=(256, 1000), refit=True)
 
     def _fit(self, data: FitData) -> None:
         weight, bias = self.weight_.astype(np.float64), self.bias_.astype(np.float64)

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
-from tood.detectors.base import Detector, Grid
+from tood.detectors.base import Detector, choice, setting
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
-from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.statistics import Moments
-from tood.detectors.typicality import Shrinkage, oas_shrinkage
+from tood.detectors.typicality import oas_shrinkage
 from tood.energy import logsumexp
 
 MOST_NUMBERS = 3 << 20  # of all covariances together, with which one per class is still cheap
-CONDITION = 1e6  # a larger ratio of eigenvalues needs every direction for itself, or digits are lost
-PRODUCTS = 1 << 18  # products with directions held at once
 
 
-class Components(NamedTuple):
-    """Components of a mixture, ready to score.
-
-    The squared distance to component k is ``rest_k ‖y - m_k‖² + sign Σ_r (w_kr · y - offset_kr)²``, and only the first
-    with ``rest_k = 1`` if all components share their covariance.
-    """
-
-    constants: Float64Array  # [K], log π_k - ½ log |Σ_k| - ½ D log 2π
-    means: Means  # whitened if all components share their covariance
-    rest: Float64Array  # [K]
-    sign: float
-    ways: Float64Array  # [D, K · r], those of a component side by side
-    offsets: Float64Array  # [K · r]
+def _check_shrinkage(detector: Any, name: str) -> None:
+    if not isinstance(detector.shrinkage, str) or detector.shrinkage != "oas":
+        detector._number(name, 0, 1)
 
 
 @register
@@ -58,22 +46,9 @@ class GMM(Detector):
     version = 2
     needs = FEATURES_AND_LABELS
     citation = "Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023"
-    grid: ClassVar[Grid] = {"covariance": ("auto", "class", "tied")}
-    refit = frozenset({"covariance", "shrinkage"})
     passes = 2
-
-    means_: Float64Array  # [K, D]
-    covariances_: Float64Array  # [K or 1, D, D], shrunk
-    shares_: Float64Array  # [K]
-
-    def __init__(self, covariance: str = "auto", shrinkage: Shrinkage = "oas") -> None:
-        self.covariance = covariance
-        self.shrinkage = shrinkage
-
-    def _check(self) -> None:
-        self._one_of("covariance", self.grid["covariance"])
-        if not isinstance(self.shrinkage, str) or self.shrinkage != "oas":
-            self._number("shrinkage", 0, 1)
+    covariance: str = choice("auto", "class", "tied", refit=True)
+    shrinkage: float | str = setting("oas", _check_shrinkage, refit=True)
 
     def _fit(self, data: FitData) -> None:
         moments = Moments.of(data)
@@ -106,41 +81,18 @@ class GMM(Detector):
         share = oas_shrinkage(covariance, samples) if self.shrinkage == "oas" else float(self.shrinkage)
         return (1 - share) * covariance + share * own * identity
 
-    def _prepare(self, dtype: np.dtype[Any]) -> Components:
-        values, vectors = np.linalg.eigh(self.covariances_)
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Float64Array, list[Means]]:
+        """``[K]``: ``log π_k - ½ log |Σ_k| - ½ D log 2π``; the means, whitened: all together if they share Σ."""
+        values = np.linalg.eigvalsh(self.covariances_)
         count, dimensions = values.shape
         floor = 1e-10 * values.sum(axis=1, keepdims=True) / dimensions
         logs = np.log(np.maximum(values, floor)).sum(axis=1) + dimensions * np.log(2 * np.pi)
-        constants = np.log(self.shares_) - 0.5 * logs
-        if count == 1:  # one product for all classes
-            whitening = whiten(self.covariances_[0] + floor[0] * np.eye(dimensions))
-            none = np.empty((dimensions, 0))
-            return Components(constants, Means.of(self.means_, whitening), np.ones(1), 0.0, none, none[0])
-        values += floor
-        least, largest = values[:, :1], values[:, -1:]
-        rank = int((values > (1 + 1e-9) * least).sum(axis=1).max())
-        if 2 * rank <= dimensions and (largest <= CONDITION * least).all():
-            # Classes with few samples: all other eigenvalues are the least one, and their sum is what is left of ‖y‖².
-            vectors = vectors[:, :, dimensions - rank :]
-            weights, rest, sign = 1 / least - 1 / values[:, dimensions - rank :], 1 / least[:, 0], -1.0
-        else:
-            known = values > largest * dimensions * np.finfo(np.float64).eps
-            weights, rest, sign = known / values, np.zeros(count), 1.0
-        means = Means.of(self.means_)
-        ways = vectors * np.sqrt(weights)[:, None]
-        offsets = np.einsum("kd,kdr->kr", self.means_ - means.centre, ways)
-        side_by_side = ways.transpose(1, 0, 2).reshape(dimensions, -1)
-        return Components(constants, means, rest, sign, side_by_side, offsets.reshape(-1))
+        covariances = self.covariances_ + floor[:, None] * np.eye(dimensions)
+        means = self.means_[None] if count == 1 else self.means_[:, None]
+        parts = zip(means, covariances, strict=True)
+        return np.log(self.shares_) - 0.5 * logs, [Means.of(mean, whiten(covariance)) for mean, covariance in parts]
 
-    def _score(self, rows: Rows, prepared: Components) -> FloatArray:
-        constants, means, rest, sign, ways, offsets = prepared
-        own, squared = means.squared(rows.features)
-        squared += own[:, None]
-        squared *= rest
-        y, rank = rows.features - means.centre, ways.shape[1] // len(rest)
-        step = max(1, PRODUCTS // max(1, len(y) * rank))
-        for first in range(0, len(rest) if rank else 0, step):
-            some = slice(first * rank, (first + step) * rank)
-            along = (y @ ways[:, some] - offsets[some]).reshape(len(y), -1, rank)
-            squared[:, first : first + step] += sign * np.einsum("nkr,nkr->nk", along, along)
-        return logsumexp(constants - 0.5 * squared)
+    def _score(self, rows: Rows, prepared: tuple[Float64Array, list[Means]]) -> FloatArray:
+        constants, means = prepared
+        terms = [part.squared(rows.features) for part in means]
+        return logsumexp(constants - 0.5 * np.concatenate([own[:, None] + other for own, other in terms], axis=1))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood.arrays import Float64Array, FloatArray
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.arrays import FloatArray, IntArray
+from tood.detectors.base import Detector, choice, number
 from tood.detectors.registry import register
-from tood.detectors.rowwise import norms, own_columns, ratio, softmax
-from tood.detectors.statistics import correct_class_means, mean_feature
+from tood.detectors.rows import FitData, Rows
+from tood.detectors.rowwise import norms, own_columns, ratio, softmax, unit
+from tood.detectors.statistics import class_means, correct_class_means, mean_of
+from tood.energy import logsumexp
 
 LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
+ROUNDING = 1e-5  # CORE: a shorter residual, as a share of the feature's length, is rounding: weights are float32
+SMALLEST = 1e-3  # Gram: least divisor, as a share of the class's largest bound
 
 
 @register
@@ -34,18 +37,10 @@ class FDBD(Detector):
     needs = LOGITS_FEATURES_HEAD
     fit_needs = frozenset({"features", "head"})
     citation = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
-    grid: ClassVar[Grid] = {"normalizer": ("distance", "norm")}
-
-    mean_: Float64Array  # [D]
-
-    def __init__(self, normalizer: str = "distance") -> None:
-        self.normalizer = normalizer
-
-    def _check(self) -> None:
-        self._one_of("normalizer", ("distance", "norm"))
+    normalizer: str = choice("distance", "norm")
 
     def _fit(self, data: FitData) -> None:
-        self.mean_ = mean_feature(data)
+        self.mean_ = mean_of(data)  # [D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[C, C]``: 1 / ‖w_c - w_d‖, 0 if they are equal; and the point that features are measured from."""
@@ -82,18 +77,10 @@ class NCI(Detector):
     needs = LOGITS_FEATURES_HEAD
     fit_needs = frozenset({"features", "head"})
     citation = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
-    grid: ClassVar[Grid] = {"alpha": (1e-4, 1e-3, 1e-2, 1e-1)}
-
-    mean_: Float64Array  # [D]
-
-    def __init__(self, alpha: float = 1e-4) -> None:
-        self.alpha = alpha
-
-    def _check(self) -> None:
-        self._number("alpha", 0, 1e6)
+    alpha: float = number(1e-4, 0, 1e6, grid=(1e-4, 1e-3, 1e-2, 1e-1))
 
     def _fit(self, data: FitData) -> None:
-        self.mean_ = mean_feature(data)
+        self.mean_ = mean_of(data)  # [D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         return self.weight_.astype(dtype), self.mean_.astype(dtype)
@@ -125,18 +112,11 @@ class SHE(Detector):
         "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization with Modern "
         "Hopfield Energy, ICLR 2023"
     )
-    grid: ClassVar[Grid] = {"metric": ("inner_product", "euclidean", "cosine")}
-
-    patterns_: Float64Array  # [C, D]
-
-    def __init__(self, metric: str = "inner_product") -> None:
-        self.metric = metric
-
-    def _check(self) -> None:
-        self._one_of("metric", self.grid["metric"])
+    passes = 2
+    metric: str = choice("inner_product", "euclidean", "cosine")
 
     def _fit(self, data: FitData) -> None:
-        self.patterns_ = correct_class_means(data, "features").means
+        self.patterns_ = correct_class_means(data, "features").means  # [C, D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
         return self.patterns_.astype(dtype)
@@ -174,7 +154,189 @@ class GradNorm(Detector):
         return l1(rows.features) * l1(p)
 
 
+class Directions(NamedTuple):
+    """What scoring reads; rows have unit length, or are zero."""
+
+    weight: FloatArray  # [C, D]
+    residuals: FloatArray  # [C, D], mean residual of each class
+
+
+@register
+class CORE(Detector):
+    """Energy plus the cosine between the residual and the mean residual of the predicted class.
+
+    The residual ``r`` is the part of a feature that is orthogonal to the weight of a class: that class's logit does not
+    depend on it. ``score = (E - mean E) / std E + (cos(r, m_ŷ) - mean cos) / std cos``. ``r`` is orthogonal to the
+    weight of the predicted class ŷ, ``m_c`` is the mean residual of the fit samples of class c, and means and standard
+    deviations are over the fit samples.
+
+    A class without fit samples has the mean of all residuals; a residual of length zero has cosine 0.
+    """
+
+    name = "core"
+    title = "CORE"
+    needs = frozenset({"logits", "features", "labels", "head"})
+    citation = (
+        "Yang, Kim and Bahk, CORE: Robust Out-of-Distribution Detection via Confidence and Orthogonal Residual "
+        "Scoring, 2026 (arXiv 2603.18290)"
+    )
+    version = 2
+    passes = 2
+
+    def _fit(self, data: FitData) -> None:
+        weight = unit(self.weight_.astype(np.float64))
+        self.residuals_, counts = class_means(
+            data, lambda rows: (residual(rows.features, rows.classes, weight), rows.classes)
+        )
+        directions = self._prepare(np.dtype(np.float64))
+        moments = np.zeros((2, 2))
+        for rows in data:
+            values = np.stack([logsumexp(rows.logits.astype(np.float64)), cosines(rows, directions)])
+            moments += np.stack([values.sum(axis=1), (values**2).sum(axis=1)])
+        self.centres_, squares = moments / counts.sum()  # of energy and cosine
+        variance = squares - self.centres_**2
+        constant = variance <= 1e-14 * np.maximum(squares, 1e-12)  # float32 rounding of equal energies is below
+        self.spreads_ = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Directions:
+        weight, residuals = self.weight_.astype(np.float64), self.residuals_.astype(np.float64)
+        lengths = norms(residuals)
+        kept = np.where((lengths > ROUNDING * lengths.max())[:, None], residuals, 0.0)
+        return Directions(unit(weight).astype(dtype), unit(kept).astype(dtype))
+
+    def _score(self, rows: Rows, prepared: Directions) -> FloatArray:
+        (energy, cosine), (energy_std, cosine_std) = self.centres_, self.spreads_
+        confidence = (logsumexp(rows.logits) - energy) / energy_std
+        return np.asarray(confidence + (cosines(rows, prepared) - cosine) / cosine_std)
+
+
+def residual(features: FloatArray, classes: IntArray, weight: FloatArray) -> FloatArray:
+    """``[n, D]``: features without their part along the weight (of unit length) of one class per row."""
+    own = weight[classes]
+    return np.asarray(features - np.einsum("nd,nd->n", features, own)[:, None] * own)
+
+
+def cosines(rows: Rows, directions: Directions) -> FloatArray:
+    """``[n]``: cosine between the residual and the mean residual of the predicted class; 0 if either vanishes."""
+    predicted = rows.logits.argmax(axis=1)
+    residuals = residual(rows.features, predicted, directions.weight)
+    lengths = norms(residuals)
+    lengths[lengths <= ROUNDING * norms(rows.features)] = 0
+    return ratio(np.einsum("nd,nd->n", residuals, directions.residuals[predicted]), lengths, otherwise=0)
+
+
+@register
+class CADRef(Detector):
+    """Minus the relative L1 distance to the mean feature of the predicted class, its parts weighted by energies.
+
+    With ``d = z - μ_ŷ`` and ``s = sign(w_ŷ)``: ``-[‖(d s)₊‖₁ / E + ‖(-d s)₊‖₁ / Ē] / ‖z‖₁``, where E is the sample's
+    energy and Ē its mean over the fit samples. The first part raises the predicted logit, the second lowers it.
+    ``μ_c`` is the mean over fit samples that are predicted as c, that of all if there are none. The formula needs
+    energies above zero. If fit samples have lower ones, energies are counted from the lowest, and none counts as less
+    than a hundredth of the mean; likewise ‖z‖₁ and that of the class mean.
+    """
+
+    name = "cadref"
+    title = "CADRef"
+    needs = LOGITS_FEATURES_HEAD
+    citation = (
+        "Ling et al., CADRef: Robust Out-of-Distribution Detection via Class-Aware Decoupled Relative Feature "
+        "Leveraging, CVPR 2025"
+    )
+    passes = 2
+
+    def _fit(self, data: FitData) -> None:
+        self.means_ = class_means(data, lambda rows: (rows.features, rows.logits.argmax(axis=1)))[0]  # [C, D]
+        energies = np.concatenate([logsumexp(rows.logits) for rows in data]).astype(np.float64)
+        self.lowest_ = min(0.0, float(energies.min()))
+        self.energy_ = float(energies.mean() - self.lowest_) or 1.0
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        return self.means_.astype(dtype), np.sign(self.weight_).astype(dtype)
+
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        predicted = rows.logits.argmax(axis=1)
+        mean, sign = (part[predicted] for part in prepared)
+        along = (rows.features - mean) * sign
+        energy = np.maximum(logsumexp(rows.logits) - self.lowest_, self.energy_ / 100)
+        distance = l1(np.maximum(along, 0)) / energy + l1(np.maximum(-along, 0)) / self.energy_
+        return -ratio(distance, np.maximum(l1(rows.features), l1(mean) / 100), otherwise=0)
+
+
+@register
+class Gram(Detector):
+    """Minus the deviation of the feature's Gram matrices from the range seen in the predicted class.
+
+    The method's Gram matrices of order p are ``(F^p F^pᵀ)^(1/p)`` of a layer's feature maps F, summed along rows.
+    Outputs hold one layer, the pooled penultimate features, so F is the vector z and the sums are
+    ``g_{p,i} = (z_i^p Σ_j z_j^p)^(1/p)`` with the sign kept. Per predicted class, the smallest and the largest
+    ``g_{p,i}`` of the fit samples are kept. A sample's deviation is the sum over p and i of how far it lies outside,
+    relative to the bound that it violates. Classes that were never predicted have the bounds of all fit samples.
+
+    With several layers the method is stronger. Here it costs no second pass through the network.
+
+    Parameters
+    ----------
+    orders:
+        Gram matrices of order 1 to this.
+    """
+
+    name = "gram"
+    title = "Gram"
+    needs = frozenset({"logits", "features"})
+    citation = "Sastry and Oore, Detecting Out-of-Distribution Examples with Gram Matrices, ICML 2020"
+    orders: int = number(10, 1, 64, whole=True, refit=True)
+
+    def _fit(self, data: FitData) -> None:
+        lowest = highest = np.empty(0)
+        for rows in data:
+            if not lowest.size:
+                lowest = np.full((self.orders, data.columns, data.dimensions), np.inf, dtype=rows.features.dtype)
+                highest = -lowest
+            predicted = rows.logits.argmax(axis=1)
+            order = np.argsort(predicted, kind="stable")
+            seen, first = np.unique(predicted[order], return_index=True)
+            for p, sums in enumerate(gram_sums(rows.features[order], self.orders)):
+                lowest[p, seen] = np.minimum(lowest[p, seen], np.minimum.reduceat(sums, first))
+                highest[p, seen] = np.maximum(highest[p, seen], np.maximum.reduceat(sums, first))
+        known = np.isfinite(lowest[0, :, 0])[None, :, None]
+        self.lowest_ = np.where(known, lowest, lowest.min(axis=1, keepdims=True))
+        self.highest_ = np.where(known, highest, highest.max(axis=1, keepdims=True))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> list[FloatArray]:
+        """``[P, C, D]`` each: the bounds, and the divisors of deviations below and above them."""
+        parts = [np.abs(self.lowest_), np.abs(self.highest_)]
+        largest = np.maximum(*parts).max(axis=2, keepdims=True)
+        floor = np.where(largest > 0, SMALLEST * largest, 1)
+        below, above = (np.maximum(part, floor) for part in parts)
+        return [part.astype(dtype) for part in (self.lowest_, self.highest_, below, above)]
+
+    def _score(self, rows: Rows, prepared: list[FloatArray]) -> FloatArray:
+        predicted = rows.logits.argmax(axis=1)
+        result = np.zeros(len(predicted), dtype=rows.features.dtype)
+        for p, sums in enumerate(gram_sums(rows.features, self.orders)):
+            lowest, highest, below, above = (part[p][predicted] for part in prepared)
+            result -= (np.maximum(lowest - sums, 0) / below).sum(axis=1)
+            result -= (np.maximum(sums - highest, 0) / above).sum(axis=1)
+        return result
+
+
+def gram_sums(features: FloatArray, orders: int) -> list[FloatArray]:
+    """Row sums ``[n, D]`` of the Gram matrices of order 1 to ``orders``.
+
+    ``|z_i^p Σ_j z_j^p|^(1/p) = |z_i| · |Σ_j z_j^p|^(1/p)``; divided by the largest entry first, no power overflows.
+    """
+    largest = np.abs(features).max(axis=1, keepdims=True)
+    scaled = features / np.where(largest > 0, largest, 1)
+    power, sums = np.ones_like(scaled), []
+    for p in range(1, orders + 1):
+        power = power * scaled
+        total = power.sum(axis=1, keepdims=True)
+        root = np.abs(total) ** (1 / p) * np.sign(total) * largest
+        sums.append((np.abs(features) if p % 2 == 0 else features) * root)
+    return sums
+
+
 def l1(x: FloatArray) -> FloatArray:
     """``[n]``: the sum of absolute values of each row."""
-    result: FloatArray = np.abs(x) @ np.ones(x.shape[1], dtype=x.dtype)
-    return result
+    return np.asarray(np.abs(x) @ np.ones(x.shape[1], dtype=x.dtype))

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood.arrays import FloatArray
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.arrays import Float64Array, FloatArray
+from tood.detectors.base import Detector, number
 from tood.detectors.registry import register
-from tood.detectors.rowwise import own_columns, softmax
-from tood.detectors.statistics import class_sums
+from tood.detectors.rows import FitData, Rows
+from tood.detectors.rowwise import norms, own_columns, softmax
+from tood.detectors.statistics import class_means, correct_class_means
 from tood.energy import exponentials, logsumexp
 
 LOGITS = frozenset({"logits"})
+NEGATIVE_LOGITS = "the largest logits of the fit samples are negative on average, so {}; add a constant to all logits"
+SHIFT = 10_000.0  # added to distances before OpenMax's Weibull fit, as in libMR: their origin then hardly matters
 
 
 @register
@@ -32,8 +34,7 @@ class MSP(Detector):
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         values, total, _ = exponentials(rows.logits)
-        result: FloatArray = own_columns(values, rows.logits.argmax(axis=1)) / total
-        return result
+        return np.asarray(own_columns(values, rows.logits.argmax(axis=1)) / total)
 
 
 @register
@@ -65,19 +66,11 @@ class Energy(Detector):
     needs = LOGITS
     fits_on = "none"
     citation = "Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020"
-    grid: ClassVar[Grid] = {"temperature": (1.0,)}
-
-    def __init__(self, temperature: float = 1.0) -> None:
-        self.temperature = temperature
-
-    def _check(self) -> None:
-        self._number("temperature", 1e-6, 1e6)
+    temperature: float = number(1.0, 1e-6, 1e6, grid=(1.0,))
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        if self.temperature == 1:
-            return logsumexp(rows.logits)
         t = float(self.temperature)
-        return logsumexp(rows.logits / t) * t
+        return logsumexp(rows.logits) if t == 1 else logsumexp(rows.logits / t) * t
 
 
 @register
@@ -100,15 +93,8 @@ class GEN(Detector):
     needs = LOGITS
     fits_on = "none"
     citation = "Liu et al., GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection, CVPR 2023"
-    grid: ClassVar[Grid] = {"gamma": (0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0), "m": (10, 50, 100, 200, 500, 1000)}
-
-    def __init__(self, gamma: float = 0.1, m: int = 100) -> None:
-        self.gamma = gamma
-        self.m = m
-
-    def _check(self) -> None:
-        self._number("gamma", 1e-6, 1e3)
-        self._number("m", 1, 1 << 31, whole=True)
+    gamma: float = number(0.1, 1e-6, 1e3, grid=(0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0))
+    m: int = number(100, 1, whole=True, grid=(10, 50, 100, 200, 500, 1000))
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         gamma, columns = float(self.gamma), rows.logits.shape[1]
@@ -149,16 +135,9 @@ class KLM(Detector):
     needs = LOGITS
     citation = "Hendrycks et al., Scaling Out-of-Distribution Detection for Real-World Settings, ICML 2022"
 
-    posteriors_: FloatArray  # [K, C], of the K classes that were predicted
-
     def _fit(self, data: FitData) -> None:
-        sums, counts = np.zeros(()), np.zeros(())
-        for rows in data:
-            posterior, predicted = softmax(rows.logits), rows.logits.argmax(axis=1)
-            sums = sums + class_sums(posterior, predicted, data.columns)
-            counts = counts + np.bincount(predicted, minlength=data.columns)
-        seen = counts > 0
-        self.posteriors_ = sums[seen] / counts[seen, None]
+        means, counts = class_means(data, lambda rows: (softmax(rows.logits), rows.logits.argmax(axis=1)))
+        self.posteriors_ = means[counts > 0]  # [K, C], of the K classes that were predicted
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
         """``[K, C]``: log d_k; a probability that vanished counts as the smallest number of float32."""
@@ -171,8 +150,7 @@ class KLM(Detector):
         # For the nearest only, the sum of log-ratios: a difference of two large sums would lose digits.
         logs = np.log(np.maximum(p, np.finfo(p.dtype).tiny))
         logs -= prepared[nearest]
-        result: FloatArray = -np.einsum("nc,nc->n", p, logs)
-        return result
+        return np.asarray(-np.einsum("nc,nc->n", p, logs))
 
 
 @register
@@ -199,5 +177,117 @@ class Entropy(Detector):
         weights[np.arange(len(winner)), winner] = 0
         rest = weights.sum(axis=1)
         # A logit so far below that exp is zero contributes zero, whatever the gap is.
-        result: FloatArray = np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest)
-        return result
+        return np.asarray(np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest))
+
+
+class Tails(NamedTuple):
+    """Centre and Weibull distribution of each class, ready to score."""
+
+    centres: Float64Array  # [C, C]
+    start: Float64Array  # [C], the smallest distance of the tail
+    shape: Float64Array  # [C], of the Weibull distribution; infinite: a step at the largest distance
+    log_scale: Float64Array  # [C]
+
+
+@register
+class OpenMax(Detector):
+    """Log-odds of "known" against "unknown" after OpenMax has revised the logits.
+
+    Per class, the mean logits ``μ_c`` of its correctly classified fit samples, and a Weibull distribution ``F_c`` of
+    the ``tail`` largest distances to it. With ``r`` the rank of class c among the logits, the ``a`` largest are
+    revised, where ``a`` is ``alpha``, at most the number of classes: ``l'_c = l_c (1 - ω_c)``,
+    ``ω_c = (a - r + 1) / a · F_c(‖l - μ_c‖)``. The logit of "unknown" is what they lose, ``l'_0 = Σ_c l_c ω_c``. The
+    score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown) and does not saturate.
+
+    A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
+    its logit is revised as if ``F_c`` were 1. Revising moves logits towards 0 and so raises negative ones, which gets
+    a warning.
+
+    Parameters
+    ----------
+    tail:
+        Number of largest distances per class that the Weibull distribution is fitted to.
+    alpha:
+        Number of largest logits that are revised.
+    """
+
+    name = "openmax"
+    title = "OpenMax"
+    needs = frozenset({"logits", "labels"})
+    citation = "Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016"
+    passes = 3
+    tail: int = number(20, 2, 1 << 20, whole=True, grid=(10, 20, 50), refit=True)
+    alpha: int = number(10, 1, whole=True, grid=(3, 10))
+
+    def _fit(self, data: FitData) -> None:
+        means = correct_class_means(data, "logits")
+        self.centres_, self.seen_ = means.means, means.seen.astype(np.float64)
+        if self.centres_[means.seen].max(axis=1).mean() < 0:
+            self._warn(NEGATIVE_LOGITS.format("revising them raises them"))
+        self.tails_ = np.full((data.columns, self.tail), np.nan)  # ascending distances, filled from the right
+        for rows in data:
+            right = (rows.logits.argmax(axis=1) == rows.classes) | ~means.any_correct[rows.classes]
+            classes = rows.classes[right]
+            distances = norms(rows.logits[right] - self.centres_[classes])
+            order = np.argsort(classes, kind="stable")
+            seen, first = np.unique(classes[order], return_index=True)
+            for c, own in zip(seen, np.split(distances[order], first[1:]), strict=False):
+                nearness = np.sort(-np.concatenate([self.tails_[c], own]))  # NaN last
+                self.tails_[c] = -nearness[: self.tail][::-1]
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Tails:
+        return Tails(self.centres_, *weibull(self.tails_))
+
+    def _score(self, rows: Rows, prepared: Tails) -> FloatArray:
+        logits = rows.logits.astype(np.float64)
+        count = min(self.alpha, logits.shape[1])
+        top = np.argpartition(-logits, count - 1, axis=1)[:, :count]
+        top = np.take_along_axis(top, np.argsort(-np.take_along_axis(logits, top, axis=1), axis=1), axis=1)
+        weights = (count - np.arange(count)) / count  # 1 for the largest logit, 1 / count for the last one revised
+        lost = np.zeros_like(logits)
+        for rank in range(count):
+            c = top[:, rank]
+            distance = norms(rows.logits - prepared.centres[c]).astype(np.float64)
+            revised = weights[rank] * self._outside(distance, c, prepared)
+            each = np.arange(len(c))
+            lost[each, c] = logits[each, c] * revised
+        return np.asarray(logsumexp(logits - lost) - lost.sum(axis=1))
+
+    def _outside(self, distance: Float64Array, c: Any, tails: Tails) -> Float64Array:
+        """``F_c(distance)`` per row; 1 for a class without samples."""
+        shape, start = tails.shape[c], tails.start[c]
+        step = np.isinf(shape)
+        logs = np.log(np.maximum(distance - start + SHIFT, 1e-300)) - tails.log_scale[c]
+        exponent = np.where(step, 0.0, np.minimum(np.where(step, 1.0, shape) * logs, 50.0))
+        inside = np.where(step, distance > start, -np.expm1(-np.exp(exponent)))
+        return np.where(self.seen_[c] > 0, inside, 1.0)
+
+
+def weibull(tails: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Maximum-likelihood Weibull distribution of ``tail - min(tail) + SHIFT``: start, shape and log of the scale.
+
+    ``tails`` are ``[..., tail]``: one distribution per row, distances in ascending order after any NaN. The shape k
+    solves ``Σ x^k log x / Σ x^k - 1/k = mean(log x)``, whose left side increases with k; the scale is
+    ``(mean x^k)^(1/k)``. If all distances are equal, the distribution is a step there (an infinite shape).
+    """
+    known = ~np.isnan(tails)
+    least = np.where(known, tails, np.inf).min(axis=-1)
+    start = np.where(known.any(axis=-1), tails[..., -1], 0.0)
+    varies = start - least > 1e-9 * np.maximum(1.0, np.abs(start))
+    start[varies] = least[varies]
+    shape, log_scale = np.full(start.shape, np.inf), np.zeros(start.shape)
+    known, tails = known[varies], tails[varies]
+    count = known.sum(axis=1)
+    logs = np.where(known, np.log1p((tails - start[varies][:, None]) / SHIFT), 0.0)
+    largest, mean = logs[:, -1:], logs.sum(axis=1) / count
+    low, high = 1e-3 / largest, 1e6 / largest
+    while (high > low * (1 + 1e-14)).any():
+        k = np.sqrt(low * high)
+        powers = known * np.exp(k * (logs - largest))
+        above = ((powers * logs).sum(axis=1) / powers.sum(axis=1) - mean)[:, None] > 1 / k
+        low, high = np.where(above, low, k), np.where(above, k, high)
+    k = np.sqrt(low * high)
+    powers = known * np.exp(k * (logs - largest))
+    shape[varies] = k[:, 0]
+    log_scale[varies] = np.log(SHIFT) + largest[:, 0] + np.log(powers.sum(axis=1) / count) / k[:, 0]
+    return start, shape, log_scale

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tood.arrays import FloatArray, is_tensor
 from tood.detectors.bank import Sample
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.detectors.base import Detector, choice, number, setting
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import ratio
 from tood.detectors.shaping import LARGEST_EXPONENT
 from tood.energy import logsumexp
@@ -21,6 +22,7 @@ from tood.errors import MissingDependencyError, ToodError
 if TYPE_CHECKING:
     import torch
 
+PERCENTILES = tuple(combinations((60, 65, 70, 75, 80, 85, 90, 95, 99), 2))  # AdaScale's grid
 BATCH = 128  # small enough for the activations of a small network to stay in the cache
 
 
@@ -29,7 +31,7 @@ def _undisturbed(network: Any) -> Iterator[None]:
     """Context with evaluation mode and gradients of inputs; each module's own mode is restored afterwards."""
     import torch
 
-    from tood.models.extract import evaluating
+    from tood.outputs.extraction import evaluating
 
     with evaluating(network), torch.inference_mode(False), torch.enable_grad():
         yield
@@ -48,6 +50,18 @@ def _batches(network: Any, inputs: Any) -> Iterator[torch.Tensor]:
 def _at_least_single(values: torch.Tensor) -> torch.Tensor:
     """Half precision as float32: NumPy has no bfloat16, and sums would lose digits."""
     return values.float() if values.is_floating_point() and values.element_size() < 4 else values
+
+
+def _check_std(detector: Any, name: str) -> None:
+    each = np.atleast_1d(np.asarray(detector.std))
+    if each.ndim != 1 or not len(each) or each.dtype.kind not in "iuf" or not ((each > 0) & (each < np.inf)).all():
+        raise ToodError(f"std: expected a positive number, or one per channel, found {detector.std!r}")
+
+
+def _check_percentiles(detector: Any, name: str) -> None:
+    pair = np.asarray(detector.percentiles)
+    if pair.shape != (2,) or pair.dtype.kind not in "iuf" or not 0 <= pair[0] <= pair[1] <= 100:
+        raise ToodError(f"percentiles: expected a low and a high one, 0 to 100, found {detector.percentiles!r}")
 
 
 class _Networked(Detector):
@@ -84,21 +98,9 @@ class ODIN(_Networked):
     citation = (
         "Liang et al., Enhancing The Reliability of Out-of-distribution Image Detection in Neural Networks, ICLR 2018"
     )
-    grid: ClassVar[Grid] = {"temperature": (1.0, 10.0, 100.0, 1000.0), "epsilon": (0.0014, 0.0028)}
-
-    def __init__(
-        self, temperature: float = 1000.0, epsilon: float = 0.0014, std: float | tuple[float, ...] = 0.5
-    ) -> None:
-        self.temperature = temperature
-        self.epsilon = epsilon
-        self.std = std
-
-    def _check(self) -> None:
-        self._number("temperature", 1e-6, 1e9)
-        self._number("epsilon", 0, 1e3)
-        each = np.atleast_1d(np.asarray(self.std))
-        if each.ndim != 1 or not len(each) or each.dtype.kind not in "iuf" or not ((each > 0) & (each < np.inf)).all():
-            raise ToodError(f"std: expected a positive number, or one per channel, found {self.std!r}")
+    temperature: float = number(1000.0, 1e-6, 1e9, grid=(1.0, 10.0, 100.0, 1000.0))
+    epsilon: float = number(0.0014, 0, 1e3, grid=(0.0014, 0.0028))
+    std: float | tuple[float, ...] = setting(0.5, _check_std)
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         import torch
@@ -142,8 +144,8 @@ class AdaScale(_Networked):
     ``r = Σ relu(z) / Σ_{top D - round(D·p/100)} relu(z)``, variant ``a`` scores the energy of ``head(z · e^r)``, ``l``
     that of ``head(z) · r²``. A feature without a positive part has r = 1, its lower bound.
 
-    If k1, k2 or the number of input elements rounds down to zero, one is used, with a warning: in 64 dimensions k2 =
-    1 % would silently drop the reaction.
+    If k1, k2 or the number of input elements rounds down to zero, one is used, with a warning. The TOOD authors' code
+    uses none: in their 64 dimensions k2 = 1 % drops the second term. ``k2=0`` does the same.
 
     Parameters
     ----------
@@ -167,48 +169,15 @@ class AdaScale(_Networked):
     title = "AdaScale"
     needs = frozenset({"head", "network", "inputs"})
     citation = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025 (arXiv 2503.08023)"
-    grid: ClassVar[Grid] = {
-        "percentiles": tuple(
-            (low, high)
-            for low in (60, 65, 70, 75, 80, 85, 90, 95, 99)
-            for high in (60, 65, 70, 75, 80, 85, 90, 95, 99)
-            if low < high
-        )
-    }
-    refit = frozenset({"k1", "k2", "weight", "share", "samples", "seed"})
     passes = 2
-
-    reactions_: FloatArray  # [at most samples], Q' of fit samples, ascending
-
-    def __init__(
-        self,
-        variant: str = "a",
-        percentiles: tuple[float, float] = (75, 85),
-        k1: float = 5,
-        k2: float = 1,
-        weight: float = 10,
-        share: float = 0.05,
-        samples: int = 5000,
-        seed: int = 0,
-    ) -> None:
-        self.variant = variant
-        self.percentiles = percentiles
-        self.k1 = k1
-        self.k2 = k2
-        self.weight = weight
-        self.share = share
-        self.samples = samples
-        self.seed = seed
-
-    def _check(self) -> None:
-        self._one_of("variant", ("a", "l"))
-        pair = np.asarray(self.percentiles)
-        if pair.shape != (2,) or pair.dtype.kind not in "iuf" or not 0 <= pair[0] <= pair[1] <= 100:
-            raise ToodError(f"percentiles: expected a low and a high one, 0 to 100, found {self.percentiles!r}")
-        for name, high in (("k1", 100.0), ("k2", 100.0), ("weight", 1e9), ("share", 1.0)):
-            self._number(name, 0, high)
-        self._number("samples", 1, 1 << 31, whole=True)
-        self._number("seed", 0, 1 << 63, whole=True)
+    variant: str = choice("a", "l", searched=False)
+    percentiles: tuple[float, float] = setting((75, 85), _check_percentiles, grid=PERCENTILES)
+    k1: float = number(5, 0, 100, refit=True)
+    k2: float = number(1, 0, 100, refit=True)
+    weight: float = number(10, 0, 1e9, refit=True)
+    share: float = number(0.05, 0, 1, refit=True)
+    samples: int = number(5000, 1, whole=True, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
     def _fit(self, data: FitData) -> None:
         sample = Sample(np.array([self.samples]), self.seed)
@@ -216,7 +185,7 @@ class AdaScale(_Networked):
             inputs = rows.inputs
             inputs = _at_least_single(inputs).detach().cpu().numpy() if is_tensor(inputs) else np.asarray(inputs)
             sample.add(inputs, np.zeros(len(inputs), dtype=np.int64), inputs)
-        self.reactions_ = np.sort(self._run(sample.rows, warn=True)[1])
+        self.reactions_ = np.sort(self._run(sample.rows, warn=True)[1])  # of at most `samples`
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         features, reactions = self._run(rows.inputs)
@@ -241,12 +210,9 @@ class AdaScale(_Networked):
             raise ToodError("network: expected a method features; tood.models.Network.wrap(module) gives it one")
         features, reactions = [], []
         with _undisturbed(self.network):
-            weight = bias = None
             for x in _batches(self.network, inputs):
                 z = _at_least_single(self.network.features(x))
-                if weight is None:
-                    weight, bias = (torch.as_tensor(a).to(z) for a in (self.weight_, self.bias_))
-                assert weight is not None and bias is not None
+                weight, bias = (torch.as_tensor(a).to(z) for a in (self.weight_, self.bias_))
                 (gradient,) = torch.autograd.grad((z @ weight.T + bias).amax(dim=1).sum(), x)
                 with torch.no_grad():
                     changed = _nudged(x, gradient, self._count(self.share, x[0].numel(), "share", warn))
@@ -262,10 +228,9 @@ class AdaScale(_Networked):
         return np.concatenate(features), np.concatenate(reactions)
 
     def _count(self, share: float, total: int, name: str, warn: bool) -> int:
-        count = int(share * total)
-        if count < 1 and warn:
+        if share > 0 and warn and int(share * total) == 0:
             self._warn(f"{name} = {getattr(self, name)!r} of {total} rounds down to none; one is used")
-        return max(1, count)
+        return max(int(share * total), int(share > 0))
 
 
 def _nudged(x: torch.Tensor, gradient: torch.Tensor, count: int) -> torch.Tensor:

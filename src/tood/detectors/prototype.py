@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.detectors.base import Detector, Grid
+from tood.arrays import Float64Array, FloatArray
+from tood.calibration.statistics import least_spread, task_statistics
+from tood.detectors.bank import Bank, rows_at_once
+from tood.detectors.base import Detector, flag, number
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
-from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
-from tood.detectors.statistics import Moments
+from tood.detectors.rows import FitData, Rows
+from tood.detectors.rowwise import norms, own_columns, unit
+from tood.detectors.statistics import Moments, class_sums
 from tood.energy import with_lead
-from tood.statistics import least_spread, task_statistics
 
 TOOD_PAPER = (
     "ElAraby, Nashed and Paull, TOOD: Task-Aware Out-of-Distribution Score Calibration for Continual Learners, "
@@ -24,8 +27,7 @@ TOOD_PAPER = (
 def nearest(features: FloatArray, means: Means) -> Float64Array:
     """``[n]``: the distance of each feature to the nearest mean."""
     own, other = means.squared(features)
-    result: Float64Array = np.sqrt(np.maximum(own + other.min(axis=1), 0))
-    return result
+    return np.asarray(np.sqrt(np.maximum(own + other.min(axis=1), 0)))
 
 
 @register
@@ -33,28 +35,43 @@ class Prototype(Detector):
     """Minus the Euclidean distance to the nearest class mean.
 
     Classes without a fit sample are ignored.
+
+    Parameters
+    ----------
+    normalize:
+        Divide features, and then class means, by their length, as the TOOD authors' code does.
     """
 
     name = "prototype"
     title = "Prototype"
     needs = FEATURES_AND_LABELS
     citation = TOOD_PAPER
+    version = 2
+    normalize: bool = flag(True, refit=True)
+    normalized_ = False  # files of version 1 do not say, and have raw means
 
-    means_: Float64Array  # [K, D], of the classes seen
+    def _features(self, rows: Rows) -> FloatArray:
+        return unit(rows.features.astype(np.float64)) if self.normalized_ else rows.features
+
+    def _class_means(self, data: FitData) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
+        """``[C, D]`` and ``[C]``: the prototype of each class, and which classes have samples."""
+        self.normalized_ = bool(self.normalize)
+        moments = Moments.of(data, scatter=False, part=self._features)
+        return np.asarray(unit(moments.class_means) if self.normalize else moments.class_means), moments.seen
 
     def _fit(self, data: FitData) -> None:
-        moments = Moments.of(data, scatter=False)
-        self.means_ = moments.class_means[moments.seen]
+        means, seen = self._class_means(data)
+        self.means_ = means[seen]  # [K, D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> Means:
         return Means.of(self.means_)
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
-        return -nearest(rows.features, prepared)
+        return -nearest(self._features(rows), prepared)
 
 
 @register
-class TOODPrototype(Detector):
+class TOODPrototype(Prototype):
     """Nearest-prototype distance, normalised within each task as TOOD normalises energies, scored by its maximum.
 
     ``D_t(x) = -min_{c in task t} ‖z - μ_c‖``; of each task, median and MAD of the fit samples' own-task distances give
@@ -63,42 +80,27 @@ class TOODPrototype(Detector):
 
     Parameters
     ----------
+    normalize:
+        Divide features, and then class means, by their length, as the TOOD authors' code does.
     margin:
         λ ≥ 0, the weight of the gap between the two largest normalised distances.
     """
 
     name = "tood_prototype"
     title = "TOOD on prototypes"
-    needs = FEATURES_AND_LABELS
-    citation = TOOD_PAPER
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5)}
-    passes = 2
-
-    means_: Float64Array  # [K, D], of the classes seen, task by task
-    starts_: IntArray  # [N], the first of each task seen
-    median_: Float64Array  # [N]
-    mad_: Float64Array  # [N]
-
-    def __init__(self, margin: float = 0.0) -> None:
-        self.margin = margin
-
-    def _check(self) -> None:
-        self._number("margin", 0, 1e6)
+    passes = 3
+    margin: float = number(0.0, 0, 1e6, grid=(0.0, 0.5))
 
     def _fit(self, data: FitData) -> None:
         task_of = data.tasks(self.name).column_tasks
-        moments = Moments.of(data, scatter=False)
+        means, seen = self._class_means(data)
         order = np.argsort(task_of, kind="stable")
-        order = order[moments.seen[order]]
+        order = order[seen[order]]
         tasks, self.starts_ = np.unique(task_of[order], return_index=True)
-        self.means_ = moments.class_means[order]
-        own: list[Float64Array] = []
-        places: list[IntArray] = []
-        for rows in data:
-            place = np.searchsorted(tasks, task_of[rows.classes])
-            for t, means in enumerate(np.split(self.means_, self.starts_[1:])):
-                own.append(-nearest(rows.features[place == t], Means.of(means)))
-                places.append(np.full(len(own[-1]), t))
+        self.means_ = means[order]  # [K, D], task by task
+        prepared = self._prepare(data.dtype)
+        places = [np.searchsorted(tasks, task_of[rows.classes]) for rows in data]
+        own = [own_columns(self._by_task(rows, prepared), place) for rows, place in zip(data, places, strict=True)]
         statistics = task_statistics(np.concatenate(own), np.concatenate(places), len(tasks))
         self.median_, floor = statistics["median"], least_spread(statistics["median"])
         flat = statistics["mad"] < floor
@@ -106,11 +108,170 @@ class TOODPrototype(Detector):
         if flat.any():
             self._warn(f"the distances of task {', '.join(map(str, tasks[flat]))} have no spread; it is floored")
 
-    def _prepare(self, dtype: np.dtype[Any]) -> Means:
-        return Means.of(self.means_)
+    def _by_task(self, rows: Rows, means: Means) -> Float64Array:
+        """``[n, N]``: minus the distance to the nearest prototype of each task seen."""
+        own, other = means.squared(self._features(rows))
+        return np.asarray(-np.sqrt(np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0)))
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
-        own, other = prepared.squared(rows.features)
-        squared = np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None]
-        values = (-np.sqrt(np.maximum(squared, 0)) - self.median_) / self.mad_
-        return with_lead(values, float(self.margin))
+        return with_lead((self._by_task(rows, prepared) - self.median_) / self.mad_, float(self.margin))
+
+
+@register
+class AnaNC(Detector):
+    """Largest cosine to a class after a ridge regression of random features on targets that collapse each class.
+
+    ``Z(h) = gelu(R h / ‖h‖)`` with a fixed Gaussian R (gelu in its tanh form). Class targets E are a simplex of as many
+    corners as there are classes, rotated towards the class means ``m_c``; with a single class, or a partition of one
+    task, they are the class means. ``θ = (Σ Z Zᵀ + ridge · I)⁻¹ Σ Z E_yᵀ``; the score is the largest cosine between
+    ``Z(h)ᵀθ`` and ``Z(m_c)ᵀθ``. All is learned from sums, without a gradient step. Classes without a fit sample are
+    ignored.
+
+    Parameters
+    ----------
+    dim:
+        Number of random features. The authors use 5,000; fitting costs ``dim²`` per sample.
+    ridge:
+        Weight of the regularisation.
+    seed:
+        Seed of R.
+    """
+
+    name = "ananc"
+    title = "AnaNC"
+    needs = FEATURES_AND_LABELS
+    citation = "Momeni et al., Continual Out-of-Distribution Detection with Analytic Neural Collapse, AAAI 2026"
+    dim: int = number(1000, 1, 1 << 14, whole=True, refit=True)
+    ridge: float = number(100.0, 1e-6, 1e9, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+
+    def _weight(self, dimensions: int) -> Float64Array:
+        return np.random.default_rng(self.seed).normal(size=(dimensions, self.dim))
+
+    def _fit(self, data: FitData) -> None:
+        gram, sums, features, counts = np.zeros((self.dim, self.dim)), np.zeros(()), np.zeros(()), np.zeros(())
+        for rows in data:
+            z = random_features(rows.features, self._weight(data.dimensions))
+            gram += z.T @ z
+            sums = sums + class_sums(z, rows.classes, data.columns)
+            features = features + class_sums(rows.features, rows.classes, data.columns)
+            counts = counts + np.bincount(rows.classes, minlength=data.columns)
+        seen = counts > 0
+        targets = means = features[seen] / counts[seen, None]
+        if len(means) > 1 and (data.partition is None or len(data.partition) > 1):
+            corners = np.linalg.eigh(np.eye(len(means)) - 1 / len(means))[1][:, 1:]  # [K, K - 1], orthonormal
+            left, _, right = np.linalg.svd(means.T @ corners, full_matrices=False)
+            targets = corners @ (left @ right).T
+        self.theta_ = np.linalg.solve(gram + self.ridge * np.eye(self.dim), sums[seen].T @ targets)  # [dim, D]
+        self.classes_ = unit(random_features(means, self._weight(data.dimensions)) @ self.theta_)  # [K, D]
+
+    def _prepare(self, dtype: np.dtype[Any]) -> list[FloatArray]:
+        return [part.astype(dtype) for part in (self._weight(self.shape_[1]), self.theta_, self.classes_.T)]
+
+    def _score(self, rows: Rows, prepared: list[FloatArray]) -> FloatArray:
+        weight, theta, classes = prepared
+        return np.asarray((unit(random_features(rows.features, weight) @ theta) @ classes).max(axis=1))
+
+
+def random_features(features: FloatArray, weight: FloatArray) -> FloatArray:
+    """``[n, dim]``: gelu, in its tanh form, of the product of a feature's direction with each column of ``weight``."""
+    z = unit(features) @ weight
+    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z * z * z))))
+
+
+class Gradients(NamedTuple):
+    """Prototypes and the bank, ready to score."""
+
+    prototypes: Means  # of the classes, and last the unknown
+    unknown: Float64Array  # [D]
+    bank: Float64Array  # [N, D], gradients of fit samples
+    half_squares: Float64Array  # [N], half their squared lengths
+
+
+@register
+class GROOD(Bank):
+    """Minus the distance from a sample's gradient to the nearest gradient of a fit sample.
+
+    Prototypes are the class means ``p_c`` and one of the unknown, ``p_0``. With the logits ``-‖z - p_k‖``, the gradient
+    of the cross-entropy with respect to ``p_0`` is ``π_0 (z - p_0) / ‖z - p_0‖``, where ``π_0`` is the softmax
+    probability of the unknown; no backward pass is needed. Gradients of the correctly classified fit samples make the
+    bank (of all fit samples if none is correct). All-zero features say nothing about a class and are left out of it.
+
+    ``p_0`` is the mean over the fit samples of ``(z + p_second) / 2``, with the class of the second largest logit. The
+    authors mix the maps of an early layer in this way, or use noise images or OOD validation samples instead. Outputs
+    hold the penultimate features, so the mixture is made there.
+
+    ``π_0`` falls exponentially with distances. If they reach about 100, scores of samples near a class are 0 in float32
+    and tie; float64 outputs keep them apart.
+
+    Parameters
+    ----------
+    size:
+        Keep at most this many gradients, a seeded sample balanced over classes; None keeps all.
+    seed:
+        Seed of that sample.
+    """
+
+    name = "grood"
+    title = "GROOD"
+    needs = frozenset({"logits", "features", "labels"})
+    citation = "ElAraby et al., GROOD: Gradient-Aware Out-of-Distribution Detection, TMLR 2025"
+    passes = 5
+    size: int | None = number(10_000, 1, whole=True, none=True, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+
+    def _fit(self, data: FitData) -> None:
+        moments = Moments.of(data, scatter=False)
+        seen = np.flatnonzero(moments.seen)
+        self.prototypes_ = moments.class_means[seen]
+        mixed, self._any_usable = np.zeros(data.dimensions), False
+        for rows in data:
+            among = rows.logits[:, seen]
+            if len(seen) > 1:
+                among[np.arange(len(among)), among.argmax(axis=1)] = -np.inf
+            second = among.argmax(axis=1)
+            mixed += (rows.features + self.prototypes_[second]).sum(axis=0) / 2
+            self._any_usable |= bool(usable(rows).any())
+        self.unknown_ = mixed / moments.total
+        super()._fit(data)
+
+    def _usable(self, rows: Rows) -> Any:
+        return usable(rows) if self._any_usable else slice(None)
+
+    def _entries(self, rows: Rows) -> FloatArray:
+        return gradients(rows.features, self._means(), self.unknown_)
+
+    def _means(self) -> Means:
+        return Means.of(np.concatenate([self.prototypes_, self.unknown_[None]]))
+
+    def _prepare(self, dtype: np.dtype[Any]) -> Gradients:
+        bank = self.bank_.astype(np.float64)
+        return Gradients(self._means(), self.unknown_, bank, np.einsum("nd,nd->n", bank, bank) / 2)
+
+    def _score(self, rows: Rows, prepared: Gradients) -> FloatArray:
+        queries = gradients(rows.features, prepared.prototypes, prepared.unknown)
+        out = np.empty(len(queries))
+        step = rows_at_once(len(prepared.bank))
+        for start in range(0, len(queries), step):
+            block = queries[start : start + step]
+            nearest = (block @ prepared.bank.T - prepared.half_squares).argmax(axis=1)
+            out[start : start + step] = -norms(block - prepared.bank[nearest])
+        return out
+
+
+def usable(rows: Rows) -> npt.NDArray[np.bool_]:
+    """``[n]``: correctly classified, and not all zero."""
+    return np.asarray((rows.logits.argmax(axis=1) == rows.classes) & rows.features.any(axis=1))
+
+
+def gradients(features: FloatArray, prototypes: Means, unknown: Float64Array) -> Float64Array:
+    """``[n, D]``: the gradient of each sample's loss with respect to the prototype of the unknown."""
+    own, distances = prototypes.squared(features)
+    distances += own[:, None]
+    np.sqrt(np.maximum(distances, 0, out=distances), out=distances)
+    np.subtract(distances[:, -1:], distances, out=distances)
+    with np.errstate(over="ignore"):  # its probability is then 0
+        unknown_probability = 1 / np.exp(distances, out=distances).sum(axis=1)
+    away = features - unknown
+    length = norms(away)
+    return np.asarray(away * (unknown_probability / np.where(length > 0, length, 1))[:, None])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tood.detectors.base import Detector
+from tood.detectors.base import REGISTRY, Detector
 from tood.errors import ToodError, UnknownNameError
-from tood.own_code import naming_errors, source_digest
-from tood.registry import Registry
+from tood.registry import naming_errors, source_digest
 
 __all__ = ["REGISTRY", "classes", "create", "loadable", "names", "register", "title"]
 
-REGISTRY: Registry[type[Detector]] = Registry("detector", "tood.detectors", Detector)
 register = REGISTRY.register
 names = REGISTRY.names
 
@@ -60,7 +58,7 @@ def create(name: str, **parameters: Any) -> Detector:
 
 
 def title(name: str) -> str:
-    """How a detector is written in tables and figures; its name if it is not registered. Imports nothing.
+    """How a detector is written in tables and plots; its name if it is not registered. Imports nothing.
 
     >>> title("knn"), title("someone_elses")
     ('KNN', 'someone_elses')

@@ -20,8 +20,7 @@ def softmax(x: FloatArray) -> FloatArray:
 
 def norms(x: FloatArray) -> FloatArray:
     """``[n, D]`` to ``[n]``: Euclidean lengths."""
-    result: FloatArray = np.sqrt(np.einsum("nd,nd->n", x, x))
-    return result
+    return np.asarray(np.sqrt(np.einsum("nd,nd->n", x, x)))
 
 
 def unit(x: FloatArray) -> FloatArray:
@@ -41,11 +40,9 @@ def unit(x: FloatArray) -> FloatArray:
 def ratio(above: FloatArray, below: FloatArray, otherwise: float) -> FloatArray:
     """``above / below``; ``otherwise`` if ``below`` is zero."""
     zero = below == 0
-    result: FloatArray = np.where(zero, above.dtype.type(otherwise), above / np.where(zero, below.dtype.type(1), below))
-    return result
+    return np.where(zero, above.dtype.type(otherwise), above / np.where(zero, below.dtype.type(1), below))
 
 
 def own_columns(x: npt.NDArray[Any], columns: IntArray) -> npt.NDArray[Any]:
     """``x[i, columns[i]]`` of each row."""
-    result: npt.NDArray[Any] = x[np.arange(len(x)), columns]
-    return result
+    return np.asarray(x[np.arange(len(x)), columns])

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.detectors.base import Detector, choice, number
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import ratio
-from tood.detectors.statistics import mean_feature, percentiles
+from tood.detectors.statistics import mean_of, percentiles
 from tood.energy import logsumexp
 
 FEATURES_AND_HEAD = frozenset({"features", "head"})
@@ -39,10 +39,6 @@ class _Shaper(Detector):
 
     def _linear(self, dtype: np.dtype[Any]) -> Linear:
         return Linear(self.weight_.T.astype(dtype, order="C"), self.bias_.astype(dtype))
-
-    def _check(self) -> None:
-        if "percentile" in self.parameters:
-            self._number("percentile", 0, 100)
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:
         return self._linear(dtype)
@@ -72,15 +68,10 @@ class DICE(_Shaper):
     name = "dice"
     title = "DICE"
     citation = "Sun and Li, DICE: Leveraging Sparsification for Out-of-Distribution Detection, ECCV 2022"
-    grid: ClassVar[Grid] = {"percentile": (90,)}
-
-    mean_: FloatArray  # [D]
-
-    def __init__(self, percentile: float = 90) -> None:
-        self.percentile = percentile
+    percentile: float = number(90, 0, 100, grid=(90,))
 
     def _fit(self, data: FitData) -> None:
-        self.mean_ = mean_feature(data)
+        self.mean_ = mean_of(data)
 
     def _prepare(self, dtype: np.dtype[Any]) -> Linear:
         contribution = self.mean_ * self.weight_
@@ -107,16 +98,10 @@ class ReAct(_Shaper):
     name = "react"
     title = "ReAct"
     citation = "Sun et al., ReAct: Out-of-distribution Detection With Rectified Activations, NeurIPS 2021"
-    grid: ClassVar[Grid] = {"percentile": (85, 90, 95, 99)}
-    refit = frozenset({"percentile"})
-
-    high_: float
-
-    def __init__(self, percentile: float = 90) -> None:
-        self.percentile = percentile
+    percentile: float = number(90, 0, 100, grid=(85, 90, 95, 99), refit=True)
 
     def _fit(self, data: FitData) -> None:
-        (self.high_,) = percentiles((rows.features for rows in data), [self.percentile])
+        (self.high_,) = percentiles(data, [self.percentile])
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
         return prepared.energy(np.minimum(rows.features, self.high_))
@@ -140,24 +125,16 @@ class VRA(_Shaper):
     name = "vra"
     title = "VRA"
     citation = "Xu et al., VRA: Variational Rectified Activation for Out-of-distribution Detection, NeurIPS 2023"
-    grid: ClassVar[Grid] = {"high": (85, 90, 95, 99), "low": (1, 5, 10, 15)}
-    refit = frozenset({"high", "low"})
-
-    low_: float
-    high_: float
-
-    def __init__(self, high: float = 90, low: float = 10, below: str = "clip") -> None:
-        self.high = high
-        self.low = low
-        self.below = below
+    high: float = number(90, 0, 100, grid=(85, 90, 95, 99), refit=True)
+    low: float = number(10, 0, 100, grid=(1, 5, 10, 15), refit=True)
+    below: str = choice("clip", "zero", searched=False)
 
     def _check(self) -> None:
-        self._number("high", 0, 100)
+        super()._check()
         self._number("low", 0, float(self.high))
-        self._one_of("below", ("clip", "zero"))
 
     def _fit(self, data: FitData) -> None:
-        self.low_, self.high_ = percentiles((rows.features for rows in data), [self.low, self.high])
+        self.low_, self.high_ = percentiles(data, [self.low, self.high])
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
         features, low, high = rows.features, self.low_, self.high_
@@ -189,15 +166,8 @@ class ASH(_Shaper):
     title = "ASH"
     fits_on = "none"
     citation = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
-    grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
-
-    def __init__(self, variant: str = "b", percentile: float = 90) -> None:
-        self.variant = variant
-        self.percentile = percentile
-
-    def _check(self) -> None:
-        super()._check()
-        self._one_of("variant", ("b", "s", "p"))
+    variant: str = choice("b", "s", "p", searched=False)
+    percentile: float = number(90, 0, 100, grid=(65, 70, 75, 80, 85, 90, 95))
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
         return self._linear(dtype), self._kept(self.percentile)
@@ -232,10 +202,7 @@ class SCALE(_Shaper):
     title = "SCALE"
     fits_on = "none"
     citation = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
-    grid: ClassVar[Grid] = {"percentile": (65, 70, 75, 80, 85, 90, 95)}
-
-    def __init__(self, percentile: float = 85) -> None:
-        self.percentile = percentile
+    percentile: float = number(85, 0, 100, grid=(65, 70, 75, 80, 85, 90, 95))
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
         return self._linear(dtype), self._kept(self.percentile)
@@ -244,6 +211,31 @@ class SCALE(_Shaper):
         linear, kept = prepared
         features = rows.features
         return linear.energy(features, np.exp(np.minimum(sum_ratio(features, kept), LARGEST_EXPONENT)))
+
+
+@register
+class RAS(_Shaper):
+    """Energy of a feature whose activations are replaced by the fit samples' mean activation of the same rank.
+
+    ``r`` is the mean over fit samples of the sorted feature; the i-th smallest activation becomes ``r_i``. Of equal
+    activations, the first has the lowest rank.
+    """
+
+    name = "ras"
+    title = "RAS"
+    citation = (
+        "Guglielmo and Masana, Ranked Activation Shift for Post-Hoc Out-of-Distribution Detection, 2026 "
+        "(arXiv 2604.08572)"
+    )
+
+    def _fit(self, data: FitData) -> None:
+        self.profile_ = mean_of(data, lambda rows: np.sort(rows.features, axis=1))  # [D], ascending
+
+    def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
+        shifted = np.empty_like(rows.features)
+        order = np.argsort(rows.features, axis=1, kind="stable")
+        np.put_along_axis(shifted, order, self.profile_.astype(shifted.dtype)[None], axis=1)
+        return prepared.energy(shifted)
 
 
 def sum_ratio(features: FloatArray, kept: int) -> FloatArray:

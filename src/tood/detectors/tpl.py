@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.detectors.bank import Bank, top_products
-from tood.detectors.base import Grid
+from tood.detectors.base import choice, number
 from tood.detectors.distance import Means, whiten
-from tood.detectors.outputs import FitData, Rows
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import unit
 from tood.detectors.statistics import Moments
 from tood.errors import ToodError
@@ -61,28 +61,12 @@ class TPL(Bank):
     title = "TPL"
     needs = frozenset({"logits", "features", "labels"})
     citation = "Lin et al., Class Incremental Learning via Likelihood Ratio Based Task Prediction, ICLR 2024"
-    grid: ClassVar[Grid] = {"k": (1, 5, 20), "composition": ("max", "min")}
-    refit = frozenset({"k", "size", "seed"})
     passes = 4
     block = 1 << 20
-
-    means_: Float64Array  # [K, D], of the classes seen
-    whitening_: Float64Array  # [D, r]
-    class_tasks_: IntArray  # [K]
-    bank_tasks_: IntArray  # [N]
-    scales_: Float64Array  # [2, T], 1 / a_t and 1 / b_t
-    tasks_: list[list[int]]  # columns of each task
-
-    def __init__(self, k: int = 5, composition: str = "max", size: int | None = 2000, seed: int = 0) -> None:
-        self.k = k
-        self.composition = composition
-        self.size = size
-        self.seed = seed
-
-    def _check(self) -> None:
-        super()._check()
-        self._number("k", 1, 1 << 31, whole=True)
-        self._one_of("composition", self.grid["composition"])
+    k: int = number(5, 1, whole=True, grid=(1, 5, 20), refit=True)
+    composition: str = choice("max", "min")
+    size: int | None = number(2000, 1, whole=True, none=True, refit=True)
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
     def _fit(self, data: FitData) -> None:
         partition, moments = data.tasks(self.name), Moments.of(data)
@@ -129,8 +113,7 @@ class TPL(Bank):
         """``[n, T]``: the largest logit of each task."""
         columns = np.concatenate(self.tasks_)
         starts = np.cumsum([0, *map(len, self.tasks_[:-1])])
-        largest: Float64Array = np.maximum.reduceat(rows.logits[:, columns], starts, axis=1).astype(np.float64)
-        return largest
+        return np.asarray(np.maximum.reduceat(rows.logits[:, columns], starts, axis=1).astype(np.float64))
 
     def _far(self, rows: Rows, tasks: Tasks) -> Float64Array:
         """``[n, T]``: squared distance to the k-th nearest fit feature of other tasks; 0 if there is none."""
@@ -139,21 +122,10 @@ class TPL(Bank):
         if len(tasks.seen) < 2:
             return result
         cosines = [top_products(queries, bank, min(self.k, len(bank))) for bank in tasks.banks]
-        owners = np.repeat(tasks.seen, [c.shape[1] for c in cosines])
-        every = np.concatenate(cosines, axis=1)
-        # A task has at most k of these, so among the 2k largest of all there are k of other tasks.
-        count = min(2 * self.k, every.shape[1])
-        largest = np.argpartition(-every, count - 1, axis=1)[:, :count]
-        order = np.argsort(-np.take_along_axis(every, largest, axis=1), axis=1)
-        largest = np.take_along_axis(largest, order, axis=1)
-        nearest, owner = np.take_along_axis(every, largest, axis=1), owners[largest]
-        each = np.arange(len(queries))
-        last = min(self.k, count)
-        result[:] = nearest[:, last - 1, None]
-        for t in owner[:, :last].T:  # only these tasks' own samples are among the k nearest
-            others = (owner != t[:, None]).cumsum(axis=1)
-            place = (others == np.minimum(self.k, others[:, -1:])).argmax(axis=1)
-            result[each, t] = nearest[each, place]
+        for place, t in enumerate(tasks.seen):
+            others = np.concatenate(cosines[:place] + cosines[place + 1 :], axis=1)
+            last = others.shape[1] - min(self.k, others.shape[1])
+            result[:, t] = np.partition(others, last, axis=1)[:, last]
         return 2 - 2 * result
 
     def _score(self, rows: Rows, prepared: Tasks) -> FloatArray:
@@ -161,5 +133,4 @@ class TPL(Bank):
         ratio = self._near(rows, prepared) / near + self._far(rows, prepared)
         logits = self._logits(rows) / logit
         composed = np.logaddexp(ratio, logits) if self.composition == "max" else -np.logaddexp(-ratio, -logits)
-        result: FloatArray = composed[:, prepared.seen].max(axis=1)
-        return result
+        return np.asarray(composed[:, prepared.seen].max(axis=1))

@@ -14,9 +14,9 @@ import numpy as np
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.detectors.base import Detector, Grid
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
-from tood.detectors.outputs import FitData, Rows
 from tood.detectors.prototype import nearest
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import unit
 from tood.detectors.statistics import MOMENT_BLOCK, Moments
 from tood.errors import ToodError
@@ -67,39 +67,6 @@ class Classes(NamedTuple):
         covariance = (1 - share) * self.covariance
         covariance[np.diag_indices_from(covariance)] += share * mean
         return whiten(covariance), (1 - share) / max(self.degrees, 1)
-
-
-def held_out(
-    y: Float64Array, points: Float64Array, classes: IntArray, counts: Float64Array, weight: float
-) -> Float64Array:
-    """``[n, K]``: squared distances of fit samples to class means, each as if that sample had not been fitted on.
-
-    A sample is part of its class mean and of the scatter, so it lies nearer than a new one would: several times nearer
-    with ten samples per class and more dimensions than samples. Without sample i the scatter loses ``k r rᵀ``, where r
-    is the sample minus its class mean, ``k = n / (n - 1)``, and its own mean moves so that r becomes ``k r``. The
-    inverse follows by Sherman and Morrison. The shrinkage and the divisor of the scatter are those of all samples.
-
-    Parameters
-    ----------
-    y, points:
-        ``[n, r]`` and ``[K, r]``, samples and class means after whitening.
-    classes, counts:
-        ``[n]``, the class of each sample, and ``[K]``, the number of samples of each.
-    weight:
-        Weight of the scatter in the covariance that the whitening inverts.
-
-    A class of one sample has no mean without it: that distance is infinite.
-    """
-    own = y - points[classes]
-    q = np.einsum("nd,nd->n", own, own)
-    n = counts[classes]
-    k = n / np.maximum(n - 1, 1)
-    left = np.maximum(1 - weight * k * q, np.finfo(np.float64).eps)
-    square = np.einsum("nd,nd->n", y, y)[:, None] - 2 * y @ points.T + np.einsum("kd,kd->k", points, points)
-    along = np.einsum("nd,nd->n", y, own)[:, None] - own @ points.T  # (y - point) · own
-    result: Float64Array = square + (weight * k / left)[:, None] * along**2
-    result[np.arange(len(y)), classes] = np.where(n > 1, k**2 * q / left, np.inf)
-    return result
 
 
 class _Directions(Detector):

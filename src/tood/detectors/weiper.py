@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.bank import balanced
-from tood.detectors.base import Detector, Grid
-from tood.detectors.outputs import FitData, Rows
+from tood.detectors.base import Detector, number
 from tood.detectors.registry import register
+from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import norms
 from tood.detectors.shaping import FEATURES_AND_HEAD
 
-PERTURBED = 1 << 18  # perturbed logits held at once: 1 MiB of float32
 FLOORS = 0.01, 0.025  # added to each bin of the densities of features and of perturbed logits
-
-
-class Perturbed(NamedTuple):
-    """Perturbed heads and mean densities, ready to score."""
-
-    weight: FloatArray  # [D, repeats · C]
-    bias: FloatArray  # [repeats · C]
-    densities: list[Float64Array]  # [bins] each: mean density of features and of perturbed logits, with their floors
 
 
 @register
@@ -64,46 +54,18 @@ class WeiPer(Detector):
     title = "WeiPer+KLD"
     needs = FEATURES_AND_HEAD
     citation = "Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024"
-    grid: ClassVar[Grid] = {"lambda_1": (0.1, 1.0, 2.5), "lambda_2": (0.1, 1.0, 2.5)}
-    refit = frozenset({"distance", "repeats", "samples", "bins", "seed"})
     version = 2
     passes = 2
-
-    ranges_: Float64Array  # [2, 2], lowest and highest feature, lowest and highest perturbed logit
-    densities_: Float64Array  # [2, bins], mean over the fit samples
-
-    def __init__(
-        self,
-        distance: float = 2.1,
-        repeats: int = 10,
-        samples: int = 1000,
-        bins: int = 100,
-        smoothing: int = 20,
-        smoothing_perturbed: int = 20,
-        lambda_1: float = 1.0,
-        lambda_2: float = 1.0,
-        seed: int = 0,
-    ) -> None:
-        self.distance = distance
-        self.repeats = repeats
-        self.samples = samples
-        self.bins = bins
-        self.smoothing = smoothing
-        self.smoothing_perturbed = smoothing_perturbed
-        self.lambda_1 = lambda_1
-        self.lambda_2 = lambda_2
-        self.seed = seed
-
-    def _check(self) -> None:
-        self._number("distance", 0, 1e3)
-        self._number("lambda_1", 0, 1e6)
-        self._number("lambda_2", 0, 1e6)
-        self._number("repeats", 1, 1 << 16, whole=True)
-        self._number("samples", 1, 1 << 31, whole=True)
-        self._number("bins", 2, 1 << 16, whole=True)
-        self._number("smoothing", 1, 1 << 16, whole=True)
-        self._number("smoothing_perturbed", 1, 1 << 16, whole=True)
-        self._number("seed", 0, 1 << 63, whole=True)
+    block = 1  # 256 rows at once, the least: each has ``repeats`` times as many logits
+    distance: float = number(2.1, 0, 1e3, refit=True)
+    repeats: int = number(10, 1, 1 << 16, whole=True, refit=True)
+    samples: int = number(1000, 1, whole=True, refit=True)
+    bins: int = number(100, 2, 1 << 16, whole=True, refit=True)
+    smoothing: int = number(20, 1, 1 << 16, whole=True)
+    smoothing_perturbed: int = number(20, 1, 1 << 16, whole=True)
+    lambda_1: float = number(1.0, 0, 1e6, grid=(0.1, 1.0, 2.5))
+    lambda_2: float = number(1.0, 0, 1e6, grid=(0.1, 1.0, 2.5))
+    seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
     def _head(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[D, repeats · C]`` and ``[repeats · C]``: all perturbed heads side by side."""
@@ -115,47 +77,31 @@ class WeiPer(Detector):
         return perturbed.T.astype(dtype, order="C"), np.tile(self.bias_, self.repeats).astype(dtype)
 
     def _fit(self, data: FitData) -> None:
-        head = self._head(np.dtype(np.float64))
-        features = balanced(data, self.samples, self.seed).astype(np.float64)
-        parts = list(self._activations(features, *head))
-        ends = [[(x.min(), x.max()) for x in part] for part in zip(*parts, strict=True)]
-        self.ranges_ = np.array([[min(low for low, _ in e), max(high for _, high in e)] for e in ends])
-        sums = np.zeros((2, self.bins))
-        for pair in parts:
-            for i, x in enumerate(pair):
-                sums[i] += histogram(x, self.bins, *self.ranges_[i]).sum(axis=0)
-        self.densities_ = sums / len(features)
+        weight, bias = self._head(np.dtype(np.float64))
+        features = balanced(data, lambda total: self.samples, self.seed)[0].astype(np.float64)
+        parts = (features, features @ weight + bias)
+        self.ranges_ = np.array([[x.min(), x.max()] for x in parts])  # [2, 2], of features and of perturbed logits
+        histograms = [histogram(x, self.bins, *ends) for x, ends in zip(parts, self.ranges_, strict=True)]
+        self.densities_ = np.mean(histograms, axis=1)  # [2, bins]
 
-    def _activations(
-        self, features: FloatArray, weight: FloatArray, bias: FloatArray
-    ) -> Iterator[tuple[FloatArray, FloatArray]]:
-        """Features and perturbed logits, some rows at a time."""
-        step = max(1, PERTURBED // len(bias))
-        for start in range(0, len(features), step):
-            z = features[start : start + step]
-            yield z, z @ weight + bias
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        return self._head(dtype)
 
-    def _windows(self) -> tuple[int, int]:
-        return min(self.smoothing, self.bins), min(self.smoothing_perturbed, self.bins)
-
-    def _prepare(self, dtype: np.dtype[Any]) -> Perturbed:
-        densities = [floored(density[None], floor)[0] for density, floor in zip(self.densities_, FLOORS, strict=True)]
-        return Perturbed(*self._head(dtype), densities)
-
-    def _score(self, rows: Rows, prepared: Perturbed) -> FloatArray:
-        confidences, histograms = [], [np.empty((0, self.bins))]
-        for _, logits in self._activations(rows.features, prepared.weight, prepared.bias):
-            by_head = logits.reshape(len(logits), self.repeats, -1)
-            others = np.exp(by_head - by_head.max(axis=2, keepdims=True)).sum(axis=2)
-            confidences.append((1 / others).mean(axis=1, dtype=np.float64))
-            histograms.append(histogram(logits, self.bins, *self.ranges_[1]))
-        score = float(self.lambda_2) * np.concatenate([np.empty(0), *confidences])
-        parts = histogram(rows.features, self.bins, *self.ranges_[0]), np.concatenate(histograms)
-        settings = zip(parts, prepared.densities, FLOORS, self._windows(), strict=True)
-        for factor, (part, mean, floor, window) in zip((1.0, float(self.lambda_1)), settings, strict=True):
-            density = floored(smooth(part, window), floor)
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
+        weight, bias = prepared
+        logits = rows.features @ weight + bias
+        by_head = logits.reshape(len(logits), self.repeats, -1)
+        others = np.exp(by_head - by_head.max(axis=2, keepdims=True)).sum(axis=2)
+        score = float(self.lambda_2) * (1 / others).mean(axis=1, dtype=np.float64)
+        parts = (
+            (1.0, rows.features, self.smoothing),
+            (float(self.lambda_1), logits, self.smoothing_perturbed),
+        )
+        for i, (factor, x, window) in enumerate(parts):
+            shares = smooth(histogram(x, self.bins, *self.ranges_[i]), min(window, self.bins))
+            density, mean = floored(shares, FLOORS[i]), floored(self.densities_[i : i + 1], FLOORS[i])
             score -= factor * ((density - mean) * np.log(density / mean)).sum(axis=1)
-        return score
+        return np.asarray(score)
 
 
 def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array:
@@ -170,8 +116,7 @@ def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array
     right = places - counts * np.arange(bins)  # what goes to the bin on the right; nothing from the last one
     counts = counts - right
     counts[:, 1:] += right[:, :-1]
-    result: Float64Array = counts / x.shape[1]
-    return result
+    return np.asarray(counts / x.shape[1])
 
 
 def smooth(density: Float64Array, window: int) -> Float64Array:
@@ -179,12 +124,10 @@ def smooth(density: Float64Array, window: int) -> Float64Array:
     before = (window - 1) // 2
     padded = np.pad(density, ((0, 0), (before, window - 1 - before)), mode="edge")
     total = np.pad(padded.cumsum(axis=1), ((0, 0), (1, 0)))
-    result: Float64Array = (total[:, window:] - total[:, :-window]) / window
-    return result
+    return np.asarray((total[:, window:] - total[:, :-window]) / window)
 
 
 def floored(density: Float64Array, floor: float) -> Float64Array:
     """``[n, bins]``: a density with a floor added to each bin, summing to 1."""
     raised = np.maximum(density, 0) + floor
-    result: Float64Array = raised / raised.sum(axis=1, keepdims=True)
-    return result
+    return np.asarray(raised / raised.sum(axis=1, keepdims=True))

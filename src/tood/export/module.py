@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from tood.energy import grouped_logsumexp, tensor_with_lead
+from tood.decision.facts import description
+from tood.energy import grouped_logsumexp
 from tood.errors import MissingDependencyError, ToodError
-from tood.export.portable import SHORTEST, Exportable, Tasks, portable
+from tood.export.portable import SHORTEST, Exportable, portable
+from tood.storage.files import write_atomically
 
 try:
     import torch
 except ImportError as error:
     raise MissingDependencyError("torch", "torch", "ScorerModule") from error
 
-__all__ = ["ScoredNetwork", "ScorerModule"]
+__all__ = ["ScoredNetwork", "ScorerModule", "export_program"]
 
 
 class ScorerModule(torch.nn.Module):
@@ -45,20 +49,22 @@ class ScorerModule(torch.nn.Module):
     def __init__(self, cal: Exportable, alpha: float | None = None, threshold: float | None = None) -> None:
         super().__init__()
         parameters = portable(cal, alpha, threshold)
-        nearest, tasks = parameters.nearest, parameters.tasks
+        nearest, channels = parameters.nearest, parameters.channels
         self.answer, self.outputs = parameters.answer, parameters.outputs
         self.reads_features = nearest is not None
         self.normalize = nearest is not None and nearest.normalize
-        arrays: dict[str, Any] = {"columns": np.asarray(parameters.columns, dtype=np.int64)}
+        arrays: dict[str, Any] = {}
         if nearest:
-            arrays |= {name: getattr(nearest, name) for name in ("origin", "whitening", "points", "squares")}
-        if tasks:
-            arrays |= _task_arrays(tasks)
-            self.segments = tasks.partition.layout.segments
-            self.margin = tasks.margin if len(tasks.partition) > 1 else 0.0
-            self.gain, self.offset = float(tasks.energies.gain), float(tasks.energies.offset)
-            self.squared = tasks.squared
-            self.capped = tasks.energies.cap is not None
+            arrays |= {name: getattr(nearest, name) for name in ("origin", "points", "squares")}
+            arrays |= {} if nearest.whitening is None else {"whitening": nearest.whitening}
+            self.whitens = nearest.whitening is not None
+        if channels:
+            layout = channels.partition.layout
+            arrays |= {"order": layout.order, "places": layout.places, "location": channels.location}
+            arrays["scale"] = channels.scale
+            self.channels, self.segments, self.squared = channels, layout.segments, parameters.squared
+        else:  # an empty buffer cannot be saved by torch.export
+            arrays["columns"] = np.asarray(parameters.columns, dtype=np.int64)
         if parameters.limits is not None:
             arrays["limits"] = parameters.limits
         for name, values in arrays.items():
@@ -102,12 +108,9 @@ class ScorerModule(torch.nn.Module):
         """``[n]`` each: the score of TOOD, plus a multiple of the squared distance if given, and the winning task."""
         ordered = logits.index_select(1, self._buffer("order"))
         energies = grouped_logsumexp(ordered, self.segments).index_select(1, self._buffer("places"))
-        values = (energies - self._buffer("location", energies)) / self._buffer("scale", energies)
-        if self.capped:
-            values = values.minimum(self._buffer("cap", values))
-        top, winner = tensor_with_lead(values, self.margin)
-        top = top + (0 * logits).sum(1)  # NaN if any is not finite: else TopK, a cap or an energy may hide it
-        score = top * self.gain + self.offset
+        here = {name: self._buffer(name, energies) for name in ("location", "scale")}
+        score, winner = self.channels._replace(**here).evaluate_energies(energies)
+        score = score + (0 * logits).sum(1)  # NaN if any is not finite: else TopK or an energy may hide it
         return score if squared is None else score + self.squared * squared, winner
 
     def _nearest(self, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -115,7 +118,9 @@ class ScorerModule(torch.nn.Module):
         if self.normalize:
             z = torch.nn.functional.normalize(z, eps=SHORTEST)
         points = self._buffer("points", z)
-        y = (z - self._buffer("origin", z)) @ self._buffer("whitening", z)
+        y = z - self._buffer("origin", z)
+        if self.whitens:
+            y = y @ self._buffer("whitening", z)
         point = (self._buffer("squares", z) - 2 * y @ points.T).argmin(1)  # squared distances but for ‖y‖²
         return (y - points.index_select(0, point)).square().sum(1), point
 
@@ -124,15 +129,21 @@ class ScorerModule(torch.nn.Module):
         return buffer if like is None else buffer.to(like.dtype)
 
 
-def _task_arrays(tasks: Tasks) -> dict[str, Any]:
-    layout = tasks.partition.layout
-    cap = {} if tasks.energies.cap is None else {"cap": np.asarray(tasks.energies.cap, dtype=np.float64)}
-    return cap | {
-        "order": layout.order,
-        "places": layout.places,
-        "location": np.asarray(tasks.energies.location, dtype=np.float64),
-        "scale": np.asarray(tasks.energies.scale, dtype=np.float64),
-    }
+def export_program(
+    cal: Exportable, path: str | os.PathLike[str], alpha: float | None = None, threshold: float | None = None
+) -> None:
+    """Write a :class:`ScorerModule` with ``torch.export.save``; ``torch.export.load(path).module()`` runs it.
+
+    It takes float32 inputs of any batch size. The file keeps rule, version, date and metadata of the score.
+    """
+    module = ScorerModule(cal, alpha, threshold)
+    inputs = portable(cal, alpha, threshold).inputs
+    names = ("logits", "features") if module.reads_features else ("logits",)
+    examples = tuple(torch.zeros(2, inputs.get(name, 1)) for name in names)
+    shapes = tuple({0: torch.export.Dim("batch")} for _ in names)
+    program = torch.export.export(module, examples, dynamic_shapes=shapes)
+    kept = {"tood.json": json.dumps(description(cal))}
+    write_atomically(path, lambda temporary: torch.export.save(program, temporary, extra_files=kept))
 
 
 def _at_least_single(values: torch.Tensor) -> torch.Tensor:

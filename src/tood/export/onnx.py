@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.calibration import Channels
+from tood.decision.facts import description
 from tood.errors import MissingDependencyError, ToodError
-from tood.export.portable import SHORTEST, Exportable, Nearest, Portable, Tasks, portable
-from tood.files import write_atomically
+from tood.export.portable import SHORTEST, Exportable, Nearest, Portable, portable
 from tood.partition import Partition
+from tood.storage.files import write_atomically
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["export_network", "export_scorer"]
+__all__ = ["Graph", "export_network", "export_scorer"]
 
 OPSET = 18
 
@@ -58,39 +60,31 @@ def export_scorer(
     >>> logits = np.random.default_rng(0).normal(size=(120, 4)) + 6 * np.eye(4)[labels]
     >>> export_scorer(TOOD([[0, 1], [2, 3]]).fit(logits, labels), tempfile.mkdtemp() + "/scorer.onnx")
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
-    if dtype not in ("float32", "float64"):
-        raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
     parameters = portable(cal, alpha, threshold)
-    graph = _Graph(np.dtype(dtype))
+    graph = Graph(dtype)
     graph.score(parameters)
-    kind = onnx.TensorProto.FLOAT if dtype == "float32" else onnx.TensorProto.DOUBLE
-    make = onnx.helper.make_tensor_value_info
-    inputs = [make(name, kind, ["batch", columns]) for name, columns in parameters.inputs.items()]
-    kinds = {"score": kind, "accept": onnx.TensorProto.BOOL}
-    outputs = [make(name, kinds.get(name, onnx.TensorProto.INT64), ["batch"]) for name in parameters.outputs]
-    built = onnx.helper.make_graph(graph.nodes, "tood", inputs, outputs, initializer=graph.constants)
-    model = onnx.helper.make_model(
-        built, producer_name="tood", opset_imports=[onnx.helper.make_opsetid("", OPSET)], ir_version=8
-    )
-    onnx.checker.check_model(model, full_check=True)
-    write_atomically(path, lambda temporary: temporary.write_bytes(model.SerializeToString()))
+    texts = {f"tood.{name}": text for name, text in description(cal).items()}
+    graph.write(path, parameters.inputs, parameters.outputs, texts)
 
 
-class _Graph:
+class Graph:
     """Nodes and constants, each named after its number."""
 
-    def __init__(self, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str) -> None:
+        try:
+            import onnx  # noqa: F401
+        except ImportError as error:
+            raise MissingDependencyError("onnx", "onnx", "exporting the scorer") from error
+        if dtype not in ("float32", "float64"):
+            raise ToodError(f"dtype: expected 'float32' or 'float64', found {dtype!r}")
+        self.dtype = np.dtype(dtype)
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
     def add(
         self, operator: str, *inputs: str, outputs: int = 1, names: list[str] | None = None, **attributes: Any
     ) -> Any:
+        """Add a node; returns the name of its output, or names."""
         from onnx import helper
 
         names = names or [f"{operator}_{len(self.nodes)}_{k}" for k in range(outputs)]
@@ -98,6 +92,7 @@ class _Graph:
         return names[0] if len(names) == 1 else names
 
     def constant(self, values: npt.ArrayLike, dtype: Any = None) -> str:
+        """Add numbers, by default in the graph's precision; returns their name."""
         from onnx import numpy_helper
 
         name = f"constant_{len(self.constants)}"
@@ -105,7 +100,26 @@ class _Graph:
         return name
 
     def indices(self, *values: int) -> str:
+        """Add whole numbers; returns their name."""
         return self.constant(values, np.int64)
+
+    def write(
+        self, path: str | os.PathLike[str], inputs: dict[str, int], outputs: Iterable[str], texts: dict[str, str]
+    ) -> None:
+        """Write the graph with its inputs (and their columns), outputs and metadata."""
+        from onnx import TensorProto, checker, helper
+
+        kind = TensorProto.FLOAT if self.dtype == np.float32 else TensorProto.DOUBLE
+        kinds = {"score": kind, "accept": TensorProto.BOOL}
+        make = helper.make_tensor_value_info
+        given = [make(name, kind, ["batch", columns]) for name, columns in inputs.items()]
+        found = [make(name, kinds.get(name, TensorProto.INT64), ["batch"]) for name in outputs]
+        built = helper.make_graph(self.nodes, "tood", given, found, initializer=self.constants)
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(built, producer_name="tood", opset_imports=opset, ir_version=8)
+        helper.set_model_props(model, texts)
+        checker.check_model(model, full_check=True)
+        write_atomically(path, lambda temporary: temporary.write_bytes(model.SerializeToString()))
 
     def energies(self, partition: Partition) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
@@ -131,7 +145,9 @@ class _Graph:
         if nearest.normalize:
             length = self.add("ReduceL2", z, self.indices(1), keepdims=1)
             z = self.add("Div", z, self.add("Max", length, self.constant(SHORTEST)))
-        y = self.add("MatMul", self.add("Sub", z, self.constant(nearest.origin)), self.constant(nearest.whitening))
+        y = self.add("Sub", z, self.constant(nearest.origin))
+        if nearest.whitening is not None:
+            y = self.add("MatMul", y, self.constant(nearest.whitening))
         points, squares = self.constant(nearest.points), self.constant(nearest.squares)
         other = self.add("Gemm", y, points, squares, alpha=-2.0, transB=1)  # squared distances but for ‖y‖²
         point = self.add("ArgMin", other, axis=1, keepdims=0)
@@ -140,14 +156,14 @@ class _Graph:
 
     def normalised(self, values: str, channels: Channels) -> str:
         """``[batch, N]``: :meth:`tood.calibration.Channels.normalised`."""
-        u = self.add("Div", self.add("Sub", values, self.constant(channels.location)), self.constant(channels.scale))
-        return str(u if channels.cap is None else self.add("Min", u, self.constant(channels.cap)))
+        u = self.add("Sub", values, self.constant(channels.location))
+        return str(self.add("Div", u, self.constant(channels.scale)))
 
     def score(self, parameters: Portable) -> None:
         """All nodes from the inputs to the outputs."""
         squared, point = self.nearest(parameters.nearest) if parameters.nearest else ("", "")
-        if parameters.tasks:
-            self.best_task(parameters.tasks, squared)
+        if parameters.channels:
+            self.best_task(parameters.channels, squared, parameters.squared)
         else:
             self.nearest_class(parameters, squared, point)
         if parameters.limits is not None:
@@ -161,21 +177,24 @@ class _Graph:
         self.add("Neg", self.add("Sqrt", squared), names=["score"])
         self.add("Gather", self.constant(parameters.columns, np.int64), point, axis=0, names=["class"])
 
-    def best_task(self, tasks: Tasks, squared: str) -> None:
+    def best_task(self, channels: Channels, squared: str, weight: float) -> None:
         """The maximum over tasks, its lead, and its task; ``squared``: squared distances, or empty if not read."""
-        energies = self.energies(tasks.partition)
-        values = self.normalised(energies, tasks.energies)
-        best, winner = self.add("TopK", values, self.indices(min(2, len(tasks.partition))), outputs=2, axis=1)
+        energies = self.energies(channels.partition)
+        values = self.normalised(energies, channels)
+        best, winner = self.add("TopK", values, self.indices(min(2, len(channels.partition))), outputs=2, axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
-        lead = self.add("Mul", self.add("Sub", top, second), self.constant(tasks.margin))
+        lead = self.add("Mul", self.add("Sub", top, second), self.constant(channels.margin))
         zero = self.add("ReduceSum", self.add("Mul", "logits", self.constant(0.0)), axis, keepdims=0)
-        lead = self.add("Add", lead, zero)  # NaN if any is not finite: else TopK, a cap or an energy may hide it
-        scaled = self.add("Mul", self.add("Add", top, lead), self.constant(tasks.energies.gain))
+        lead = self.add("Add", lead, zero)  # NaN if any is not finite: else TopK or an energy may hide it
+        scaled = self.add("Mul", self.add("Add", top, lead), self.constant(channels.gain))
+        if channels.energy:
+            total = self.add("ReduceLogSumExp", energies, axis, keepdims=0)
+            scaled = self.add("Add", scaled, self.add("Mul", total, self.constant(channels.energy)))
         if squared:
-            scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(tasks.squared)))
-        self.add("Add", scaled, self.constant(tasks.energies.offset), names=["score"])
+            scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(weight)))
+        self.add("Add", scaled, self.constant(channels.offset), names=["score"])
         self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
 
 
@@ -212,7 +231,7 @@ def export_network(
     import torch
 
     from tood.export.module import ScoredNetwork
-    from tood.models.extract import evaluating
+    from tood.outputs.extraction import evaluating
 
     if len(example_input) < 2:
         raise ToodError(f"example_input: expected two inputs or more for a free batch size, found {len(example_input)}")

@@ -9,12 +9,11 @@ import numpy as np
 from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Channels
 from tood.decision import Conformal
-from tood.detectors.joint import Mixture, TOODJoint
+from tood.detectors.joint import TOODJoint
 from tood.detectors.typicality import Typicality
 from tood.errors import ToodError
-from tood.partition import Partition
 
-__all__ = ["Exportable", "Nearest", "Portable", "Tasks", "portable"]
+__all__ = ["Exportable", "Nearest", "Portable", "portable"]
 
 Exportable: TypeAlias = TOOD | Typicality | TOODJoint | Conformal
 
@@ -30,26 +29,16 @@ class Nearest(NamedTuple):
 
     normalize: bool  # divide features by their length first
     origin: Float64Array  # [D], a float32 number each, so that no graph rounds it
-    whitening: Float64Array  # [D, r]
+    whitening: Float64Array | None  # [D, r]; none is the identity
     points: Float64Array  # [K, r], class means seen from the origin, whitened
     squares: Float64Array  # [K], ‖m‖²
 
     @classmethod
-    def of(cls, detector: Typicality | TOODJoint, whitening: Float64Array) -> Nearest:
-        """The class means of a fitted detector."""
-        means = detector.means_
+    def of(cls, means: Float64Array, whitening: Float64Array | None = None, normalize: bool = True) -> Nearest:
+        """From class means ``[K, D]``."""
         origin = means.mean(axis=0).astype(np.float32).astype(np.float64)
-        points = (means - origin) @ whitening
-        return cls(bool(detector.normalize), origin, whitening, points, (points**2).sum(axis=1))
-
-
-class Tasks(NamedTuple):
-    """``max_t Ê_t`` with a margin, mapped to the units of the score, plus ``squared`` times a squared distance."""
-
-    partition: Partition
-    margin: float
-    energies: Channels  # and the units of the score
-    squared: float = 0.0  # weight of the squared distance to the nearest class mean; 0 if features are not read
+        points = means - origin if whitening is None else (means - origin) @ whitening
+        return cls(normalize, origin, whitening, points, (points**2).sum(axis=1))
 
 
 class Portable(NamedTuple):
@@ -57,14 +46,15 @@ class Portable(NamedTuple):
 
     inputs: dict[str, int]  # number of columns of each array that is read: logits, features
     nearest: Nearest | None = None
-    tasks: Tasks | None = None  # None for typicality, whose score is minus the distance
+    channels: Channels | None = None  # None for typicality, whose score is minus the distance
+    squared: float = 0.0  # weight of the squared distance to the nearest class mean; 0 if features are not read
     columns: IntArray | tuple[int, ...] = ()  # the logit column of each point, for typicality
     limits: Float64Array | None = None  # accept if the score reaches it: [], or [N] per winning task
 
     @property
     def answer(self) -> str:
         """The name of the second output: the winning task, or the class whose mean is nearest."""
-        return "task" if self.tasks else "class"
+        return "task" if self.channels else "class"
 
     @property
     def outputs(self) -> list[str]:
@@ -97,9 +87,8 @@ def portable(scorer: Any, alpha: float | None = None, threshold: float | None = 
 def _parameters(scorer: Any) -> Portable:
     """The parameters of the score, without a decision."""
     if isinstance(scorer, TOOD):
-        channels = scorer.channels()
-        partition = scorer.partition_
-        return Portable({"logits": partition.columns}, tasks=Tasks(partition, float(scorer.margin), channels))
+        channels = scorer._fitted()
+        return Portable({"logits": channels.partition.columns}, channels=channels)
     if not isinstance(scorer, (Typicality, TOODJoint)):
         name = getattr(scorer, "name", type(scorer).__name__)
         raise ToodError(f"cal: expected a fitted TOOD, or the detector typicality or tood_joint, found {name}")
@@ -108,13 +97,11 @@ def _parameters(scorer: Any) -> Portable:
     prepared = scorer._ready(np.dtype(np.float64))
     columns, dimensions = scorer.shape_
     if isinstance(scorer, Typicality):
-        nearest = Nearest.of(scorer, prepared.whitening)
+        nearest = Nearest.of(scorer.means_, prepared.whitening, bool(scorer.normalize))
         return Portable({"features": dimensions}, nearest, columns=scorer.classes_)
     if prepared.means is None:
-        energies = prepared.channels._replace(gain=1.0, offset=0.0)  # the detector leaves out the reference's units
-        return Portable({"logits": columns}, tasks=Tasks(prepared.partition, float(scorer.margin), energies))
-    weights = Mixture(*scorer.mixture_)
-    energies = prepared.channels._replace(gain=weights.logits, offset=weights.offset)
-    nearest = Nearest.of(scorer, prepared.means.whitening)
-    tasks = Tasks(prepared.partition, float(scorer.margin), energies, weights.squared)
-    return Portable({"logits": columns, "features": dimensions}, nearest, tasks)
+        return Portable({"logits": columns}, channels=prepared.channels)
+    # Of unit vectors: cos = 1 - d² / 2.
+    channels = prepared.channels._replace(offset=prepared.channels.offset + prepared.cosine)
+    inputs = {"logits": columns, "features": dimensions}
+    return Portable(inputs, Nearest.of(prepared.means), channels, -prepared.cosine / 2)

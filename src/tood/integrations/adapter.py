@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from tood.calibration import TOOD
 from tood.detectors import Detector, Head, Outputs, create
-from tood.errors import MissingDependencyError, ToodError
+from tood.errors import ToodError
 
-__all__ = ["Adapted", "AnyDetector", "BrokenPeerError", "MissingPeerError", "peer"]
+__all__ = ["Adapted", "AnyDetector", "PeerError", "peer"]
 
 AnyDetector: TypeAlias = "str | Detector | TOOD"
 
 
-class BrokenPeerError(ToodError, ImportError):
-    """A library is installed but cannot be imported."""
-
-    def __init__(self, library: str, purpose: str, error: BaseException) -> None:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        advice = f'see `python -c "import {library}"`'
-        if "torchvision::" in reason:  # its compiled operators did not load
-            advice = "torchvision was built for another torch: install versions of both that belong together"
-        super().__init__(
-            f"{purpose} needs {library}, which is installed but does not import ({type(error).__name__}: {reason}); "
-            f"{advice}"
-        )
-
-
-class MissingPeerError(MissingDependencyError):
-    """A library is not installed; the message is the command that installs it."""
-
-    def __init__(self, library: str, install: str, purpose: str) -> None:
-        ToodError.__init__(self, f"{purpose} needs {library}: pip install {install}")
+class PeerError(ToodError, ImportError):
+    """A library is not installed, or cannot be imported; the message is one line."""
 
 
 @contextmanager
@@ -54,18 +35,10 @@ def peer(library: str, install: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # such as torchvision's RuntimeError "operator torchvision::nms does not exist"
-        absent = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
-        if absent == library or not _is_installed(library):
-            raise MissingPeerError(library, install, purpose) from None
-        raise BrokenPeerError(library, purpose, error) from None  # the message repeats what matters of its traceback
-
-
-def _is_installed(library: str) -> bool:
-    """Whether a library can be found; another import may fail before it is tried."""
-    try:
-        return importlib.util.find_spec(library) is not None
-    except ValueError:  # an imported module that hides its origin
-        return library in sys.modules
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in (library, "torch"):
+            raise PeerError(f"{purpose} needs {library}: pip install {install}") from None
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise PeerError(f"{purpose} needs {library}, which is installed but does not import ({reason})") from None
 
 
 class Adapted:
@@ -84,6 +57,7 @@ class Adapted:
         if not isinstance(self.detector, (Detector, TOOD)):
             raise ToodError(f"detector: expected a name, a Detector or a TOOD, found {type(detector).__name__}")
         self.tasks = tasks
+        self.name = getattr(self.detector, "name", "TOOD")
         needs = {"logits"} if isinstance(self.detector, TOOD) else self.detector.needs
         if "network" in needs:
             raise ToodError(
@@ -95,11 +69,6 @@ class Adapted:
         if not self.requires_fit and "head" not in needs:
             self.fit(None, None)
 
-    @property
-    def name(self) -> str:
-        """The detector's name, for messages."""
-        return "TOOD" if isinstance(self.detector, TOOD) else self.detector.name
-
     def fit(self, logits: Any, labels: Any, features: Any = None, head: Head | None = None) -> None:
         """Fit on ID ``logits [n, C]`` and ``labels [n]``, with ``features [n, D]`` and the head if they are read."""
         if isinstance(self.detector, TOOD):
@@ -109,6 +78,5 @@ class Adapted:
 
     def score(self, logits: Any, features: Any = None) -> Any:
         """Scores ``[n]``, of the same kind and on the same device as ``logits``."""
-        if isinstance(self.detector, TOOD):
-            return self.detector.score(logits)
-        return self.detector.score(Outputs(logits, features))
+        known: Any = self.detector
+        return known.score(logits if isinstance(known, TOOD) else Outputs(logits, features))

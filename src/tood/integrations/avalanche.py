@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tood.arrays import label_columns, to_numpy
 from tood.calibration import TOOD
 from tood.energy import energy
 from tood.errors import ToodError
@@ -62,7 +63,7 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         tasks: Any,
         ood: Mapping[str, Any],
         calibration: Any | Callable[[Any], Any] = None,
-        variant: Any = "shrinkage",
+        variant: Any = "background",
         margin: float = 0.5,
     ) -> None:
         super().__init__()
@@ -88,12 +89,15 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def before_training_exp(self, strategy: Any) -> None:
         """A step begins: its classes count as seen."""
         self._step = int(strategy.experience.current_experience)
-        for rows in self.auroc.values():
-            rows.pop(self._step, None)
         if self._step >= len(self.tasks):
             raise ToodError(
                 f"tasks: expected the classes of experience {self._step} too, found {len(self.tasks)} tasks"
             )
+        for rows in self.auroc.values():
+            rows.pop(self._step, None)
+        seen = list(self.tasks)[: self._step + 1]
+        self._classes = np.concatenate(seen)  # those seen, task by task
+        self._partition = Partition.from_sizes([len(task) for task in seen])  # of the same, in this order
 
     def before_eval(self, strategy: Any) -> None:
         """An evaluation begins."""
@@ -104,28 +108,26 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         super().after_eval_iteration(strategy)
         if self._step is not None:  # Avalanche may evaluate before it trains
             # A growing head (IncrementalClassifier) widens while experiences are evaluated: keep what all batches have.
-            self._batches.append((self._columns(_logits(strategy.mb_output)), _labels(strategy.mb_y)))
+            self._batches.append((self._logits(strategy.mb_output), to_numpy(strategy.mb_y)))
 
     def after_eval(self, strategy: Any) -> list[Any]:
         """Score the evaluated samples against every OOD set."""
         if self._step is None or not self._batches:
             return []
         stream = strategy.experience.origin_stream.name
-        self._values = {
-            name.format(f"eval_phase/{stream}_stream"): value for name, value in self._figures(strategy, stream)
-        }
+        values = self._evaluate(strategy, stream, self._step)
+        self._values = {name.format(f"eval_phase/{stream}_stream"): value for name, value in values}
         self.reset()
         return [MetricValue(self, name, x, strategy.clock.train_iterations) for name, x in self._values.items()]
 
-    def _figures(self, strategy: Any, stream: str) -> Iterator[tuple[str, float]]:
-        step = self._step or 0
+    def _evaluate(self, strategy: Any, stream: str, step: int) -> Iterator[tuple[str, float]]:
         logits, labels = self._seen(*(np.concatenate(part) for part in zip(*self._batches, strict=True)))
-        if len(labels) == 0:  # only classes of later steps
-            return
-        tasks = self._partition().column_tasks[labels]
+        tasks = self._partition.column_tasks[labels]
         for i in np.unique(tasks):
             mine = tasks == i
             yield f"Accuracy/{{}}/Exp{i:03d}", float((logits[mine].argmax(1) == labels[mine]).mean())
+        if len(labels) == 0:  # only classes of later steps
+            return
         oods = {name: self._outputs(strategy, dataset)[0] for name, dataset in self.ood.items()}
         for detector, score in self._detectors(strategy):
             known, values = score(logits), np.full((step + 1, len(oods)), np.nan)
@@ -149,34 +151,23 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
             return
         dataset = self.calibration(strategy) if callable(self.calibration) else self.calibration
         try:
-            cal = TOOD(self._partition(), self.variant, self.margin).fit(*self._seen(*self._outputs(strategy, dataset)))
+            cal = TOOD(self._partition, self.variant, self.margin).fit(*self._seen(*self._outputs(strategy, dataset)))
         except ToodError as error:  # as within an epoch, while the memory has nothing of the new classes
             warnings.warn(f"TOOD is left out of this evaluation: calibration: {error}", UserWarning, stacklevel=2)
             return
         yield "tood", cal.score
 
-    def _partition(self) -> Partition:
-        """The tasks seen, in columns that follow one another."""
-        return Partition.from_sizes([len(task) for task in self._tasks_seen()])
-
-    def _tasks_seen(self) -> list[tuple[int, ...]]:
-        return list(self.tasks)[: (self._step or 0) + 1]
-
-    def _columns(self, logits: Floats) -> Floats:
+    def _logits(self, logits: torch.Tensor) -> Floats:
         """The columns of the classes seen, task by task."""
-        columns = np.concatenate(self._tasks_seen())
-        if columns.max() >= logits.shape[1]:
-            raise ToodError(f"tasks: class {columns.max()} has no column in logits of shape {logits.shape}")
-        return logits[:, columns]
+        if self._classes.max() >= logits.shape[1]:
+            raise ToodError(f"tasks: class {self._classes.max()} has no column in logits of {tuple(logits.shape)}")
+        return to_numpy(logits.float())[:, self._classes]
 
     def _seen(self, logits: Floats, labels: Ints) -> tuple[Floats, Ints]:
-        """The samples of classes seen, from logits of :meth:`_columns`, with labels as columns of these logits."""
-        if len(labels) != len(logits) or (len(labels) and not 0 <= labels.min() <= labels.max() < self.tasks.columns):
-            raise ToodError(f"labels: expected one per sample, each a class of tasks, found {np.unique(labels)}")
-        place = np.full(self.tasks.columns, -1)
-        seen = np.concatenate(self._tasks_seen())
-        place[seen] = np.arange(len(seen))
-        columns = place[labels]
+        """The samples of classes seen, from :meth:`_logits`, with labels as columns of these logits."""
+        column = np.full(self.tasks.columns, -1)
+        column[self._classes] = np.arange(len(self._classes))
+        columns = column[label_columns(labels, self.tasks.columns, len(logits))]
         return logits[columns >= 0], columns[columns >= 0]
 
     @torch.no_grad()
@@ -186,18 +177,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         logits, labels = [], []
         for batch in torch.utils.data.DataLoader(dataset, batch_size=strategy.eval_mb_size, generator=own):
             x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
-            logits.append(self._columns(_logits(strategy.model(x.to(strategy.device)))))
-            labels.append(_labels(rest[0] if rest else torch.empty(0)))
+            logits.append(self._logits(strategy.model(x.to(strategy.device))))
+            labels.append(to_numpy(rest[0]) if rest else np.empty(0, np.int64))
         if not logits:
             raise ToodError("dataset: expected at least one sample, found none")
         return np.concatenate(logits), np.concatenate(labels)
-
-
-def _logits(tensor: torch.Tensor) -> Floats:
-    array: Floats = tensor.detach().float().cpu().numpy()
-    return array
-
-
-def _labels(tensor: torch.Tensor) -> Ints:
-    array: Ints = tensor.detach().long().cpu().numpy()
-    return array

@@ -42,7 +42,7 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
     """
 
     def __init__(
-        self, detector: AnyDetector = "tood_shrinkage", tasks: Any = None, fit_on: str = "train", config: Any = None
+        self, detector: AnyDetector = "tood", tasks: Any = None, fit_on: str = "train", config: Any = None
     ) -> None:
         super().__init__(config)
         self.adapted = Adapted(detector, tasks)
@@ -58,17 +58,14 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
             return
         net.eval()
         head = Head(*map(_array, net.get_fc())) if self.adapted.reads_features else None  # type: ignore[operator]
-        if self.adapted.requires_fit:
-            if self.fit_on not in id_loader_dict:
-                raise ToodError(f"fit_on: expected one of {', '.join(id_loader_dict)}, found {self.fit_on!r}")
-            parts = [(*self._outputs(net, batch["data"]), batch["label"]) for batch in id_loader_dict[self.fit_on]]
-            logits, features, labels = (
-                None if column[0] is None else np.concatenate([_array(part) for part in column])
-                for column in zip(*parts, strict=True)
-            )
-            self.adapted.fit(logits, labels, features, head)
-        elif head is not None:
+        if not self.adapted.requires_fit:
             self.adapted.fit(None, None, head=head)
+        elif self.fit_on in id_loader_dict:
+            batches = id_loader_dict[self.fit_on]
+            logits, features, labels = _joined((*self._outputs(net, b["data"]), b["label"]) for b in batches)
+            self.adapted.fit(logits, labels, features, head)
+        else:
+            raise ToodError(f"fit_on: expected one of {', '.join(id_loader_dict)}, found {self.fit_on!r}")
         self.setup_flag = True
 
     @torch.no_grad()
@@ -81,8 +78,7 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
         self, net: torch.nn.Module, data_loader: Iterable[Mapping[str, Any]], progress: bool = True
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.floating[Any]], npt.NDArray[np.int64]]:
         """Predictions, confidences and labels of all batches; ``progress`` is OpenOOD's and shows nothing here."""
-        parts = [(*self.postprocess(net, batch["data"]), batch["label"]) for batch in data_loader]
-        pred, conf, label = (np.concatenate([_array(part) for part in column]) for column in zip(*parts, strict=True))
+        pred, conf, label = _joined((*self.postprocess(net, batch["data"]), batch["label"]) for batch in data_loader)
         return pred.astype(np.int64), conf, label.astype(np.int64)
 
     def _outputs(self, net: torch.nn.Module, data: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
@@ -96,3 +92,9 @@ class Postprocessor(BasePostprocessor):  # type: ignore[misc]
 
 def _array(values: Any) -> npt.NDArray[Any]:
     return to_numpy(values) if isinstance(values, torch.Tensor) else np.asarray(values)
+
+
+def _joined(parts: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Each column of all batches as one array; None if it is not there."""
+    columns = zip(*parts, strict=True)
+    return [None if column[0] is None else np.concatenate([_array(part) for part in column]) for column in columns]

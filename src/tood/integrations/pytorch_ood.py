@@ -73,7 +73,7 @@ class LogitsDetector(_Common, api.LogitsDetector):  # type: ignore[misc]
     def __init__(
         self,
         model: Callable[[torch.Tensor], torch.Tensor] | None,
-        detector: AnyDetector = "tood_shrinkage",
+        detector: AnyDetector = "tood",
         tasks: Any = None,
     ) -> None:
         super().__init__()
@@ -85,8 +85,7 @@ class LogitsDetector(_Common, api.LogitsDetector):  # type: ignore[misc]
     def fit_logits(self, logits: torch.Tensor, y: torch.Tensor) -> LogitsDetector:
         """Fit on logits ``[n, C]`` and labels ``[n]``; the calibration set, for TOOD."""
         if self.requires_fit:
-            known = y >= 0
-            self.adapted.fit(logits[known], y[known])
+            self.adapted.fit(logits[y >= 0], y[y >= 0])
         return self
 
     @torch.no_grad()
@@ -125,7 +124,7 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
         self.bias = self.weight.new_zeros(len(self.weight)) if head.bias is None else _copy(head.bias)
         self._adapt(detector, tasks)
         if not self.requires_fit:
-            self.adapted.fit(None, None, head=self._head())
+            self.adapted.fit(None, None, head=Head(self.weight, self.bias))
 
     def fit(self, data_loader: Any) -> FeaturesDetector:
         """Run the encoder over a loader of ``(x, y)`` and fit on its features."""
@@ -141,15 +140,13 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
             raise api.ModelNotSetException
         with torch.no_grad():
             features = self.encoder(x.to(self.device))
-        result: torch.Tensor = self.predict_features(features)
-        return result
+        return self.predict_features(features)
 
     def fit_features(self, x: torch.Tensor, y: torch.Tensor) -> FeaturesDetector:
         """Fit on features ``[n, D]`` and labels ``[n]``."""
         if self.requires_fit:
-            known = (y >= 0).to(x.device)
-            features = x[known].to(self.weight.device)
-            self.adapted.fit(self._logits(features), y[y >= 0], features, self._head())
+            features = x[(y >= 0).to(x.device)].to(self.weight.device)
+            self.adapted.fit(self._logits(features), y[y >= 0], features, Head(self.weight, self.bias))
         return self
 
     @torch.no_grad()
@@ -159,9 +156,6 @@ class FeaturesDetector(_Common, api.FeaturesDetector):  # type: ignore[misc]
 
     def _logits(self, features: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.linear(features, self.weight, self.bias)
-
-    def _head(self) -> Head:
-        return Head(self.weight, self.bias)
 
 
 def _copy(values: Any) -> torch.Tensor:

@@ -16,7 +16,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.own_code import naming_errors, source_digest
+from tood.registry import naming_errors, source_digest
 
 try:
     import lightning_fabric  # noqa: F401

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from tood.arrays import IntArray
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
-from tood.learners.settings import AT_LEAST_1, ExemplarSettings, Ranges
+from tood.learners.settings import Count, ExemplarSettings
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,8 @@ class GradientSettings(ExemplarSettings):
         Number of exemplars per reference gradient; GEM has one gradient per past task.
     """
 
-    RANGES: ClassVar[Ranges] = {"reference_size": AT_LEAST_1}
     selection: Literal["herding", "random"] = "random"
-    reference_size: int = 256
+    reference_size: Count = 256
 
 
 class GradientLearner(ExemplarLearner):

@@ -10,7 +10,6 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -27,8 +26,8 @@ from tood.learners.ber import BER
 from tood.learners.checkpoint import checkpoint_path, describe_stream, resume, save
 from tood.learners.progress import Meter, Report
 from tood.learners.settings import Settings, as_dict, learning_rate
-from tood.models import Head, Network
-from tood.own_code import source_digest
+from tood.models import BUILT_IN, GrowingHead, Network
+from tood.registry import source_digest
 from tood.streams import Stream
 from tood.streams import batches as read_batches
 from tood.streams.augment import augment, prepare
@@ -48,9 +47,10 @@ class Batch(NamedTuple):
     columns: Tensor
     rows: IntArray
 
-    def join(self, replayed: Batch) -> Batch:
+    def join(self, *replayed: Batch) -> Batch:
         """This batch with replayed samples after its own."""
-        return Batch(torch.cat([self.inputs, replayed.inputs]), torch.cat([self.columns, replayed.columns]), self.rows)
+        inputs, columns, _ = zip(self, *replayed, strict=True)
+        return Batch(torch.cat(inputs), torch.cat(columns), self.rows) if replayed else self
 
 
 class Learner:
@@ -98,13 +98,15 @@ class Learner:
         self.fabric = fabric
         self.network: Network = network.to(fabric.device).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network.head.resize(0)
+        self._own_network = own_design(self.network)
         self.learned = 0  # tasks
+        self.expanded = 0  # tasks whose structure the network has
         self.old = 0  # logit columns before the current task
         self.set_teacher(None)
         self.model: nn.Module = self.network  # the same, as the loop calls it
         self.facts: dict[str, Any] = {}  # numbers of the last task, such as WA's alignment factor; in learner.json
         self.ber: BER | None = None
-        self.scoring_head: Head | None = None  # BER's, of the last task learned
+        self.scoring_head: GrowingHead | None = None  # BER's, of the last task learned
         self.columns = np.full(len(stream.train), -1)
         for task in range(len(stream)):
             rows = np.concatenate([stream.train_rows(task), stream.reserved_rows(task)])
@@ -112,6 +114,12 @@ class Learner:
         self.draw_from(task=0, epoch=0)
 
     # What a learner overrides
+
+    def expand(self, task: int) -> None:
+        """Change the structure of the network for a task, if the method does; the loop adds the columns of the head.
+
+        Called once per task in order: before the task is learned, or before its checkpoint is loaded.
+        """
 
     def begin_task(self, task: int) -> None:
         """Before the first epoch of a task; the head already has the new columns."""
@@ -139,8 +147,7 @@ class Learner:
 
     def predict(self, features: Any, logits: Any) -> IntArray:
         """Predicted columns ``[n]`` from features ``[n, D]`` and logits ``[n, C]``."""
-        columns: IntArray = np.argmax(floats(logits, "logits", 2), axis=1)
-        return columns
+        return np.asarray(floats(logits, "logits", 2).argmax(axis=1))
 
     # The loop
 
@@ -172,7 +179,11 @@ class Learner:
         if not place and self.ber is not None and base_dir is not None:
             place, momentum = resume(self, checkpoint_path(base_dir, task), ignored="ber")
         if not place.get("finished"):
-            self._train(task, path, progress, place.get("epoch"), momentum)
+            if task != self.learned or task >= len(self.stream):
+                raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
+            gpus = [self.fabric.device] if self.fabric.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=gpus):  # torch's own random state is left alone
+                self._train(task, path, progress, place.get("epoch"), momentum)
         if self.ber is not None:
             self.scoring_head = self.ber.fit(self, task)
         self.network.eval().zero_grad()
@@ -182,29 +193,18 @@ class Learner:
 
     def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
         """The epochs of a task, starting with ``epoch``; None to start the task."""
-        self._check_turn(task)
-        with self._random_state_kept():
-            if epoch is None:
-                self._open(task)
-            optimizer = self._optimizer(momentum)
-            self.model, wrapped = self.fabric.setup(self.network, optimizer)
-            rows = self.training_rows(task)
-            for done in range(epoch or 0, self.settings.epochs):
-                self._epoch(task, done, rows, wrapped, progress)
-                if path and done + 1 < self.settings.epochs:
-                    save(self, path, {"task": task, "epoch": done + 1}, optimizer)
-            self.model = self.network
-            self.draw_from(task, epoch=self.settings.epochs)
-            self.end_task(task)
-
-    def _random_state_kept(self) -> AbstractContextManager[None]:
-        """Context in which torch's global random state may change; afterwards it is as before."""
-        gpu = self.fabric.device.type == "cuda"
-        return torch.random.fork_rng(devices=[self.fabric.device] if gpu else [])
-
-    def _check_turn(self, task: int) -> None:
-        if task != self.learned or task >= len(self.stream):
-            raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
+        if epoch is None:
+            self._open(task)
+        optimizer = self._optimizer(momentum)
+        self.model, wrapped = self.fabric.setup(self.network, optimizer)
+        rows = self.training_rows(task)
+        for done in range(epoch or 0, self.settings.epochs):
+            self._epoch(task, done, rows, wrapped, progress)
+            if path and done + 1 < self.settings.epochs:
+                save(self, path, {"task": task, "epoch": done + 1}, optimizer)
+        self.model = self.network
+        self.draw_from(task, epoch=self.settings.epochs)
+        self.end_task(task)
 
     def _open(self, task: int) -> None:
         """Start a task: set the teacher, add the new columns, call :meth:`begin_task`."""
@@ -216,8 +216,15 @@ class Learner:
         torch.manual_seed(self.generator.initial_seed())  # the new columns; afterwards, dropout
         if self.distils and task:
             self.set_teacher(copy.deepcopy(self.network))
+        self.expand_to(task)
         self.network.grow(self.stream.sizes[task])
         self.begin_task(task)
+
+    def expand_to(self, task: int) -> None:
+        """Give the network the structure of a task."""
+        for new in range(self.expanded, task + 1):
+            self.expand(new)
+            self.expanded = new + 1
 
     def _epoch(self, task: int, epoch: int, rows: IntArray, optimizer: Any, progress: Report | None) -> None:
         self.draw_from(task, epoch, self.fabric.global_rank)
@@ -272,27 +279,42 @@ class Learner:
 
     def shuffled(self, rows: IntArray) -> Iterator[Batch]:
         """The rows in random order, augmented; each process gets its share of every batch."""
-        world, rank = self.fabric.world_size, self.fabric.global_rank
-        mine = self._order.permutation(rows)[: len(rows) // world * world][rank::world]
-        chunks = np.array_split(mine, self._steps(rows))
+        chunks = self.chunks(rows)[self.fabric.global_rank]
         for chunk, samples in zip(chunks, read_batches(self.stream.train, chunks), strict=True):
-            yield self._batch(chunk, samples)
+            yield self.batch(chunk, samples)
+
+    def chunks(self, rows: IntArray) -> list[list[IntArray]]:
+        """The rows in random order: by process, the rows of each batch."""
+        world = self.fabric.world_size
+        order = self._order.permutation(rows)[: len(rows) // world * world]
+        return [np.array_split(order[rank::world], self._steps(rows)) for rank in range(world)]
 
     def draw(self, rows: IntArray, count: int) -> Batch:
         """A random batch of some rows without repetition, augmented, for replay."""
-        return self.fetch(self.random.choice(rows, min(count, len(rows)), replace=False))
+        chosen = self.random.choice(rows, min(count, len(rows)), replace=False)
+        return self.batch(chosen, self.stream.train.take(chosen))
 
-    def fetch(self, rows: IntArray) -> Batch:
-        """These rows, augmented."""
-        return self._batch(rows, self.stream.train.take(rows))
-
-    def _batch(self, rows: IntArray, samples: Any) -> Batch:
+    def batch(self, rows: IntArray, samples: Any) -> Batch:
+        """Samples of these rows, augmented."""
         inputs = augment(self.prepare(samples), self.stream.augmentation, self.generator, black=self.stream.black)
-        return Batch(inputs, torch.from_numpy(self.columns[rows]).to(self.fabric.device), rows)
+        return Batch(inputs, self.tensor(self.columns[rows]), rows)
 
     def prepare(self, samples: Any) -> Tensor:
         """Samples as network input, on the device."""
-        return prepare(samples, self.stream.mean, self.stream.std, self.fabric.device)
+        return prepare(self.tensor(samples), self.stream.mean, self.stream.std)
+
+    def tensor(self, array: Any) -> Tensor:
+        """An array on the device; a GPU copies it while the CPU goes on."""
+        tensor = torch.from_numpy(array)
+        if self.fabric.device.type == "cuda":
+            return tensor.pin_memory().to(self.fabric.device, non_blocking=True)
+        return tensor.to(self.fabric.device)
+
+    def check_room(self, memory: int) -> None:
+        """Raise unless a memory has room for one sample per class."""
+        classes = len(self.stream.order)
+        if memory < classes:
+            raise ToodError(f"memory: expected room for one sample of each of {classes} classes, found {memory}")
 
     @torch.no_grad()
     def outputs(self, rows: IntArray, flip: bool = False, network: Network | None = None) -> tuple[Tensor, Tensor]:
@@ -321,12 +343,6 @@ class Learner:
     def _stream_identity(self) -> dict[str, Any]:
         return describe_stream(self.stream)
 
-    @cached_property
-    def _own_network(self) -> str:
-        """What a network without a name is, except for its weights."""
-        shown = re.sub(r" at 0x[0-9a-f]+", "", repr(self.network.backbone))  # addresses differ between processes
-        return hashlib.sha256(shown.encode()).hexdigest()[:16]
-
     def config(self) -> dict[str, Any]:
         """Everything that determines the weights; a checkpoint of another configuration is refused."""
         code = source_digest(type(self))
@@ -335,7 +351,17 @@ class Learner:
             **({"code": code} if code else {}),  # of a learner of the user's own
             "settings": as_dict(self.settings),
             "seed": self.seed,
-            "network": self.network.spec or {"own": self._own_network},
+            "network": {**(self.network.spec or {}), **self._own_network},
             "stream": self._stream_identity,
             "ber": None if self.ber is None else as_dict(self.ber.settings),
         }
+
+
+def own_design(network: Network) -> dict[str, str]:
+    """What a network of the user's own is, except for its weights; empty for one that is built in or of timm."""
+    name = "" if network.spec is None else network.spec["name"]
+    if name in BUILT_IN or name.startswith("timm:"):
+        return {}
+    shown = re.sub(r" at 0x[0-9a-f]+", "", repr(network.backbone))  # addresses differ between processes
+    code = source_digest(type(network.backbone)) if name else ""
+    return {"own": hashlib.sha256((shown + code).encode()).hexdigest()[:16]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.errors import ToodError
-from tood.learners.settings import ABOVE_0, AT_LEAST_0, FROM_0_TO_1, Ranges, Settings, learning_rate
+from tood.learners.settings import Above0, AtLeast0, Count, From0Below1, From0To1, Settings, learning_rate
 
 if TYPE_CHECKING:
     from tood.learners.base import Learner
-    from tood.models import Head
+    from tood.models import GrowingHead
 
 RISE = 10.0  # fine-tuning has failed if the last epoch's loss exceeds the first batch's by this factor
 
@@ -42,17 +42,16 @@ class BERSettings:
         Mixing proportions are drawn from Beta(beta, beta).
     """
 
-    RANGES: ClassVar[Ranges] = {**Settings.RANGES, "weight": AT_LEAST_0, "trace": FROM_0_TO_1, "beta": ABOVE_0}
-    epochs: int = 10
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    epochs: Count = 10
+    lr: Above0 = 0.1
+    momentum: From0Below1 = 0.9
+    weight_decay: AtLeast0 = 5e-4
     m_in: float = -27.0
     m_out: float = -5.0
-    weight: float = 0.1
-    trace: float = 0.002
+    weight: AtLeast0 = 0.1
+    trace: From0To1 = 0.002
     pool: Literal["new", "all"] = "new"
-    beta: float = 1.0
+    beta: Above0 = 1.0
 
 
 class BER:
@@ -66,7 +65,7 @@ class BER:
     def __init__(self, settings: BERSettings) -> None:
         self.settings = settings
 
-    def fit(self, learner: Learner, task: int) -> Head:
+    def fit(self, learner: Learner, task: int) -> GrowingHead:
         """Train the second head after a task, on its new data and on exemplars of older classes, if there are any.
 
         Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -14,8 +14,8 @@ from tood.errors import ToodError
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
-from tood.learners.settings import ABOVE_0, AT_LEAST_0, FROM_0_BELOW_1, ExemplarSettings, Ranges
-from tood.sampling import draw_by_class
+from tood.learners.settings import Above0, AtLeast0, ExemplarSettings, From0Below1
+from tood.outputs.sampling import draw_by_class
 
 NEWTON_STEPS = 100  # at most; a few are enough
 
@@ -38,11 +38,10 @@ class BiCSettings(ExemplarSettings):
         new data is joined by as many exemplars, as the authors of the TOOD paper ran it.
     """
 
-    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0, "validation": FROM_0_BELOW_1, "offset_penalty": AT_LEAST_0}
     selection: Literal["herding", "random"] = "random"
-    temperature: float = 2.0
-    validation: float = 0.1
-    offset_penalty: float = 0.1
+    temperature: Above0 = 2.0
+    validation: From0Below1 = 0.1
+    offset_penalty: AtLeast0 = 0.1
     batches: Literal["mixed", "halves"] = "mixed"
 
 
@@ -61,23 +60,18 @@ class BiC(ExemplarLearner):
     settings: BiCSettings
     distils = True
     corrects_head = True
-    remembers = ("memory", "held_out", "facts")
+    remembers = ("memory", "held_out")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         s = self.settings
         least = len(self.stream.order) if s.memory_unit == "total" else 1
         size = max(least, int(s.validation * s.memory))
-        if s.memory < 2 * least:
-            raise ToodError(f"memory: BiC holds out a part of it, so expected {2 * least} or more, found {s.memory}")
         if s.memory - size < least:
             raise ToodError(
-                f"validation: {s.validation} of a memory of {s.memory} leaves {s.memory - size} exemplars; expected "
-                f"room for {least}"
+                f"memory: BiC holds out {size} of {s.memory} exemplars (validation {s.validation}); expected room for "
+                f"{least} others"
             )
-        rows = np.concatenate([self.stream.train_rows(task) for task in range(len(self.stream))])
-        if np.bincount(self.columns[rows]).min() < 2:
-            raise ToodError("BiC holds out at least one sample per class: expected two or more of each, found one")
         self.memory = self.make_memory(s.memory - size, s.selection)
         self.held_out = self.make_memory(size, "random")
 

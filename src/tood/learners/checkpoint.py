@@ -9,18 +9,17 @@ from __future__ import annotations
 import copy
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from tood.arrays import is_tensor, to_numpy
 from tood.errors import ToodError
-from tood.files import read_tensors, write_tensors
 from tood.registry import described
+from tood.storage.files import read_tensors, write_tensors
 from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint_path", "describe_stream", "resume", "save"]
 
 KIND = "tood-learner"
-SCALAR = "()"
+SCALAR = "()"  # ends the names of scalars, because the file holds them as arrays of one number
 SOME = 64  # training images that identify a stream
-Leaf = npt.NDArray[Any]
 
 
 def checkpoint_path(directory: str | Path, task: int) -> Path:
@@ -70,7 +68,7 @@ def _samples(source: Source) -> dict[str, Any]:
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
     """Write all state needed to resume; ``optimizer`` is given in the middle of a task."""
     if learner.fabric.is_global_zero:
-        state: dict[str, Any] = {"network": learner.network.state_dict()}
+        state: dict[str, Any] = {"network": learner.network.state_dict(), "facts": learner.facts}
         if optimizer is not None:
             momenta = (optimizer.state[p].get("momentum_buffer") for p in learner.network.parameters())
             state["momentum"] = {str(i): momentum for i, momentum in enumerate(momenta) if momentum is not None}
@@ -80,9 +78,13 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
         for name in learner.remembers:
             value = getattr(learner, name)
             state[name] = value.state_dict() if hasattr(value, "state_dict") else value
+        arrays = {}
+        for name, leaf in _leaves(state):
+            array = to_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf)
+            arrays[name if array.ndim else name + SCALAR] = array
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"config": json.dumps(learner.config(), sort_keys=True), "place": json.dumps(place)}
-        write_tensors(path, KIND, dict(_flatten(state)), metadata)
+        write_tensors(path, KIND, arrays, metadata)
     learner.fabric.barrier()
 
 
@@ -95,24 +97,9 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         return {}, {}
     arrays, metadata = read_tensors(path, KIND)
     try:
-        made, place = json.loads(metadata["config"]), json.loads(metadata["place"])
-        wanted = json.loads(json.dumps(learner.config()))
-        made.pop(ignored, None)
-        wanted.pop(ignored, None)
-        made["stream"] = {**wanted["stream"], **made["stream"]}  # older checkpoints lack some entries
-        made["network"] = made["network"] or wanted["network"]
-        if made.get("code", wanted.get("code")) != wanted.get("code"):  # older checkpoints have none
-            raise ToodError(
-                f"{path}: made before {described(type(learner))} was edited; "
-                f"choose another --out, or delete {path.parent} to train again"
-            )
-        made["code"] = wanted.get("code")
-        differences = _differences(made, wanted)
-        if differences:
-            key, stored, expected = differences[0]
-            raise ToodError(f"{path}: made with {key} = {stored}, not {expected}; use the same or another directory")
-        state = _unflatten(arrays)
-        _restore(learner, state)
+        _check_configuration(learner, path, json.loads(metadata["config"]), ignored)
+        place, state = json.loads(metadata["place"]), _tree(arrays)
+        _restore(learner, place["task"], state)
         learner.learned = place["task"] + bool(place.get("finished"))
         learner.old = sum(learner.stream.sizes[: place["task"]])
     except ToodError:
@@ -122,25 +109,42 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
     return place, state.get("momentum", {})
 
 
-def _restore(learner: Learner, state: dict[str, Any]) -> None:
+def _check_configuration(learner: Learner, path: Path, stored: Mapping[str, Any], ignored: str) -> None:
+    """Raise at the first entry in which the configuration of a file differs from the learner's."""
+    made, wanted = dict(_leaves(stored)), dict(_leaves(json.loads(json.dumps(learner.config()))))
+    for name in sorted({*made, *wanted}):
+        found, expected = made.get(name), wanted.get(name)
+        if found == expected or name.partition("/")[0] == ignored:
+            continue
+        if name == "code":
+            raise ToodError(
+                f"{path}: made before {described(type(learner))} was edited; "
+                f"choose another --out, or delete {path.parent} to train again"
+            )
+        name = name.replace("/", ".")
+        raise ToodError(f"{path}: made with {name} = {found}, not {expected}; use the same or another directory")
+
+
+def _restore(learner: Learner, task: int, state: dict[str, Any]) -> None:
     """Give a learner the state of a checkpoint."""
-    learner.network.load_state_dict(_tensors(state["network"]))
     learner.set_teacher(None)
     if "teacher" in state:
+        learner.expand_to(task - 1)
         teacher = copy.deepcopy(learner.network)
         teacher.load_state_dict(_tensors(state["teacher"]))
         learner.set_teacher(teacher)
+    learner.expand_to(task)
+    learner.network.load_state_dict(_tensors(state["network"]))
     if "scoring_head" in state:
         learner.scoring_head = copy.deepcopy(learner.network.head)
         learner.scoring_head.load_state_dict(_tensors(state["scoring_head"]))
+    learner.facts = state.get("facts", {})  # an empty dictionary is not in the file
     for name in learner.remembers:
         value = getattr(learner, name)
         if hasattr(value, "load_state_dict"):
             value.load_state_dict(state[name])
-        elif name == "facts":
-            learner.facts = dict(state.get(name, {}))
         else:
-            stored = state.get(name, {}) if isinstance(value, dict) else state[name]  # an empty one is not in the file
+            stored = state.get(name, {}) if isinstance(value, dict) else state[name]
             setattr(learner, name, _like(value, stored, learner.fabric.device))
 
 
@@ -157,24 +161,21 @@ def _like(value: Any, stored: Any, device: torch.device) -> Any:
     return torch.from_numpy(stored).to(value.device, value.dtype if half else None)
 
 
-def _tensors(arrays: Mapping[str, Leaf]) -> dict[str, torch.Tensor]:
+def _tensors(arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Leaf]]:
-    """Leaves by name; names of scalars end in ``SCALAR``, because the file holds them as arrays of one number."""
-    leaves: list[tuple[str, Leaf]] = []
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Leaves of nested dictionaries, with their keys joined by slashes."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            leaves += _flatten(value, f"{prefix}{key}/")
-            continue
-        leaf = to_numpy(value) if is_tensor(value) else np.asarray(value)
-        leaves.append((f"{prefix}{key}{SCALAR if leaf.ndim == 0 else ''}", leaf))
-    return leaves
+            yield from _leaves(value, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", value
 
 
-def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
-    """The inverse of :func:`_flatten`."""
+def _tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of :func:`_leaves`."""
     tree: dict[str, Any] = {}
     for name, leaf in leaves.items():
         *folders, last = name.split("/")
@@ -183,13 +184,3 @@ def _unflatten(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
             node = node.setdefault(folder, {})
         node[last.removesuffix(SCALAR)] = leaf.reshape(()) if last.endswith(SCALAR) else leaf
     return tree
-
-
-def _differences(stored: Any, expected: Any, name: str = "") -> list[tuple[str, Any, Any]]:
-    """Dotted name, stored value and expected value of each entry in which two configurations differ."""
-    if not (isinstance(stored, dict) and isinstance(expected, dict)):
-        return [] if stored == expected else [(name, stored, expected)]
-    differences = []
-    for key in sorted({*stored, *expected}):
-        differences += _differences(stored.get(key), expected.get(key), f"{name}.{key}" if name else key)
-    return differences

@@ -69,31 +69,20 @@ class ClosedForm(Learner):
 
     def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
         """One pass over the task; it is not resumed in the middle."""
-        self._check_turn(task)
-        with self._random_state_kept():
-            self._open(task)
+        self._open(task)
         rows = self.training_rows(task)
         features = self.outputs(rows, network=self.untransformed)[0].to(self.exact_device)
         self.absorb(features, torch.from_numpy(self.columns[rows]).to(self.exact_device))
-        weight, bias = self._solve()
+        try:
+            weight, bias = self.solve()
+        except LinAlgError as error:
+            raise ToodError(f"{self.regulariser}: leaves the covariance of the features singular; raise it") from error
         with torch.no_grad():
             self.network.head.weight.copy_(weight.float())
             self.network.head.bias.copy_(bias.float())
 
-    def _solve(self) -> tuple[Tensor, Tensor]:
-        """:meth:`solve`; a singular matrix is an error that names the setting to raise."""
-        try:
-            return self.solve()
-        except LinAlgError as error:
-            if not self.regulariser:
-                raise
-            value = getattr(self.settings, self.regulariser)
-            raise ToodError(
-                f"{self.regulariser}: {value} leaves the covariance of the features singular; raise it"
-            ) from error
 
-
-class Moments:
+class ClassMoments:
     """Count and mean of every class, and the scatter matrix within classes; exact for any order of samples.
 
     Parameters
@@ -109,7 +98,7 @@ class Moments:
     def __init__(self, dim: int, device: torch.device | str = "cpu", scatter: bool = True) -> None:
         self.count = torch.zeros(0, dtype=torch.float64, device=device)
         self.mean = torch.zeros(0, dim, dtype=torch.float64, device=device)
-        self.scatter = torch.zeros(dim, dim, dtype=torch.float64, device=device) if scatter else None
+        self.scatter = torch.zeros(*(dim, dim) if scatter else (0, 0), dtype=torch.float64, device=device)
 
     def add(self, features: Tensor, columns: Tensor) -> None:
         """Add samples ``[n, D]`` with the column of each one's class ``[n]``."""
@@ -119,7 +108,7 @@ class Moments:
             x = features[columns == c].double()
             n, total = len(x), len(x) + self.count[c]
             mean, shift = x.mean(0), x.mean(0) - self.mean[c]
-            if self.scatter is not None:
+            if len(self.scatter):
                 centred = x - mean
                 self.scatter += centred.T @ centred
                 if self.count[c] > 0:
@@ -129,14 +118,11 @@ class Moments:
 
     def covariance(self) -> Tensor:
         """The covariance within classes, pooled: ``Σ_c Σ_{i in c} (x_i - m_c)(x_i - m_c)ᵀ / n``."""
-        if self.scatter is None:
-            raise RuntimeError("the sum of squares was not kept")
         return self.scatter / self.count.sum()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Plain tensors, for a checkpoint."""
-        state = {"count": self.count, "mean": self.mean}
-        return state if self.scatter is None else {**state, "scatter": self.scatter}
+        return {"count": self.count, "mean": self.mean, "scatter": self.scatter}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """The inverse of :meth:`state_dict`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from tood.arrays import IntArray
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, penalty, widen
 from tood.learners.registry import register
-from tood.learners.settings import AT_LEAST_0, Ranges, Settings
+from tood.learners.settings import AtLeast0, CountOrNone, Settings
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,11 @@ class EWCSettings(Settings):
         Number of training samples per task for the Fisher information; 0 for all.
     """
 
-    RANGES: ClassVar[Ranges] = {"strength": AT_LEAST_0, "decay": AT_LEAST_0, "fisher_samples": AT_LEAST_0}
-    strength: float = 100.0
+    strength: AtLeast0 = 100.0
     mode: Literal["separate", "online"] = "separate"
-    decay: float = 1.0
+    decay: AtLeast0 = 1.0
     fisher: Literal["labels", "sampled"] = "labels"
-    fisher_samples: int = 500
+    fisher_samples: CountOrNone = 500
 
 
 @register

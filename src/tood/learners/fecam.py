@@ -12,8 +12,9 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from torch.nn.functional import normalize
 
 from tood.errors import ToodError
-from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
+from tood.learners.settings import Above0, AtLeast0
 from tood.learners.slda import discriminant
 from tood.models.tops import Tukey
 
@@ -33,16 +34,9 @@ class FeCAMSettings(ClosedFormSettings):
         covariance; 0 or more.
     """
 
-    power: float = 0.5
-    shrink_diagonal: float = 1.0
-    shrink_rest: float = 1.0
-
-    def __post_init__(self) -> None:
-        if not self.power > 0:
-            raise ToodError(f"power: expected a number above 0, found {self.power}")
-        for name in ("shrink_diagonal", "shrink_rest"):
-            if not getattr(self, name) >= 0:
-                raise ToodError(f"{name}: expected 0 or more, found {getattr(self, name)}")
+    power: Above0 = 0.5
+    shrink_diagonal: AtLeast0 = 1.0
+    shrink_rest: AtLeast0 = 1.0
 
 
 @register
@@ -73,8 +67,8 @@ class FeCAM(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.exact_device)  # of f^λ
-        self.unit = Moments(self.network.head.dim, self.exact_device)  # of the same at length one
+        self.moments = ClassMoments(self.network.head.dim, self.exact_device)  # of f^λ
+        self.unit = ClassMoments(self.network.head.dim, self.exact_device)  # of the same at length one
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from tood.arrays import FloatArray
 from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, set_gradient
 from tood.learners.base import Batch
 from tood.learners.registry import register
-from tood.learners.settings import AT_LEAST_0, Ranges
+from tood.learners.settings import AtLeast0
 
 LEAST = 1e-6  # eigenvalue of the Gram matrix of references of unit length: a few times its float32 rounding
 
@@ -28,8 +27,7 @@ class GEMSettings(GradientSettings):
         Lower bound of the weight of each reference gradient; used only if a constraint is violated.
     """
 
-    RANGES: ClassVar[Ranges] = {"margin": AT_LEAST_0}
-    margin: float = 0.5
+    margin: AtLeast0 = 0.5
 
 
 @register

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from tood.learners.base import Batch
 from tood.learners.distillation import distillation
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner
-from tood.learners.settings import ABOVE_0, ExemplarSettings, Ranges
+from tood.learners.settings import Above0, ExemplarSettings
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,8 @@ class ICaRLSettings(ExemplarSettings):
         Temperature of the distillation of ``"ce"``.
     """
 
-    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0}
     loss: Literal["bce", "ce"] = "bce"
-    temperature: float = 2.0
+    temperature: Above0 = 2.0
 
 
 @register
@@ -81,5 +80,4 @@ class ICaRL(ExemplarLearner):
         means = self.means.cpu().numpy()
         feature = floats(features, "features", 2)
         feature = feature / np.maximum(np.linalg.norm(feature, axis=1, keepdims=True), 1e-12)
-        columns: IntArray = np.argmax(feature @ means.T, axis=1)  # all lengths are one: nearest = largest product
-        return columns
+        return np.asarray(np.argmax(feature @ means.T, axis=1))  # all lengths are one: nearest = largest product

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,6 @@ import numpy as np
 from tood.arrays import IntArray
 from tood.learners.base import Learner
 from tood.learners.registry import register
-from tood.learners.settings import Settings
-
-
-@dataclass(frozen=True)
-class JointSettings(Settings):
-    """Settings of joint training.
-
-    Parameters
-    ----------
-    fresh:
-        Start every step from the initial weights; otherwise continue from the step before.
-    """
-
-    fresh: bool = True
 
 
 @register
@@ -33,18 +18,16 @@ class Joint(Learner):
 
     name = "joint"
     title = "Joint"
-    settings: JointSettings
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.initial = copy.deepcopy(self.network.backbone.state_dict())
 
     def begin_task(self, task: int) -> None:
-        """Start again from the initial weights if ``fresh``."""
-        if self.settings.fresh:
-            self.network.backbone.load_state_dict(self.initial)
-            self.network.head.resize(0)
-            self.network.grow(sum(self.stream.sizes[: task + 1]))
+        """Start again from the initial weights."""
+        self.network.backbone.load_state_dict(self.initial)
+        self.network.head.resize(0)
+        self.network.grow(sum(self.stream.sizes[: task + 1]))
 
     def training_rows(self, task: int) -> IntArray:
         """All data seen."""

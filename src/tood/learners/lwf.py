@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 
 from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
 from tood.learners.distillation import distillation
 from tood.learners.registry import register
-from tood.learners.settings import ABOVE_0, AT_LEAST_0, Ranges, Settings
+from tood.learners.settings import Above0, AtLeast0, CountOrNone, Settings
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,16 @@ class LwFSettings(Settings):
     ce_weight:
         Weight of the cross-entropy: ``"one"``, as in the original method, or ``"inverse_tasks"``, 1 / (number of tasks
         seen), as the authors of the TOOD paper ran it.
+    warm_up:
+        Epochs of SGD on the new columns alone before each task after the first, on fixed features that are not
+        augmented; the original method has such a step, the code bases that compare learners do not.
     """
 
-    RANGES: ClassVar[Ranges] = {"alpha": AT_LEAST_0, "temperature": ABOVE_0}
-    alpha: float = 1.0
-    temperature: float = 2.0
+    alpha: AtLeast0 = 1.0
+    temperature: Above0 = 2.0
     ce: Literal["new", "all"] = "new"
     ce_weight: Literal["one", "inverse_tasks"] = "one"
+    warm_up: CountOrNone = 0
 
 
 @register
@@ -54,6 +58,22 @@ class LwF(Learner):
             raise ToodError(
                 "ce: the cross-entropy over the new columns teaches nothing if a task has one class; use 'all'"
             )
+
+    def begin_task(self, task: int) -> None:
+        """Warm-up: train the new columns with everything else fixed (Section 3 of the paper)."""
+        s, head, rows = self.settings, self.network.head, self.stream.train_rows(task)
+        if not (task and s.warm_up):
+            return
+        features, targets = self.outputs(rows)[0], self.tensor(self.columns[rows]) - self.old
+        new = [part[self.old :].detach().clone().requires_grad_() for part in (head.weight, head.bias)]
+        optimizer = torch.optim.SGD(new, s.lr, s.momentum, weight_decay=s.weight_decay)
+        for _ in range(s.warm_up):
+            for chosen in torch.split(torch.randperm(len(rows), generator=self.generator), s.batch_size):
+                optimizer.zero_grad()
+                self.fabric.backward(cross_entropy(linear(features[chosen], *new), targets[chosen]))
+                optimizer.step()
+        with torch.no_grad():
+            head.weight[self.old :], head.bias[self.old :] = new
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``w · CE + α · KD(z_old, teacher)``, with w = 1 or 1 / (t + 1)."""

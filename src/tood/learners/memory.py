@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import IntArray, floats, indices
-from tood.errors import ToodError, UnknownNameError
-from tood.sampling import class_share, draw_by_class, herding
+from tood.arrays import IntArray
+from tood.outputs.sampling import class_share, draw_by_class, herding
 
 __all__ = ["Exemplars", "Reservoir"]
 
@@ -36,8 +35,6 @@ class Reservoir:
     """
 
     def __init__(self, capacity: int, seed: int = 0) -> None:
-        if capacity < 1:
-            raise ToodError(f"capacity: expected 1 or more, found {capacity}")
         self.capacity = capacity
         self.seed = seed
         self.seen = 0
@@ -56,7 +53,6 @@ class Reservoir:
 
         A slot occurs at most once, so other data per slot can be written in one assignment.
         """
-        rows = indices(rows, "rows")
         rng = np.random.default_rng([self.seed, self.seen])
         seen_before = np.arange(self.seen, self.seen + len(rows))
         slots = np.where(seen_before < self.capacity, seen_before, rng.integers(0, seen_before + 1))
@@ -74,11 +70,8 @@ class Reservoir:
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        seen, rows = int(state["seen"]), indices(state["rows"], "rows")
-        if len(rows) != min(seen, self.capacity):
-            raise ToodError(f"rows: a reservoir of {self.capacity} that saw {seen} cannot hold {len(rows)} rows")
-        self.seen, self.seed = seen, int(state["seed"])
-        self._rows[: len(rows)] = rows
+        self.seen, self.seed = int(state["seen"]), int(state["seed"])
+        self.rows[:] = state["rows"]
 
 
 class Exemplars:
@@ -86,10 +79,10 @@ class Exemplars:
 
     Parameters
     ----------
-    total:
-        The size of the whole memory, shared equally by all classes seen so far.
+    size:
+        The number of rows: of the whole memory, shared equally by all classes seen so far, or per class.
     per_class:
-        The number of rows per class. Give exactly one of ``total`` and ``per_class``.
+        Whether ``size`` is per class.
     selection:
         ``"random"`` or ``"herding"``.
     seed:
@@ -97,24 +90,15 @@ class Exemplars:
 
     Examples
     --------
-    >>> memory = Exemplars(total=4)
+    >>> memory = Exemplars(4)
     >>> memory.add(np.arange(10), np.zeros(10, int))
     >>> memory.add(np.arange(10, 20), np.ones(10, int))
     >>> memory.labels.tolist()
     [0, 0, 1, 1]
     """
 
-    def __init__(
-        self, total: int | None = None, per_class: int | None = None, selection: str = "random", seed: int = 0
-    ) -> None:
-        if (total is None) == (per_class is None):
-            raise ToodError("total, per_class: expected exactly one of the two")
-        size = total if per_class is None else per_class
-        if size is None or size < 1:
-            raise ToodError(f"{'total' if per_class is None else 'per_class'}: expected 1 or more, found {size}")
-        if selection not in ("random", "herding"):
-            raise UnknownNameError("selection", selection, ["random", "herding"])
-        self.total = total
+    def __init__(self, size: int, per_class: bool = False, selection: str = "random", seed: int = 0) -> None:
+        self.size = size
         self.per_class = per_class
         self.selection = selection
         self.seed = seed
@@ -133,12 +117,8 @@ class Exemplars:
     def __len__(self) -> int:
         return sum(map(len, self.by_class.values()))
 
-    def quota(self, classes: int) -> int:
-        """Rows per class if there are ``classes`` classes."""
-        return self.per_class if self.per_class is not None else class_share(self.total or 0, classes)
-
     def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
-        """Add the classes of a new task and cut the others to their new quota.
+        """Add the classes of a new task and cut the others to their new share.
 
         Parameters
         ----------
@@ -149,24 +129,16 @@ class Exemplars:
         features:
             Penultimate features of those rows, ``[n, D]``; needed by herding only.
         """
-        rows = indices(rows, "rows")
-        labels = indices(labels, "labels", len(rows))
-        features = floats(features, "features", 2) if self.selection == "herding" else None
-        if features is not None and len(features) != len(rows):
-            raise ToodError(f"features: expected {len(rows)} rows, found {len(features)}")
         new = [int(c) for c in np.unique(labels)]
-        known = self.by_class.keys() & set(new)
-        if known:
-            raise ToodError(f"labels: class {min(known)} is in the memory already")
-        quota = self.quota(len(self.by_class) + len(new))
+        share = self.size if self.per_class else class_share(self.size, len({*self.by_class, *new}))
         for c, kept in self.by_class.items():
-            self.by_class[c] = kept[:quota]
+            self.by_class[c] = kept[:share]
         for c in new:
             members = np.flatnonzero(labels == c)
-            if features is None:
-                self.by_class[c] = draw_by_class(rows[members], labels[members], quota, (self.seed,))
+            if self.selection == "herding":
+                self.by_class[c] = rows[members[herding(features[members], share)]]
             else:
-                self.by_class[c] = rows[members[herding(features[members], quota)]]
+                self.by_class[c] = draw_by_class(rows[members], labels[members], share, (self.seed,))
 
     def state_dict(self) -> State:
         """Everything a checkpoint needs, as arrays."""
@@ -174,7 +146,6 @@ class Exemplars:
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        rows = indices(state["rows"], "rows")
-        labels = indices(state["labels"], "labels", len(rows))
+        rows, labels = state["rows"], state["labels"]
         classes = labels[np.sort(np.unique(labels, return_index=True)[1])]  # in order of arrival
         self.by_class = {int(c): rows[labels == c] for c in classes}

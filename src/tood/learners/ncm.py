@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tood.errors import ToodError
-from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
+from tood.learners.settings import Above0
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,7 @@ class NCMSettings(ClosedFormSettings):
         Factor of the cosine, above 0. It sets how sharp the softmax is and does not change predictions.
     """
 
-    scale: float = 16.0
-
-    def __post_init__(self) -> None:
-        if not self.scale > 0:
-            raise ToodError(f"scale: expected a number above 0, found {self.scale}")
+    scale: Above0 = 16.0
 
 
 @register
@@ -50,7 +46,7 @@ class NCM(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.exact_device, scatter=False)
+        self.moments = ClassMoments(self.network.head.dim, self.exact_device, scatter=False)
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:

@@ -51,7 +51,9 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     if precision == "bf16-mixed" and device != "cuda":
         raise ToodError(f"precision: bf16-mixed is for GPUs, found the device {device!r}")
     if precision == "auto":
-        precision = "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported() else "32-true"
+        precision = (
+            "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+        )
     world = int(os.environ.get("WORLD_SIZE", 1))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     # The other processes wait while the first one evaluates a step.

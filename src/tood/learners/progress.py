@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from tood.errors import ToodError
@@ -39,8 +38,7 @@ class Meter:
     """Loss and accuracy of one epoch, summed on the device until they are reported."""
 
     def __init__(self, task: int, epoch: int, epochs: int, steps: int, report: Report | None) -> None:
-        self.place = (task, epoch, epochs)
-        self.steps = steps
+        self.task, self.epoch, self.epochs, self.steps = task, epoch, epochs, steps
         self.report = report
         self.step = self.samples = 0
         self.loss: Tensor | float = 0.0
@@ -52,23 +50,19 @@ class Meter:
         self.step += 1
         self.samples += len(columns)
         self.loss = self.loss + loss.detach()
+        last = self.step == self.steps
         if self.report is not None:
-            with torch.no_grad():
-                self.hits = self.hits + (logits.argmax(1) == columns).sum()
-            if self.step == self.steps or time.monotonic() - self.reported > INTERVAL:
+            self.hits = self.hits + (logits.detach().argmax(1) == columns).sum()
+            if last or time.monotonic() - self.reported > INTERVAL:
                 self.report(self.summary(lr))
-        if self.step == self.steps and not math.isfinite(float(self.loss)):
-            task, epoch, _ = self.place
-            raise ToodError(f"task {task}, epoch {epoch}: the loss is not finite; lower lr or clip gradients")
+        if last and not math.isfinite(float(self.loss)):
+            raise ToodError(f"task {self.task}, epoch {self.epoch}: the loss is not finite; lower lr or clip gradients")
 
     def summary(self, lr: float) -> Progress:
         """The means so far."""
         self.reported = time.monotonic()
-        task, epoch, epochs = self.place
         passed = max(self.reported - self.start, 1e-9)
-        left = (epochs - epoch) * self.steps - self.step
+        left = ((self.epochs - self.epoch) * self.steps - self.step) * passed / self.step
         loss, accuracy = float(self.loss) / self.step, float(self.hits) / self.samples
-        speed = self.samples / passed
-        return Progress(
-            task, epoch, epochs, self.step, self.steps, loss, accuracy, lr, speed, left * passed / self.step
-        )
+        place = self.task, self.epoch, self.epochs, self.step, self.steps
+        return Progress(*place, loss, accuracy, lr, self.samples / passed, left)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from tood.errors import ToodError
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
+from tood.learners.settings import Above0, AtLeast0, Count
 
 RIDGES = tuple(10.0**power for power in range(-8, 10))
 
@@ -33,17 +33,9 @@ class RanPACSettings(ClosedFormSettings):
         does not change predictions.
     """
 
-    width: int = 10_000
-    ridge: float = 0.0
-    scale: float = 10.0
-
-    def __post_init__(self) -> None:
-        if self.width < 1:
-            raise ToodError(f"width: expected 1 or more, found {self.width}")
-        if not self.ridge >= 0:
-            raise ToodError(f"ridge: expected 0 or more, found {self.ridge}")
-        if not self.scale > 0:
-            raise ToodError(f"scale: expected a number above 0, found {self.scale}")
+    width: Count = 10_000
+    ridge: AtLeast0 = 0.0
+    scale: Above0 = 10.0
 
 
 @register

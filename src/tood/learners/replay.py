@@ -1,20 +1,21 @@
-"""Base classes of learners with replay: a memory of exemplars, or a reservoir."""
+"""Base classes of learners with replay: a memory of exemplars, or a reservoir. Both replay by themselves."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
 from tood.learners.distillation import distillation
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
+from tood.streams import batches as read_batches
 
 
 class ExemplarLearner(Learner):
@@ -29,12 +30,10 @@ class ExemplarLearner(Learner):
 
     def make_memory(self, size: int, selection: str) -> Exemplars:
         """An empty memory of this size, in the unit of the settings."""
-        s, classes = self.settings, len(self.stream.order)
-        if s.memory_unit == "class":
-            return Exemplars(per_class=size, selection=selection, seed=self.seed)
-        if size < classes:
-            raise ToodError(f"memory: expected room for one exemplar of each of {classes} classes, found {s.memory}")
-        return Exemplars(total=size, selection=selection, seed=self.seed)
+        per_class = self.settings.memory_unit == "class"
+        if not per_class:
+            self.check_room(size)
+        return Exemplars(size, per_class, selection, self.seed)
 
     def training_rows(self, task: int) -> IntArray:
         """New data and exemplars."""
@@ -45,8 +44,8 @@ class ExemplarLearner(Learner):
         self.keep(self.memory, self.stream.train_rows(task))
 
     def keep(self, memory: Exemplars, rows: IntArray) -> None:
-        """Add rows of new classes to a memory."""
-        features = self.outputs(rows)[0].cpu() if memory.selection == "herding" else None
+        """Add rows of new classes to a memory; herding chooses among all of them."""
+        features = self.outputs(rows)[0].cpu().numpy() if memory.selection == "herding" else None
         memory.add(rows, self.columns[rows], features)
 
     def memory_rows(self) -> IntArray:
@@ -69,31 +68,48 @@ class ReservoirLearner(Learner):
 
     settings: ReservoirSettings
     remembers: ClassVar[tuple[str, ...]] = ("memory",)
+    memory: Any  # a Reservoir; Exemplars if they are filled after the task
+    draws: int = 1  # batches from the memory per batch of new data
+    slots: list[IntArray]  # of the current step: positions in the memory of each replayed batch
+    kept: IntArray  # of the current step: where new rows were stored, those of all processes; -1 if they were not
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        classes = len(self.stream.order)
-        if self.settings.memory < classes:
-            raise ToodError(
-                f"memory: expected room for one sample of each of {classes} classes, found {self.settings.memory}"
-            )
+        self.check_room(self.settings.memory)
         self.memory = Reservoir(self.settings.memory, self.seed)
 
-    @property
-    def replay_count(self) -> int:
-        """The number of replayed samples per batch of new data, in this process."""
+    def batches(self, rows: IntArray) -> Iterator[Batch]:
+        """Each batch of new data joined by a replayed one, ``B_n ∪ B_M``."""
+        for new, *old in self.replayed(rows):
+            yield new.join(*old)
+
+    def replayed(self, rows: IntArray) -> Iterator[list[Batch]]:
+        """Each batch of new data and, unless the memory is empty, :attr:`draws` batches from the memory.
+
+        The memory is offered each batch after the draws for it. Neither depends on the weights, so images are read
+        ahead of training.
+        """
         size = self.settings.replay_size or self.settings.batch_size
-        return max(1, size // self.fabric.world_size)
+        count = max(1, size // self.fabric.world_size)
+        waiting: deque[tuple[list[IntArray], list[IntArray], IntArray]] = deque()
 
-    def replay(self) -> Batch | None:
-        """A batch from the memory, or None while it is empty."""
-        return self.draw(self.memory.rows, self.replay_count) if len(self.memory) else None
+        def plan() -> Iterator[IntArray]:
+            chunks = self.chunks(rows)
+            for mine, *all_processes in zip(chunks[self.fabric.global_rank], *chunks, strict=True):
+                held = len(self.memory)
+                draws = range(self.draws if held else 0)
+                slots = [self.random.choice(held, min(count, held), replace=False) for _ in draws]
+                parts = [mine, *(self.memory.rows[chosen] for chosen in slots)]
+                online = isinstance(self.memory, Reservoir)
+                kept = self.memory.offer(np.concatenate(all_processes)) if online else np.empty(0, np.int64)
+                waiting.append((parts, slots, kept))
+                yield np.concatenate(parts)
 
-    def shown(self, batch: Batch) -> IntArray:
-        """The rows of this batch in all processes, so that their memories stay the same."""
-        rows = self.fabric.all_gather(torch.from_numpy(batch.rows).to(self.fabric.device))
-        return torch.as_tensor(rows).flatten().cpu().numpy()
+        for samples in read_batches(self.stream.train, plan()):
+            parts, self.slots, self.kept = waiting.popleft()
+            ends = np.cumsum([len(part) for part in parts])
+            yield [self.batch(*pair) for pair in zip(parts, np.split(samples, ends[:-1]), strict=True)]
 
     def memory_rows(self) -> IntArray:
-        """The rows in the reservoir, each once."""
+        """The rows in the memory, each once."""
         return np.unique(self.memory.rows)

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from tood.errors import ToodError, UnknownNameError
 
@@ -20,20 +20,19 @@ class Range(NamedTuple):
     allows: Callable[[float], bool]
 
 
-Ranges: TypeAlias = Mapping[str, Range]  # by the name of the setting
-
-ABOVE_0 = Range("a number above 0", lambda value: value > 0)
-AT_LEAST_0 = Range("0 or more", lambda value: value >= 0)
-AT_LEAST_1 = Range("1 or more", lambda value: value >= 1)
-FROM_0_TO_1 = Range("a number from 0 to 1", lambda value: 0 <= value <= 1)
-FROM_0_BELOW_1 = Range("0 or more and below 1", lambda value: 0 <= value < 1)
+Above0: TypeAlias = Annotated[float, Range("a number above 0", lambda value: value > 0)]
+AtLeast0: TypeAlias = Annotated[float, Range("0 or more", lambda value: value >= 0)]
+From0To1: TypeAlias = Annotated[float, Range("a number from 0 to 1", lambda value: 0 <= value <= 1)]
+From0Below1: TypeAlias = Annotated[float, Range("0 or more and below 1", lambda value: 0 <= value < 1)]
+Count: TypeAlias = Annotated[int, Range("1 or more", lambda value: value >= 1)]
+CountOrNone: TypeAlias = Annotated[int, Range("0 or more", lambda value: value >= 0)]
 
 
 @dataclass(frozen=True)
 class Settings:
     """Settings of stochastic gradient descent, common to all learners that train.
 
-    ``RANGES`` has the allowed values of settings by name; a subclass adds those of its own settings.
+    An annotation such as ``Above0`` says which numbers are allowed.
 
     Parameters
     ----------
@@ -48,19 +47,15 @@ class Settings:
         Largest norm of a gradient; 0 for no limit.
     """
 
-    RANGES: ClassVar[Ranges] = {
-        **{"epochs": AT_LEAST_1, "batch_size": AT_LEAST_1, "lr": ABOVE_0, "momentum": FROM_0_BELOW_1},
-        **{"weight_decay": AT_LEAST_0, "gamma": AT_LEAST_0, "clip": AT_LEAST_0},
-    }
-    epochs: int = 170
-    batch_size: int = 128
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 2e-4
+    epochs: Count = 170
+    batch_size: Count = 128
+    lr: Above0 = 0.1
+    momentum: From0Below1 = 0.9
+    weight_decay: AtLeast0 = 2e-4
     schedule: Literal["multistep", "one_cycle", "cosine", "none"] = "multistep"
     milestones: tuple[int, ...] = (60, 100, 140)
-    gamma: float = 0.1
-    clip: float = 1.0
+    gamma: AtLeast0 = 0.1
+    clip: AtLeast0 = 1.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +72,7 @@ class ExemplarSettings(Settings):
         ``"herding"`` or ``"random"``.
     """
 
-    RANGES: ClassVar[Ranges] = {"memory": AT_LEAST_1}
-    memory: int = 2000
+    memory: Count = 2000
     memory_unit: Literal["total", "class"] = "total"
     selection: Literal["herding", "random"] = "herding"
 
@@ -95,9 +89,8 @@ class ReservoirSettings(Settings):
         Number of replayed samples per batch of new data; 0 for the size of the batch.
     """
 
-    RANGES: ClassVar[Ranges] = {"memory": AT_LEAST_1, "replay_size": AT_LEAST_0}
-    memory: int = 500
-    replay_size: int = 0
+    memory: Count = 500
+    replay_size: CountOrNone = 0
 
 
 SettingsT = TypeVar("SettingsT")
@@ -114,25 +107,26 @@ def make_settings(kind: type[SettingsT], given: Mapping[str, Any], prefix: str =
 
     Given names start with ``prefix``, here and in messages.
     """
-    hints = {prefix + name: hint for name, hint in get_type_hints(kind).items() if get_origin(hint) is not ClassVar}
-    ranges = {prefix + name: allowed for name, allowed in _ranges(kind).items()}
+    hints: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):  # a subclass that only gives another default keeps the range
+        for name, hint in get_type_hints(base, include_extras=True).items():
+            known = hints.get(prefix + name)
+            hints[prefix + name] = known if get_args(known)[:1] == (hint,) else hint
     for name in given:
         if name not in hints:
             raise UnknownNameError("setting", name, hints)
-    checked = {name: _checked(name, value, hints[name], ranges.get(name)) for name, value in given.items()}
+    checked = {name: _checked(name, value, hints[name]) for name, value in given.items()}
     return kind(**{name.removeprefix(prefix): value for name, value in checked.items()})
 
 
-def _ranges(kind: type) -> dict[str, Range]:
-    """``RANGES`` of a class and its bases; those of a subclass replace those of its base."""
-    ranges: dict[str, Range] = {}
-    for base in reversed(kind.__mro__):
-        ranges |= vars(base).get("RANGES", {})
-    return ranges
-
-
-def _checked(name: str, value: Any, hint: Any, allowed: Range | None = None) -> Any:
-    """``value``, checked against its annotation and its range; raises an error that names the setting."""
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    """``value``, checked against its annotation; raises an error that names the setting."""
+    if get_origin(hint) is Annotated:
+        hint, allowed = get_args(hint)
+        value = _checked(name, value, hint)
+        if not allowed.allows(value):
+            raise ToodError(f"{name}: expected {allowed.expected}, found {value:g}")
+        return value
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise UnknownNameError(name, value, get_args(hint))
@@ -147,8 +141,6 @@ def _checked(name: str, value: Any, hint: Any, allowed: Range | None = None) -> 
         raise ToodError(f"{name}: expected {hint.__name__}, found {value!r}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ToodError(f"{name}: expected a finite number, found {value}")
-    if allowed is not None and not allowed.allows(value):
-        raise ToodError(f"{name}: expected {allowed.expected}, found {value:g}")
     return value
 
 

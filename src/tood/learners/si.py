@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
 from tood.learners.base import Batch, Learner
 from tood.learners.importance import Weights, copy_weights, widen
 from tood.learners.registry import register
-from tood.learners.settings import ABOVE_0, AT_LEAST_0, Ranges, Settings
+from tood.learners.settings import Above0, AtLeast0, Settings
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,8 @@ class SISettings(Settings):
         ξ, which bounds the importance of weights that hardly changed.
     """
 
-    RANGES: ClassVar[Ranges] = {"strength": AT_LEAST_0, "damping": ABOVE_0}
-    strength: float = 1.0
-    damping: float = 0.1
+    strength: AtLeast0 = 1.0
+    damping: Above0 = 0.1
 
 
 @register

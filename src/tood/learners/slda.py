@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tood.errors import ToodError
-from tood.learners.closed_form import ClosedForm, ClosedFormSettings, Moments
+from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
 from tood.learners.registry import register
+from tood.learners.settings import From0To1
 
 
 @dataclass(frozen=True)
@@ -23,11 +23,7 @@ class SLDASettings(ClosedFormSettings):
         ε, the weight of the identity in the covariance, from 0 to 1; above 0 if features can be constant.
     """
 
-    shrinkage: float = 1e-4
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.shrinkage <= 1:
-            raise ToodError(f"shrinkage: expected a number from 0 to 1, found {self.shrinkage}")
+    shrinkage: From0To1 = 1e-4
 
 
 @register
@@ -51,7 +47,7 @@ class SLDA(ClosedForm):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.moments = Moments(self.network.head.dim, self.exact_device)
+        self.moments = ClassMoments(self.network.head.dim, self.exact_device)
 
     def absorb(self, features: Tensor, columns: Tensor) -> None:
         """Update class means and covariance."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,8 +11,8 @@ from torch import Tensor
 from tood.learners.base import Batch
 from tood.learners.registry import register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
-from tood.learners.settings import ABOVE_0, ExemplarSettings, Ranges
-from tood.models import Head
+from tood.learners.settings import Above0, ExemplarSettings
+from tood.models import GrowingHead
 
 
 @dataclass(frozen=True)
@@ -28,8 +27,7 @@ class WASettings(ExemplarSettings):
         Clip the head's weights to 0 or more after every step, as the paper does (later code bases do not).
     """
 
-    RANGES: ClassVar[Ranges] = {"temperature": ABOVE_0}
-    temperature: float = 2.0
+    temperature: Above0 = 2.0
     nonnegative: bool = False
 
 
@@ -42,7 +40,6 @@ class WA(ExemplarLearner):
     citation = 'Zhao et al., "Maintaining Discrimination and Fairness in Class Incremental Learning", CVPR 2020.'
     settings: WASettings
     distils = True
-    remembers = ("memory", "facts")
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """``(1 - λ) CE + λ KD`` with ``λ = n_old / n``."""
@@ -61,7 +58,7 @@ class WA(ExemplarLearner):
 
 
 @torch.no_grad()
-def align(head: Head, old: int) -> float:
+def align(head: GrowingHead, old: int) -> float:
     """``w_new ← γ w_new``, ``γ = mean‖w_old‖ / mean‖w_new‖`` (Eqs. 9 and 10); biases stay. Returns γ."""
     lengths = head.weight.norm(dim=1)
     gamma = float(lengths[:old].mean() / lengths[old:].mean().clamp(min=1e-12))

@@ -24,14 +24,12 @@ class Comparison:
     """Sorted ID scores ``[n]`` and OOD scores ``[m]``, the counts of one among the other, and the metrics.
 
     With ID positive, the threshold at an ID sample selects everything not below it; with OOD positive, the threshold
-    at an OOD sample selects everything not above it. ``ood_rank`` may be given if it is known already.
+    at an OOD sample selects everything not above it.
     """
 
-    def __init__(self, ids: FloatArray, oods: FloatArray, ood_rank: IntArray | None = None) -> None:
+    def __init__(self, ids: FloatArray, oods: FloatArray) -> None:
         self.ids, self.oods = ids, oods
         self.n, self.m = len(ids), len(oods)
-        if ood_rank is not None:
-            self.ood_rank = ood_rank
 
     @cached_property
     def ood_rank(self) -> IntArray:
@@ -96,13 +94,6 @@ class Comparison:
             "aupr_out": self.aupr_out(),
         }
 
-    def resampled_auroc(self, chosen_ids: IntArray, chosen_oods: IntArray) -> float:
-        """AUROC of the chosen positions (with repeats), without sorting again."""
-        before = np.zeros(self.m + 1, dtype=np.int64)  # how many of the chosen lie before each position
-        np.cumsum(np.bincount(chosen_oods, minlength=self.m), out=before[1:])
-        wins = before[self.below] + before[self.not_above]
-        return float((np.bincount(chosen_ids, minlength=self.n) * wins).sum() / (2 * self.n * self.m))
-
 
 def ranks(ordered: FloatArray) -> tuple[IntArray, IntArray]:
     """For each entry of a sorted array, the number of entries below it, and of those not above it."""
@@ -118,8 +109,7 @@ def precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float6
     threshold before it, which selects only samples strictly beyond: none at the start of the curve.
     """
     selected = positives + negatives
-    share: npt.NDArray[np.float64] = np.maximum(positives, selected == 0) / np.maximum(selected, 1)
-    return share
+    return np.asarray(np.maximum(positives, selected == 0) / np.maximum(selected, 1))
 
 
 def least_count(recall: float, total: int) -> int:

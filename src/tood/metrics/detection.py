@@ -5,7 +5,7 @@ Scores of different precision are compared exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.errors import ToodError
-from tood.metrics.comparison import Comparison, Method, least_count, precision
+from tood.metrics.comparison import Comparison, Method
 
 __all__ = [
     "Method",
@@ -26,8 +26,6 @@ __all__ = [
     "fpr_at_id_recall",
     "fpr_at_ood_recall",
 ]
-
-BLOCK = 1 << 15  # counts per block of tasks: they stay in the cache
 
 
 def auroc(id_scores: Any, ood_scores: Any) -> float:
@@ -163,58 +161,10 @@ def evaluate_tasks(
     ids, oods = _checked_scores(id_scores, ood_scores)
     tasks = indices(id_tasks, "id_tasks", length=len(ids))
     sizes = _task_sizes(tasks, num_tasks)
-    small = tasks.astype(np.min_scalar_type(len(sizes)))  # one or two bytes per task: NumPy sorts these in linear time
-    grouped = ids[np.argsort(small, kind="stable")]
-    for places in _alike(sizes):
-        grouped[places] = np.sort(grouped[places], axis=1)
+    grouped = np.split(ids[np.lexsort((ids, tasks))], np.cumsum(sizes)[:-1])  # each in ascending order
     pooled = Comparison(np.sort(ids), np.sort(oods))
-    return _by_task(grouped, sizes, pooled, recall), pooled.all(recall)
-
-
-def _alike(sizes: IntArray) -> Iterator[IntArray]:
-    """``[tasks, size]``, the places of the samples of all tasks of one size, for each size: at once, not one by one."""
-    starts = np.cumsum(sizes) - sizes
-    for size in np.unique(sizes):
-        yield starts[sizes == size, None] + np.arange(size)
-
-
-def _by_task(ids: FloatArray, sizes: IntArray, pooled: Comparison, recall: float) -> dict[str, npt.NDArray[np.float64]]:
-    """The metrics of each task, to the last bit as :class:`Comparison` gives them; ``ids`` sorted within each task.
-
-    All tasks are counted together: one comparison per task takes ten times as long with 100 tasks
-    (``benchmarks/long_streams.py``).
-    """
-    oods, m = pooled.oods, pooled.m
-    every = Comparison(ids, oods, pooled.ood_rank)
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    first_of_run = np.append(True, ids[1:] != ids[:-1])
-    first_of_run[starts] = True
-    runs = np.flatnonzero(first_of_run)
-    lower = np.repeat(runs, np.diff(np.append(runs, len(ids)))) - np.repeat(starts, sizes)  # of the task, below each
-    at_threshold = precision(np.repeat(sizes, sizes) - lower, m - every.below)
-    aupr_in, thresholds = np.empty(len(sizes)), np.empty(len(sizes), dtype=np.int64)
-    for places in _alike(sizes):
-        size = places.shape[1]
-        aupr_in[sizes == size] = at_threshold[places].mean(axis=1)
-        thresholds[sizes == size] = places[:, size - least_count(recall, size)]
-    flagged, aupr_out = np.empty(len(sizes), dtype=np.int64), np.empty(len(sizes))
-    tasks = np.repeat(np.arange(len(sizes)), sizes)
-    step = max(1, BLOCK // m)
-    for first in range(0, len(sizes), step):
-        block = slice(first, first + step)
-        own, count = slice(starts[first], ends[block][-1]), len(sizes[block])
-        cells = (tasks[own] - first) * (m + 1) + every.below[own]
-        counts = np.bincount(cells, minlength=count * (m + 1)).reshape(count, m + 1)[:, :m].cumsum(axis=1)
-        flagged[block] = counts[:, least_count(recall, m) - 1]
-        aupr_out[block] = precision(pooled.ood_rank, counts).mean(axis=1)
-    return {
-        "auroc": np.add.reduceat(every.below + every.not_above, starts) / (2 * sizes * m),
-        "fpr_at_id_recall": (m - every.below[thresholds]) / m,
-        "fpr_at_ood_recall": flagged / sizes,
-        "aupr_in": aupr_in,
-        "aupr_out": aupr_out,
-    }
+    each = [Comparison(own, pooled.oods).all(recall) for own in grouped]
+    return {name: np.array([values[name] for values in each]) for name in each[0]}, pooled.all(recall)
 
 
 def bootstrap(
@@ -235,7 +185,7 @@ def bootstrap(
     id_scores, ood_scores:
         ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
     metric:
-        Any function of ID and OOD scores; ``auroc`` has a faster implementation with the same result.
+        Any function of ID and OOD scores.
     resamples:
         Number of resamples.
     level:
@@ -258,15 +208,12 @@ def bootstrap(
     tail = (1 - _checked_share("level", level)) / 2
     pair = _compare(id_scores, ood_scores)
     rng = np.random.default_rng(seed)
-    figures = np.empty(resamples)
+    values = np.empty(resamples)
     for r in range(resamples):
         chosen_ids = rng.integers(pair.n, size=pair.n)
         chosen_oods = rng.integers(pair.m, size=pair.m)
-        if metric is auroc:
-            figures[r] = pair.resampled_auroc(chosen_ids, chosen_oods)
-        else:
-            figures[r] = metric(pair.ids[chosen_ids], pair.oods[chosen_oods])
-    low, high = np.quantile(figures, [tail, 1 - tail])
+        values[r] = metric(pair.ids[chosen_ids], pair.oods[chosen_oods])
+    low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
 
 

@@ -8,16 +8,15 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from tood.arrays import Array, ArrayT, Float64Array, back, finite, floats
+from tood.calibration.statistics import own_energies, task_of_labels
 from tood.energy import check_columns
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.partition import Partition
-from tood.statistics import own_energies, task_of_labels
 
 __all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "nearest_distance"]
 
 Since: TypeAlias = Literal["origin", "adjacent"]
 
-FEATURES = 512  # features per block of CKA's cross products
 BLOCK = 1 << 22  # elements per block of distances: 32 MiB
 EPSILON = float(np.finfo(np.float64).eps)
 
@@ -25,8 +24,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 def linear_cka(a: Any, b: Any) -> float:
     """Linear centred kernel alignment of two representations of the same samples, in [0, 1].
 
-    It is 1 when one is the other rotated, scaled and shifted. Cross products of features are summed block by block, so
-    neither a samples × samples nor a whole features × features matrix is formed.
+    It is 1 when one is the other rotated, scaled and shifted. No samples × samples matrix is formed.
 
     Parameters
     ----------
@@ -151,8 +149,7 @@ def confidence_gap(logits: Any, labels: Any, partition: Partition | Iterable[Ite
     partition = check_columns(logits, partition)
     tasks = task_of_labels(labels, partition, rows=len(logits))
     own = own_energies(logits, tasks, partition)
-    means: Float64Array = np.bincount(tasks, weights=own) / np.bincount(tasks)
-    return means
+    return np.asarray(np.bincount(tasks, weights=own) / np.bincount(tasks))
 
 
 def correlation(x: Any, y: Any) -> tuple[float, float]:
@@ -170,22 +167,19 @@ def correlation(x: Any, y: Any) -> tuple[float, float]:
     (0.9827, 0.0173)
     """
     try:
-        from scipy.special import betainc
+        from scipy.stats import pearsonr
     except ImportError as error:
         raise MissingDependencyError("scipy", "report", "the p of a correlation") from error
-    standardised = []
+    columns = []
     for name, values in (("x", x), ("y", y)):
         column = floats(values, name, ndim=1).astype(np.float64)
         if len(column) < 3 or not np.isfinite(column).all() or np.ptp(column) == 0:
             raise ToodError(f"{name}: expected 3 or more finite numbers, not all equal, found {column.tolist()}")
-        column -= column.mean()
-        column /= np.abs(column).max()
-        standardised.append(column / np.linalg.norm(column))
-    if len(standardised[0]) != len(standardised[1]):
-        raise ToodError(f"y: expected the {len(standardised[0])} entries of x, found {len(standardised[1])}")
-    r = float(np.clip(standardised[0] @ standardised[1], -1.0, 1.0))
-    shape = len(standardised[0]) / 2 - 1  # under independence (1 - r) / 2 is Beta(n/2 - 1, n/2 - 1)
-    return r, float(2 * betainc(shape, shape, (1 - abs(r)) / 2))
+        columns.append(column)
+    if len(columns[0]) != len(columns[1]):
+        raise ToodError(f"y: expected the {len(columns[0])} entries of x, found {len(columns[1])}")
+    r, p = pearsonr(*columns)
+    return float(r), float(p)
 
 
 def _features(features: Any, name: str) -> Float64Array:
@@ -208,8 +202,7 @@ def _centred(features: Any, name: str) -> Float64Array:
 
 def _cross_norm(x: Float64Array, y: Float64Array) -> float:
     """The squared Frobenius norm of ``xᵀ y``."""
-    blocks = (x[:, start : start + FEATURES].T @ y for start in range(0, x.shape[1], FEATURES))
-    return float(sum(np.vdot(block, block) for block in blocks))
+    return float(np.linalg.norm(x.T @ y) ** 2)
 
 
 def _unit(rows: Float64Array) -> Float64Array:

@@ -56,13 +56,11 @@ class Trajectory:
 
     def mean(self) -> Float64Array:
         """``[T, T]``: the unweighted mean over OOD sets of each step and task, NaN where i > t."""
-        means: Float64Array = self.values.mean(axis=2) if self.values.ndim == 3 else self.values
-        return means
+        return np.asarray(self.values.mean(axis=2) if self.values.ndim == 3 else self.values)
 
     def by_step(self) -> Float64Array:
         """``[T]``: per step, the mean over the tasks seen."""
-        means: Float64Array = np.nanmean(self.mean(), axis=1)
-        return means
+        return np.asarray(np.nanmean(self.mean(), axis=1))
 
     def average(self) -> float:
         """The mean over steps of the mean over tasks seen (paper, Eq. avg_auroc)."""
@@ -138,8 +136,7 @@ def near_far_mean(values: Any, groups: Sequence[str]) -> Float64Array:
     array, names = np.asarray(values, dtype=np.float64), np.asarray(groups)
     if array.shape[-1:] != names.shape or not len(names):
         raise ToodError(f"groups: expected one for each of the sets of {array.shape}, found {len(names)}")
-    means: Float64Array = np.mean([array[..., names == name].mean(axis=-1) for name in dict.fromkeys(groups)], axis=0)
-    return means
+    return np.asarray(np.mean([array[..., names == name].mean(axis=-1) for name in dict.fromkeys(groups)], axis=0))
 
 
 def accuracy_forgetting(accuracy: Any) -> Float64Array:
@@ -193,12 +190,12 @@ def average_incremental_accuracy(accuracy: Any, sizes: Any = None) -> float:
     return float((np.nansum(tr.values * weights, axis=1) / np.cumsum(weights)).mean())
 
 
-def mean_std(figures: Sequence[Any]) -> tuple[Any, Any]:
+def mean_std(values: Sequence[Any]) -> tuple[Any, Any]:
     """Mean and standard deviation over seeds.
 
     Parameters
     ----------
-    figures:
+    values:
         One result per seed: a number, an array, or a :class:`Trajectory` (its values are taken); all of one shape.
 
     Returns
@@ -211,11 +208,11 @@ def mean_std(figures: Sequence[Any]) -> tuple[Any, Any]:
     >>> float(mean), float(std)
     (0.75, 0.25)
     """
-    values = [figure.values if isinstance(figure, Trajectory) else np.asarray(figure) for figure in figures]
+    values = [value.values if isinstance(value, Trajectory) else np.asarray(value) for value in values]
     if not values:
-        raise ToodError("figures: expected one per seed, found none")
+        raise ToodError("values: expected one per seed, found none")
     if len({value.shape for value in values}) > 1:
-        raise ToodError(f"figures: expected one shape for all seeds, found {[value.shape for value in values]}")
+        raise ToodError(f"values: expected one shape for all seeds, found {[value.shape for value in values]}")
     stacked = np.stack(values).astype(np.float64)
     spread = stacked.std(axis=0, ddof=1) if len(values) > 1 else stacked[0] * 0
     return stacked.mean(axis=0), spread

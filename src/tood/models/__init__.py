@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.errors import MissingDependencyError, ToodError
+from tood.registry import Registry
 
 try:
     import torch
@@ -20,17 +22,16 @@ try:
 except ImportError as error:
     raise MissingDependencyError("torch", "torch", "a network") from error
 
-from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18
+from tood.models.backbones import ConvNet, Perceptron, cifar_resnet, resnet18, resnet50
 from tood.models.efficientnet_lite import EfficientNetLite
-from tood.models.extract import extract
-from tood.models.head import Head
+from tood.models.head import GrowingHead
 from tood.models.network import Network
 from tood.models.tops import add_top
 from tood.models.vit import ViT
 
-__all__ = ["Head", "Network", "create", "extract", "names", "suggest"]
+__all__ = ["GrowingHead", "Network", "create", "names", "register", "suggest"]
 
-BACKBONES: dict[str, Callable[..., nn.Module]] = {
+BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "convnet": ConvNet,
     "efficientnet_lite0": partial(EfficientNetLite, variant=0),
     "efficientnet_lite1": partial(EfficientNetLite, variant=1),
@@ -43,13 +44,34 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "resnet20_icarl": partial(cifar_resnet, depth=20, signed=True),
     "resnet32": partial(cifar_resnet, depth=32),
     "resnet32_icarl": partial(cifar_resnet, depth=32, signed=True),  # no ReLU at the end: iCaRL's, the TOOD authors'
+    "resnet50": resnet50,
     "vit": ViT,
 }
+# Options of a timm model that a file may set: none of them downloads or opens anything.
+TIMM_OPTIONS = {"img_size", "patch_size", "embed_dim", "depth", "num_heads", "global_pool", "drop_rate"}
+NETWORKS: Registry[Callable[..., nn.Module]] = Registry("network", "tood.networks")
+register = NETWORKS.register  # @register("name"): a function or class (shape, **options) -> a module with `dim`
+for _name, _build in BUILT_IN.items():
+    register(_name)(_build)
 
 
 def names() -> list[str]:
     """The networks :func:`create` knows; any timm model is also one, as ``"timm:NAME"``."""
-    return sorted(BACKBONES)
+    return sorted(NETWORKS.names())
+
+
+def builder(name: str) -> Callable[..., nn.Module]:
+    """The function or class that makes the backbone of a name; raises if there is none.
+
+    What a path names must be a module or registered: a configuration must not call just anything.
+    """
+    if name.startswith("timm:"):
+        return partial(_timm, name)
+    build: Any = NETWORKS.get(name)
+    module = isinstance(build, type) and issubclass(build, nn.Module)
+    if not module and all(build is not known for _, known in NETWORKS.items()):
+        raise ToodError(f"network {name!r}: expected a subclass of torch.nn.Module, or registered, found {build!r}")
+    return build  # type: ignore[no-any-return]
 
 
 def suggest(shape: Sequence[int]) -> str:
@@ -66,7 +88,9 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     Parameters
     ----------
     name:
-        One of :func:`names`, or ``"timm:NAME"``, or ``"timm:NAME+pretrained"`` with weights from the hub.
+        One of :func:`names`, ``"package.module:Class"``, ``"timm:NAME"``, or ``"timm:NAME+pretrained"`` with weights
+        from the hub. A class of your own is called with ``shape`` and returns features ``[n, dim]``; ``dim`` is its
+        attribute.
     shape:
         Shape of one sample: ``(H, W, C)`` or ``(D,)``.
     columns:
@@ -79,29 +103,51 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
         of them, a fixed transform of its features (see :func:`tood.models.tops.add_top`).
     """
     shape = [int(size) for size in shape]
-    build = BACKBONES.get(name)
-    if name.startswith("timm:"):
-        if name.endswith("+pretrained"):
-            name, options = name.removesuffix("+pretrained"), {**options, "pretrained": True}
-        build = partial(_timm, name)
-    if build is None:
-        raise UnknownNameError("network", name, names())
-    top = options.pop("top", None)
+    if name.endswith("+pretrained"):
+        name, options = name.removesuffix("+pretrained"), {**options, "pretrained": True}
+    build, top = builder(name), options.pop("top", None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            backbone = build(shape, **options)
-        except TypeError as error:
-            raise ToodError(f"network {name!r}: {error}") from error
-        head = Head(int(backbone.dim), columns)  # type: ignore[arg-type]
+            backbone: Any = build(shape, **options)
+            head = GrowingHead(int(backbone.dim), columns)
+        except ToodError:
+            raise
+        except Exception as error:  # an unknown option, no connection, a mistake in a user's own class
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise ToodError(f"network {name!r}: {reason}") from error
     # A reloaded network gets its weights from its own file, not from the hub or a package.
     kept = {key: value for key, value in options.items() if key != "pretrained"}
-    if hasattr(backbone, "pretrained"):
-        kept["pretrained"] = False
-    if hasattr(backbone, "batch_statistics"):
-        kept["batch_statistics"] = backbone.batch_statistics  # its default depends on `pretrained`
+    if isinstance(backbone, EfficientNetLite):
+        kept |= {"pretrained": False, "batch_statistics": backbone.batch_statistics}  # whose default depends on it
     network = Network(backbone, head, {"name": name, "shape": shape, **kept})
     return add_top(network, **top) if top else network
+
+
+def rebuild(spec: Mapping[str, Any]) -> Network:
+    """The network that a file describes, with random weights; a stranger's file can neither import nor download.
+
+    Parameters
+    ----------
+    spec:
+        ``name``, ``shape``, perhaps ``top``, and options. Only a network that is built in, registered or of timm can be
+        rebuilt, and only with options that open nothing.
+    """
+    name = spec["name"]
+    options = {key: value for key, value in spec.items() if key not in ("name", "shape", "top")}
+    if options.get("pretrained") is False:
+        del options["pretrained"]
+    if re.fullmatch(r"timm:[\w.]+", name):  # not timm:hf-hub:OWNER/NAME
+        allowed = TIMM_OPTIONS
+    elif NETWORKS.known(name):
+        allowed = set(options) - {"pretrained"} if name in BUILT_IN else set()
+    else:
+        raise ToodError(f"name: expected a network that is built in, registered or of timm, found {name!r}")
+    if set(options) - allowed:
+        raise ToodError(f"option {min(set(options) - allowed)!r} is not one that a file may set; pass the backbone")
+    if name.startswith(("timm:", "efficientnet_lite")):
+        options["pretrained"] = False
+    return create(name, spec["shape"], **options, top=spec.get("top"))
 
 
 def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:
@@ -110,13 +156,7 @@ def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:
         import timm
     except ImportError as error:
         raise MissingDependencyError("timm", "timm", f"the network {name!r}") from error
-    except RuntimeError as error:  # such as "operator torchvision::nms does not exist"
-        raise ToodError(f"the network {name!r} needs timm, which cannot be imported: {error}") from error
-    try:
-        model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
-    except Exception as error:  # any error of timm or of the hub: an unknown name, no weights, no connection
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ToodError(f"network {name!r}: timm cannot make it ({reason})") from error
+    model: nn.Module = timm.create_model(name.removeprefix("timm:"), num_classes=0, in_chans=shape[2], **options)
     size = tuple(model.default_cfg["input_size"][1:])  # type: ignore[index]
     backbone = model if size == tuple(shape[:2]) else nn.Sequential(nn.Upsample(size, mode="bicubic"), model)
     backbone.dim = model.num_features

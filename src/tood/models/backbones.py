@@ -7,6 +7,7 @@ Each maps ``[n, C, H, W]`` (the perceptron also ``[n, D]``) to features ``[n, di
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from torch import Tensor, cat, nn, zeros_like
@@ -14,7 +15,7 @@ from torch.nn import functional
 
 from tood.errors import ToodError
 
-__all__ = ["ConvNet", "Perceptron", "ResNet", "cifar_resnet", "resnet18"]
+__all__ = ["ConvNet", "Perceptron", "ResNet", "cifar_resnet", "resnet18", "resnet50"]
 
 
 def conv_bn(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
@@ -32,8 +33,6 @@ class ZeroPad(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        if outputs not in (inputs, 2 * inputs):
-            raise ToodError(f"outputs: the padded shortcut doubles {inputs} channels, found {outputs}")
         self.doubles = outputs == 2 * inputs
         self.stride = stride
 
@@ -63,6 +62,22 @@ class BasicBlock(nn.Module):
         y: Tensor = self.second(self.first(x).relu_())
         y = y.add_(self.shortcut(x))
         return y if self.signed else y.relu_()
+
+
+class Bottleneck(nn.Module):
+    """A 3×3 convolution between two of 1×1, the last of which has four times the channels, and a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.first = conv_bn(inputs, width, 1)
+        self.second = conv_bn(width, width, stride=stride)
+        self.third = conv_bn(width, 4 * width, 1)
+        self.shortcut = nn.Identity() if inputs == 4 * width else conv_bn(inputs, 4 * width, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[n, C, H, W]`` to ``[n, C', H', W']``."""
+        y: Tensor = self.third(self.second(self.first(x).relu_()).relu_())
+        return y.add_(self.shortcut(x)).relu_()
 
 
 class ResNet(nn.Module):
@@ -115,11 +130,24 @@ def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResN
 
 def resnet18(shape: Sequence[int], small: bool | None = None) -> ResNet:
     """ResNet-18; ``small`` images, by default those of up to 64 pixels, get a 3×3 stem without pooling."""
+    return ResNet(_stem(shape, small), (64, 128, 256, 512), 2, project=True)
+
+
+def resnet50(shape: Sequence[int], small: bool | None = None) -> ResNet:
+    """ResNet-50, with the stem of :func:`resnet18`: 23,508,032 parameters and 2,048 features."""
+    network = ResNet(_stem(shape, small), (64,), 0, project=True)
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        for block in range(blocks):
+            network.stages.append(Bottleneck(network.dim, 64 << stage, 2 if stage and not block else 1))
+            network.dim = 256 << stage
+    return network
+
+
+def _stem(shape: Sequence[int], small: bool | None) -> nn.Sequential:
+    """From the image to 64 channels."""
     small = max(shape[:2]) <= 64 if small is None else small
     layers = [*conv_bn(_channels(shape), 64, *((3, 1) if small else (7, 2))), nn.ReLU(inplace=True)]
-    if not small:
-        layers.append(nn.MaxPool2d(3, 2, 1))
-    return ResNet(nn.Sequential(*layers), (64, 128, 256, 512), 2, project=True)
+    return nn.Sequential(*layers, *([] if small else [nn.MaxPool2d(3, 2, 1)]))
 
 
 class ConvNet(nn.Sequential):
@@ -141,9 +169,7 @@ class Perceptron(nn.Sequential):
 
     def __init__(self, shape: Sequence[int], widths: Sequence[int] = (128, 64)) -> None:
         super().__init__(nn.Flatten())
-        inputs = 1
-        for size in shape:
-            inputs *= size
+        inputs = math.prod(shape)
         for width in widths:
             self.append(nn.Linear(inputs, width)).append(nn.ReLU(inplace=True))
             inputs = width

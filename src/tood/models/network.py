@@ -15,17 +15,16 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from tood.arrays import to_numpy
 from tood.errors import ToodError
-from tood.files import read_tensors, write_tensors
-from tood.hub import HubMixin
-from tood.models.extract import evaluating, logits_of
-from tood.models.head import Head
+from tood.models.head import GrowingHead
+from tood.outputs.extraction import evaluating, logits_of
+from tood.storage.files import read_tensors, write_tensors
 
 __all__ = ["Network"]
 
 KIND = "tood-network"
 
 
-class Network(HubMixin, nn.Module):
+class Network(nn.Module):
     """Backbone and linear head; ``network(x)`` returns logits, with every correction inside :attr:`head`.
 
     Parameters
@@ -48,7 +47,7 @@ class Network(HubMixin, nn.Module):
     True
     """
 
-    def __init__(self, backbone: nn.Module, head: Head, spec: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, backbone: nn.Module, head: GrowingHead, spec: Mapping[str, Any] | None = None) -> None:
         super().__init__()
         self.backbone = backbone
         self.head = head
@@ -140,36 +139,27 @@ class Network(HubMixin, nn.Module):
         from tood import models
 
         arrays, metadata = read_tensors(path, KIND)
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         try:
-            spec = json.loads(metadata["spec"])
-            named = models.create(**spec) if backbone is None and spec is not None else None
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            spec, weight = json.loads(metadata["spec"]), tensors["head.weight"]
+            if backbone is not None:
+                like = next((p for p in backbone.parameters() if p.is_floating_point()), weight)
+                network = cls(backbone, GrowingHead(weight.shape[1]).to(like), spec)
+            elif spec is None:
+                raise ToodError("a network of your own design; pass its backbone to load it")
+            else:
+                network = models.rebuild(spec)
+            network.load_state_dict(tensors)
+        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable network: {error}") from error
-        if backbone is None and spec is None:
-            raise ToodError(f"{os.fspath(path)}: a network of your own design; pass its backbone to load it")
-        if "head.weight" not in arrays:
-            raise ToodError(f"{os.fspath(path)}: has no head")
-        if backbone is None:
-            network = cast(Network, named)
-        else:
-            weight = torch.from_numpy(arrays["head.weight"])
-            like = next((p for p in backbone.parameters() if p.is_floating_point()), weight)
-            network = cls(backbone, Head(weight.shape[1]).to(like), spec)
-        try:
-            network.load_state_dict({name: torch.from_numpy(array) for name, array in arrays.items()})
-        except RuntimeError as error:
-            raise ToodError(f"{os.fspath(path)}: does not fit the backbone ({error})") from error
         return network
 
 
-def _head_of(linear: nn.Linear) -> Head:
+def _head_of(linear: nn.Linear) -> GrowingHead:
     """A head with the weights of a linear layer."""
-    head = Head(linear.in_features).to(linear.weight)  # device and precision
+    head = GrowingHead(linear.in_features).to(linear.weight)  # device and precision
     head.resize(linear.out_features)
-    with torch.no_grad():
-        head.weight.copy_(linear.weight)
-        if linear.bias is not None:
-            head.bias.copy_(linear.bias)
+    head.load_state_dict(linear.state_dict(), strict=False)
     return head
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tood.errors import UnknownNameError
-from tood.models.head import Head
+from tood.models.head import GrowingHead
 from tood.models.network import Network
 
 __all__ = ["RandomProjection", "Tukey", "UnitLength", "add_top"]
@@ -84,4 +84,4 @@ def add_top(network: Network, name: str, **options: Any) -> Network:
     spec = None if network.spec is None else {**network.spec, "top": {"name": name, **options}}
     backbone = nn.Sequential(network.backbone, top)
     backbone.normalisation = getattr(network.backbone, "normalisation", None)  # type: ignore[assignment]
-    return Network(backbone, Head(top.dim), spec)
+    return Network(backbone, GrowingHead(top.dim), spec)

@@ -7,23 +7,25 @@ partition into single columns: the energy of a single column is the column itsel
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
-from tood.audit.bootstrap import auroc_by_task
 from tood.calibration import TOOD, Reference, Variant
 from tood.energy import energy, task_energies
 from tood.errors import ToodError, UnknownNameError
+from tood.evaluation.score import Scorer, scores
 from tood.metrics import Trajectory
-from tood.paper.resampling import Resampling
+from tood.metrics.resampling import Samples, TaskScores, auroc_by_task
+from tood.metrics.resampling import interval as with_interval
+from tood.outputs.directory import Run
+from tood.outputs.steps import Step
 from tood.partition import Partition
-from tood.runs.directory import Run
-from tood.runs.score import Scorer, scores
-from tood.runs.steps import Step
 
 __all__ = ["ABLATIONS", "Ablated", "ablate", "balanced_order"]
 
@@ -52,15 +54,11 @@ class View:
         self.step = step
         self.draws = draws
         self.sets = {TEST: step.test, **step.ood}
-        self._energies: dict[Partition, Scores] = {}
+        self.energies = lru_cache(self._energies)
 
-    def energies(self, partition: Partition) -> Scores:
+    def _energies(self, partition: Partition) -> Scores:
         """Task energies ``[n, N]`` of every set."""
-        if partition not in self._energies:
-            self._energies[partition] = {
-                name: np.asarray(task_energies(s.logits, partition)) for name, s in self.sets.items()
-            }
-        return self._energies[partition]
+        return {name: np.asarray(task_energies(s.logits, partition)) for name, s in self.sets.items()}
 
     def calibration(self, partition: Partition, source: str | None = None) -> tuple[FloatArray, IntArray]:
         """Energies ``[B, N]`` and labels ``[B]`` of the calibration set."""
@@ -104,10 +102,9 @@ def buffer(view: View) -> Cases:
     channels = partition.column_tasks[labels]
     kinds: list[tuple[str, int, Any]] = [("random", draw, None) for draw in range(view.draws)]
     kinds += [("herding", 0, np.asarray(outputs.features))] if outputs.features is not None else []
-    sizes = _sizes(step.run)
     for selection, draw, features in kinds:
         order = balanced_order(labels, partition, seed=draw, features=features)
-        for size in sizes:
+        for size in _sizes(step.run):
             rows = order[: size * len(step.columns) // step.run.partition.columns]
             calibrator = calibrate(energies[rows], channels[rows], "robust_anchor")
             case = {"detector": "tood_robust_anchor", "B": size, "selection": selection, "draw": draw}
@@ -185,7 +182,7 @@ def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, featur
     features:
         Features ``[B, D]``. If given, samples of a class are ordered by herding instead of at random.
     """
-    from tood.sampling import herding
+    from tood.outputs.sampling import herding
 
     rng = np.random.default_rng(seed)
     keys = np.empty((3, len(labels)))
@@ -197,11 +194,10 @@ def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, featur
             keys[1, own] = turn
             keys[0, own] = task
     shuffled = rng.permutation(len(partition))
-    order: IntArray = np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
-    return order
+    return np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
 
 
-def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 200) -> Ablated:
+def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
     """Run ablations on one run.
 
     Parameters
@@ -212,8 +208,6 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 
         Names in :data:`ABLATIONS`; empty for all.
     draws:
         Number of random calibration sets per size.
-    resamples:
-        Number of bootstrap resamples for the intervals.
 
     Returns
     -------
@@ -228,7 +222,7 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 
         raise ToodError(f"{run.path}: expected outputs of steps 0, 1, …, found steps {steps}")
     wanted = list(only) or list(ABLATIONS)
     cubes: dict[str, dict[Case, list[npt.NDArray[np.float64]]]] = {name: {} for name in [*wanted, "interval"]}
-    resampling = Resampling(run.ood, resamples)
+    samples = Samples()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a handful of calibration samples has no spread and no range
         for index in steps:
@@ -239,13 +233,27 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5, resamples: int = 
                     values = [auroc_by_task(scored[TEST], tasks, scored[ood]) for ood in run.ood]
                     cases.setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
                     if name == "interval" and name in wanted:
-                        resampling.add(case["detector"], scored[TEST], tasks, {ood: scored[ood] for ood in run.ood})
+                        _add_average(samples, case["detector"], scored, tasks, run)
     rows = {name: _rows(cases, run, cubes["interval"]) for name, cases in cubes.items() if name in wanted}
-    if "interval" in rows:
-        for row in rows["interval"]:
-            bounds = resampling.interval(row["detector"])._asdict()
-            row |= {name: 100 * value for name, value in bounds.items()}
+    drawn = samples.drawn() if "interval" in wanted else {}
+    for row in rows.get("interval", ()):
+        average = 100 * drawn[row["detector"]]
+        of_average, of_gain = with_interval(average), with_interval(average - 100 * drawn["energy"])
+        row |= {"low": of_average.low, "high": of_average.high, "gain_low": of_gain.low, "gain_high": of_gain.high}
     return Ablated(rows, tuple(_notes(run, wanted)))
+
+
+def _add_average(samples: Samples, name: str, scored: Scores, tasks: IntArray, run: Run) -> None:
+    """Add one step's share of the average AUROC, near and far weighted equally, to the statistic ``name``."""
+    known, sets = int(tasks.max()) + 1, Counter(run.ood.values())
+    indices = np.empty(len(tasks), dtype=np.intp)
+    for task in range(known):
+        own = np.flatnonzero(tasks == task)
+        indices[own] = samples.indices(("test", task), len(own))
+    for ood, group in run.ood.items():
+        weights = np.full(known, 1 / (len(run.steps()) * known * len(sets) * sets[group]))
+        of_ood = samples.indices(("ood", ood), len(scored[ood]))
+        samples.add_auroc(name, weights, TaskScores(scored[TEST], tasks, indices), scored[ood], of_ood)
 
 
 def _rows(

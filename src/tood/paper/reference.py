@@ -1,33 +1,90 @@
-"""Values reported in the TOOD paper, shipped as CSV files."""
+"""Values reported in the TOOD paper, shipped as CSV files, and the report page that shows them beside ours."""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Iterator, Sequence
 from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tood.report.summary import Key, Summaries, Summary
+from tood.audit import ensure_verdict
+from tood.evaluation.measure import default_scorers, evaluate
+from tood.evaluation.metrics_file import detectors_of
+from tood.outputs.directory import Run
+from tood.outputs.identity import RunIdentity
+from tood.report.gather import MeasuredRun
+from tood.report.page.content import chosen_runs
+from tood.report.summary import ACCURACY, Key, Summaries, Summary
+from tood.report.tables import TOOD_VARIANTS
 
-__all__ = ["reported", "table_rows"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["reference_for", "report_page", "reported", "stated", "with_variants"]
+
+VIT = "timm:vit_base_patch16_224+pretrained"  # the network in sweeps/vit.yaml
 
 
 def reported() -> Summaries:
-    """The paper's Table 1 (three seeds), the BER rows of Table 2, and the ImageNet table (one seed)."""
+    """Tables 1 (three seeds), 2 (the rows of BER), 3 (ImageNet) and 4 (ViT-B/16), with the labels of our runs."""
     values: Summaries = {}
     for row in table_rows("table1_main.csv"):
         key = Key(row["stream"], row["method"], row["detector"], row["metric"])
         values[key] = Summary(float(row["mean"]), float(row["std"]), 3)
-    for row in table_rows("table2_ber.csv"):
-        if row["finetune"] != "none":
-            for metric in ("avg_auroc", "avg_fpr95"):
-                key = Key(row["stream"], f"{row['method']}+{row['finetune']}", row["detector"], metric)
-                values[key] = Summary(float(row[metric]), 0.0, 1)
-    for row in table_rows("table3_imagenet.csv"):
-        key = Key(row["stream"], row["method"], row["detector"], row["metric"])
-        values[key] = Summary(float(row["value"]), 0.0, 1)
+    for key, value in _of_one_seed():
+        if value:
+            values[key] = Summary(float(value), 0.0, 1)
     return values
+
+
+def _of_one_seed() -> Iterator[tuple[Key, str]]:
+    for row in table_rows("table2_ber.csv"):
+        label = RunIdentity(row["stream"], row["method"], row["finetune"]).label
+        for metric in ("avg_auroc", "avg_fpr95") if row["finetune"] != "none" else ():
+            yield Key(row["stream"], label, row["detector"], metric), row[metric]
+    for row in table_rows("table3_imagenet.csv"):
+        yield Key(row["stream"], row["method"], row["detector"], row["metric"]), row["value"]
+    for row in table_rows("table4_vit.csv"):
+        label = RunIdentity(row["stream"], row["method"], options={"network": VIT}).label
+        yield Key(row["stream"], label, "-", ACCURACY), row[ACCURACY]
+        for detector in ("energy", "tood_robust_anchor"):
+            yield Key(row["stream"], label, detector, "avg_auroc"), row[f"{detector}_avg_auroc"]
 
 
 def table_rows(name: str) -> list[dict[str, str]]:
     """The rows of one shipped CSV file."""
     text = (resources.files("tood.paper") / "tables" / name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
+
+
+def stated() -> dict[tuple[str, str], float]:
+    """The values in the paper's text and plots, by finding and learner; the learner is empty if it means all."""
+    return {(row["finding"], row["learner"]): float(row["value"]) for row in table_rows("findings.csv")}
+
+
+def reference_for(runs: Sequence[Run]) -> Summaries:
+    """The paper's values; none if all runs learn on a frozen network, for which the paper has no values."""
+    return reported() if any(run.manifest.get("preset") != "frozen" for run in runs) else {}
+
+
+def with_variants(run: Run, table: pa.Table) -> pa.Table:
+    """The metrics of a run with the paper's two variants: if they are missing, scored from the stored outputs."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    missing = [name for name in TOOD_VARIANTS if name not in detectors_of(table)]
+    if not missing or len(run.steps()) < len(run.partition):
+        return table
+    scored = evaluate(run, default_scorers(run, missing)[0]).table
+    added = scored.filter(pc.is_in(scored["detector"], pa.array(missing)))
+    return pa.concat_tables([table, added.replace_schema_metadata(table.schema.metadata)])
+
+
+def report_page(runs: Sequence[Run | MeasuredRun], path: Path) -> Path:
+    """Write the page of some runs, with the paper's values and verdicts; runs without a verdict are audited first."""
+    from tood.report.page.write import write_page
+
+    measured = MeasuredRun.all_of(runs)
+    verdicts = {one.run.path: ensure_verdict(one.run) for one in chosen_runs(measured)}
+    return write_page(measured, path, reference_for([one.run for one in measured]), verdicts)

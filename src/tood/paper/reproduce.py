@@ -6,10 +6,13 @@ import dataclasses
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tood.errors import UnknownNameError
-from tood.runs.config import RunConfig
-from tood.runs.sweep import Cell, read_sweep
+
+if TYPE_CHECKING:
+    from tood.runs.config import RunConfig
+    from tood.runs.sweep import Cell
 
 __all__ = ["TARGETS", "cells", "command_of", "notes", "presets_of"]
 
@@ -57,6 +60,8 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
     >>> [cell.config.name for cell in cells("imagenet", "runs", "paper")]
     ['imagenet1k-bic-paper-s0', 'imagenet1k-wa-paper-s0', 'imagenet1k-der-paper-s0']
     """
+    from tood.runs.sweep import Cell
+
     if target not in TARGETS:
         raise UnknownNameError("target", target, TARGETS)
     allowed = presets_of(target)
@@ -73,6 +78,8 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
 @lru_cache
 def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
     """The configurations in the sweep file of a target; a preset may have a file of its own."""
+    from tood.runs.sweep import read_sweep
+
     folder = resources.files("tood.paper") / "sweeps"
     special = folder / f"{target}-{preset}.yaml"
     with resources.as_file(special if special.is_file() else folder / f"{target}.yaml") as file:
@@ -84,11 +91,6 @@ def notes(target: str, preset: str | None = None) -> list[str]:
     return [FROM_SCRATCH] if target == "vit" and preset in (None, "cpu") else []
 
 
-def command_of(name: str, preset: str) -> str | None:
-    """The command that makes the run called ``name``; None if no target includes it."""
-    return _commands(preset).get(name)
-
-
 @lru_cache
 def _commands(preset: str) -> dict[str, str]:
     """The command of each run with a preset; if several targets include a run, the first target's."""
@@ -98,3 +100,8 @@ def _commands(preset: str) -> dict[str, str]:
             for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):
                 commands.setdefault(cell.config.name, f"tood reproduce {target} --preset {preset}")
     return commands
+
+
+def command_of(name: str, preset: str) -> str | None:
+    """The command that makes the run called ``name``; None if no target includes it."""
+    return _commands(preset).get(name)

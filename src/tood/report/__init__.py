@@ -1,1 +1,1 @@
-"""What a person reads: tables, figures and the page, made from the metrics of runs."""
+"""What a person reads: tables, plots and the page, made from the metrics of runs."""

@@ -1,15 +1,15 @@
-"""Names, colours and evenly spaced choices that tables, figures and the page share."""
+"""Names, colours and evenly spaced choices that tables, plots and the page share."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from tood import detectors
-from tood.runs.identity import split_method
+from tood.outputs.identity import split_method
 
-__all__ = ["COLOURS", "label", "remember_title", "spread"]
+__all__ = ["COLOURS", "LEARNERS", "label", "remember_title", "spread"]
 
-# The Okabe-Ito palette. One meaning per colour, in every figure and on the page.
+# The Okabe-Ito palette. One meaning per colour, in every plot and on the page.
 COLOURS = {
     "id": "#0072B2",
     "near": "#E69F00",
@@ -21,26 +21,30 @@ COLOURS = {
 }
 
 GROUPS = {"id": "ID", "near": "near-OOD", "far": "far-OOD", "accuracy": "accuracy"}
-# Titles of learners, listed here because importing the learners would import torch; manifests add others.
-_learner_titles = {
-    "agem": "A-GEM",
-    "bic": "BiC",
-    "der": "DER",
-    "derpp": "DER++",
-    "er": "ER",
-    "ewc": "EWC",
-    "fecam": "FeCAM",
-    "finetune": "Fine-tuning",
-    "gem": "GEM",
-    "icarl": "iCaRL",
-    "joint": "Joint",
-    "lwf": "LwF",
-    "ncm": "NCM",
-    "ranpac": "RanPAC",
-    "si": "SI",
-    "slda": "SLDA",
-    "wa": "WA",
+# Title, colour and marker per learner, the paper's first; importing the learners' own titles would import torch.
+# No two learners share both colour and marker; similar colours have different markers.
+LEARNERS = {
+    "icarl": ("iCaRL", "#332288", "o"),
+    "bic": ("BiC", "#CC6677", "s"),
+    "der": ("DER", "#999933", "D"),
+    "wa": ("WA", "#4AA8DC", "^"),
+    "lwf": ("LwF", "#882255", "v"),
+    "er": ("ER", "#000000", "P"),
+    "er_ace": ("ER-ACE", "#5E4FA2", "X"),
+    "ssil": ("SS-IL", "#A6761D", "^"),
+    "ewc": ("EWC", "#C9A227", "X"),
+    "si": ("SI", "#767676", "<"),
+    "agem": ("A-GEM", "#8C510A", ">"),
+    "gem": ("GEM", "#C51B7D", "p"),
+    "finetune": ("Fine-tuning", "#B2182B", "h"),
+    "joint": ("Joint", "#1B7837", "*"),
+    "derpp": ("DER++", "#6B6B00", "d"),
+    "ncm": ("NCM", "#35978F", "8"),
+    "slda": ("SLDA", "#9970AB", "H"),
+    "fecam": ("FeCAM", "#01665E", "s"),
+    "ranpac": ("RanPAC", "#D6604D", "D"),
 }
+_learner_titles = {name: title for name, (title, *_) in LEARNERS.items()}  # manifests add others
 
 
 def remember_title(learner: str, title: str) -> None:

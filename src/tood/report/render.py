@@ -1,19 +1,19 @@
 """Tables as Markdown, CSV, LaTeX or on a terminal.
 
-Detectors and learners are shown by title, as in figures and on the page; CSV keeps the names that commands take.
+Detectors and learners are shown by title, as in plots and on the page; CSV keeps the names that commands take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tood.files import csv_text, file_name, printable, write_text
 from tood.report.appearance import label
-from tood.report.tables import Cell, Column, Table
+from tood.report.tables import Column, Table, TableCell
+from tood.storage.files import csv_text, file_name, printable, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,11 +39,10 @@ def to_markdown(table: Table) -> str:
     """A pipe table with its title above and its notes below."""
     table = _titled(table)
     head = [table.corner, *(f"{c.group} {c.name}".strip() for c in table.columns)]
-    lines = [_pipes(head), _pipes(["---", *["---:"] * len(table.columns)])]
-    for name, cells in table.rows:
-        lines.append(_pipes([name, *(_cell(*pair, bold="**{}**") for pair in zip(cells, table.columns, strict=True))]))
+    lines = [head, ["---", *["---:"] * len(table.columns)], *_texts(table, bold="**{}**")]
+    pipes = [f"| {' | '.join(printable(entry).translate(_MARKDOWN) for entry in line)} |" for line in lines]
     title = printable(table.title).translate(_MARKDOWN)
-    return "\n".join([f"**{title}**", "", *lines, "", *(f"- {markdown_line(note)}" for note in table.notes)]) + "\n"
+    return "\n".join([f"**{title}**", "", *pipes, "", *(f"- {markdown_line(note)}" for note in table.notes)]) + "\n"
 
 
 def to_csv(tables: Iterable[Table]) -> str:
@@ -56,22 +55,25 @@ def to_latex(table: Table) -> str:
     """A ``booktabs`` table, as in the paper."""
     table = _titled(table)
     groups = [(name, len(list(columns))) for name, columns in groupby(table.columns, key=lambda c: c.group)]
+    over = ["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]
+    head = [_tex(table.corner), *(_tex(column.name) for column in table.columns)]
+    rows = [[_tex(name), *cells] for name, *cells in _texts(table, r"\textbf{{{}}}", r"\,{{\scriptsize$\pm${}}}")]
+    above, *body = (" & ".join(entries) + r" \\" for entries in (over, head, *rows))
     lines = [
         r"\begin{table}[t]",
         r"\centering\footnotesize",
         rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
+        rf"\begin{{tabular}}{{l {'r' * len(table.columns)}}}",
+        r"\toprule",
+        *([above] if any(name for name, _ in groups) else []),
+        body[0],
+        r"\midrule",
+        *body[1:],
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
     ]
-    lines += [rf"\begin{{tabular}}{{l {'r' * len(table.columns)}}}", r"\toprule"]
-    if any(name for name, _ in groups):
-        lines.append(
-            " & ".join(["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]) + r" \\"
-        )
-    lines += [" & ".join([_tex(table.corner), *(_tex(c.name) for c in table.columns)]) + r" \\", r"\midrule"]
-    bold, deviation = r"\textbf{{{}}}", r"\,{{\scriptsize$\pm${}}}"
-    for name, cells in table.rows:
-        texts = (_cell(*pair, bold, deviation) for pair in zip(cells, table.columns, strict=True))
-        lines.append(" & ".join([_tex(name), *texts]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+    return "\n".join(lines) + "\n"
 
 
 def print_tables(tables: Iterable[Table], console: Console | None = None) -> None:
@@ -84,16 +86,16 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
     console = console or Console()
     for table in map(_titled, tables):
         console.print(Text(printable(table.title), style="bold"))
-        for part in _parts(table, console.width):
+        texts = list(_texts(table))
+        for part in _parts(table, texts, console.width):
             shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
             shown.add_column(table.corner, no_wrap=True)
-            for column in part:
-                heading = f"{table.columns[column].group}\n{table.columns[column].name}".lstrip("\n")
+            for place in part:
+                heading = f"{table.columns[place].group}\n{table.columns[place].name}".lstrip("\n")
                 shown.add_column(Text(printable(heading, keep="\n")), justify="right", no_wrap=True)
-            for name, cells in table.rows:
-                row = ((cells[column], table.columns[column]) for column in part)
-                texts = (Text(_cell(cell, column), style="bold" * bool(cell and cell.best)) for cell, column in row)
-                shown.add_row(Text(printable(name)), *texts)
+            for (name, *row), (_, cells) in zip(texts, table.rows, strict=True):
+                best = ["bold" if cell and cell.best else "" for cell in cells]
+                shown.add_row(Text(printable(name)), *(Text(row[place], style=best[place]) for place in part))
             console.print(shown)
         for note in table.notes:
             console.print(Text(printable(note), style="dim"))
@@ -121,29 +123,27 @@ def _titled(table: Table) -> Table:
     return replace(table, columns=columns, rows=tuple((title(name), cells) for name, cells in table.rows))
 
 
-def _parts(table: Table, width: int) -> list[list[int]]:
+def _parts(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
     """Columns split into parts that fit into ``width`` characters; a group of columns is not divided."""
-    room = width - max((len(name) for name, _ in table.rows), default=8) - 2
+    names, *columns = zip(*texts, strict=True) if texts else [("detector",), *((),) * len(table.columns)]
+    widths = [max(map(len, (c.group, c.name, *own))) for c, own in zip(table.columns, columns, strict=True)]
+    room = width - max(map(len, names)) - 2
     parts: list[list[int]] = [[]]
-    used = 0
-    for _, columns in groupby(range(len(table.columns)), key=lambda c: table.columns[c].group):
-        group = list(columns)
-        cost = sum(_width(table, column) + 3 for column in group)
-        if parts[-1] and used + cost > room:
+    for _, places in groupby(range(len(widths)), key=lambda place: table.columns[place].group):
+        group = list(places)
+        if parts[-1] and sum(widths[place] + 3 for place in [*parts[-1], *group]) > room:
             parts.append([])
-            used = 0
         parts[-1] += group
-        used += cost
     return parts
 
 
-def _width(table: Table, place: int) -> int:
-    column = table.columns[place]
-    cells = (_cell(cells[place], column) for _, cells in table.rows)
-    return max(map(len, (column.group, column.name, *cells)))
+def _texts(table: Table, bold: str = "{}", deviation: str = " ± {}") -> Iterator[list[str]]:
+    """Each row as texts: its name, then its cells."""
+    for name, cells in table.rows:
+        yield [name, *(_cell(*pair, bold, deviation) for pair in zip(cells, table.columns, strict=True))]
 
 
-def _cell(cell: Cell | None, column: Column, bold: str = "{}", deviation: str = " ± {}") -> str:
+def _cell(cell: TableCell | None, column: Column, bold: str, deviation: str) -> str:
     """``66.5 ± 1.5 (65.9, +0.6)``: mean, deviation over seeds, the paper's value and the difference from it."""
     if cell is None:
         return ""
@@ -153,12 +153,8 @@ def _cell(cell: Cell | None, column: Column, bold: str = "{}", deviation: str = 
     if cell.value.seeds > 1:
         text += deviation.format(f"{cell.value.std:.{column.digits}f}")
     if cell.paper is not None:
-        text += f" ({cell.paper.mean:.1f}, {cell.difference:+.1f})"
+        text += f" ({cell.paper.mean:.1f}, {cell.value.mean - cell.paper.mean:+.1f})"
     return text
-
-
-def _pipes(entries: Iterable[str]) -> str:
-    return f"| {' | '.join(printable(entry).translate(_MARKDOWN) for entry in entries)} |"
 
 
 def markdown_line(text: str) -> str:

@@ -10,33 +10,24 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
+from tood.evaluation.metrics_file import accuracy, trajectory
 from tood.metrics import mean_std
+from tood.outputs.directory import Run
+from tood.outputs.identity import RunIdentity
 from tood.report.appearance import remember_title
-from tood.runs.directory import Run
-from tood.runs.identity import RunIdentity
-from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Key", "Summary", "best_keys", "check_distinct", "collect", "labels_of", "ranks"]
+__all__ = ["Key", "Summary", "best_keys", "check_distinct", "collect", "compared", "labels_of", "ranks"]
 
 Fpr: TypeAlias = Literal["ood", "id"]
 FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
 ACCURACY = "avg_cil_acc"
 RAW_LOGITS = "raw logits"  # before the correction, for a learner that corrects its head
-HIGHER_IS_BETTER = {
-    ACCURACY: True,
-    "avg_auroc": True,
-    "near_auroc": True,
-    "far_auroc": True,
-    "avg_fpr95": False,
-    "old_auroc": True,
-    "d_avg": False,
-    "near_d_avg": False,
-    "far_d_avg": False,
-}
+RAW_SUFFIX = f" ({RAW_LOGITS})"
+LOWER_IS_BETTER = {"avg_fpr95", "d_avg", "near_d_avg", "far_d_avg"}
 
 
 class Key(NamedTuple):
@@ -47,9 +38,15 @@ class Key(NamedTuple):
     detector: str
     metric: str
 
+    @property
+    def raw(self) -> bool:
+        """True for scores of raw logits, before a learner's correction (BiC)."""
+        return self.detector.endswith(RAW_SUFFIX)
+
     def published(self) -> Key:
-        """The key of the paper's value: its labels have no preset."""
-        return self._replace(learner=RunIdentity.from_label(self.learner).label)
+        """The key of the paper's value: without the preset; its authors scored BiC's raw logits."""
+        detector = self.detector.removesuffix(RAW_SUFFIX)
+        return self._replace(learner=RunIdentity.from_label(self.learner).label, detector=detector)
 
 
 class Summary(NamedTuple):
@@ -109,48 +106,53 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
         The meaning of ``avg_fpr95``: ``"ood"``, the share of ID rejected when 95 % of OOD is rejected (OpenOOD and the
         paper's tables), or ``"id"``, the share of OOD accepted when 95 % of ID is accepted (the paper's text).
     """
-    if fpr not in FPR_METRICS:
-        raise UnknownNameError("fpr", fpr, FPR_METRICS)
-    figures: dict[Key, list[float]] = {}
+    values: dict[Key, list[float]] = {}
     steps: dict[tuple[str, str], tuple[int, Run]] = {}
     measured = list(measured)
-    if not measured:
-        raise ToodError("runs: expected at least one, found none")
     runs = [run for run, _ in measured]
+    if not runs:
+        raise ToodError("runs: expected at least one, found none")
     check_distinct(runs)
     for (run, table), label in zip(measured, labels_of(runs), strict=True):
         own = len(table["step"].unique())
         number, other = steps.setdefault((run.stream, label), (own, run))
         if own != number:
             raise ToodError(
-                f"{run.path}: has figures of {own} steps, {other.path} of {number}; seeds are averaged over the same "
+                f"{run.path}: has metrics of {own} steps, {other.path} of {number}; seeds are averaged over the same "
                 "steps: finish the shorter one, or leave it out"
             )
         for (detector, metric), value in run_figures(table, run.calibration, fpr).items():
-            figures.setdefault(Key(run.stream, label, detector, metric), []).append(value)
-    means = {key: mean_std(values) for key, values in figures.items()}
-    return {key: Summary(float(mean), float(std), len(figures[key])) for key, (mean, std) in means.items()}
+            values.setdefault(Key(run.stream, label, detector, metric), []).append(value)
+    means = {key: mean_std(seeds) for key, seeds in values.items()}
+    return {key: Summary(float(mean), float(std), len(values[key])) for key, (mean, std) in means.items()}
+
+
+def compared(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary]) -> Summaries:
+    """The published value to show beside each of ours; of a learner that corrects its head, beside raw logits."""
+    raw = {key.published() for key in summaries if key.raw}
+    pairs = {key: key.published() for key in summaries if key.raw or key.published() not in raw}
+    return {key: reference[published] for key, published in pairs.items() if published in reference}
 
 
 def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
     """Summary values of one run, in percent, by detector and metric; ``source``: the calibration set in use."""
     _, pooled = accuracy(table)
-    figures = {("-", ACCURACY): float(pooled.mean())}
+    values = {("-", ACCURACY): float(pooled.mean())}
     variants = table.group_by(["detector", "calibration", "settings"]).aggregate([]).to_pylist()
     scored = (tuple(variant.values()) for variant in variants if variant["detector"])
     for detector, calibration, settings in sorted(scored):
         name = row_label(detector, settings, "" if calibration == source else calibration)
         pick = {"detector": detector, "calibration": calibration, "settings": settings}
-        auroc = trajectory(table, **pick)
-        figures[name, "avg_auroc"] = auroc.balanced().average()
-        figures[name, "d_avg"] = auroc.balanced().average_forgetting()
+        cube = trajectory(table, **pick)
+        auroc = cube.balanced()
+        values[name, "avg_auroc"], values[name, "d_avg"] = auroc.average(), auroc.average_forgetting()
         if len(auroc) > 1:
-            figures[name, "old_auroc"] = float(auroc.balanced().mean()[-1, :-1].mean())
-        for group in dict.fromkeys(auroc.groups or ()):
-            figures[name, f"{group}_auroc"] = auroc.group(group).average()
-            figures[name, f"{group}_d_avg"] = auroc.group(group).average_forgetting()
-        figures[name, "avg_fpr95"] = trajectory(table, metric=FPR_METRICS[fpr], **pick).balanced().average()
-    return {key: 100 * value for key, value in figures.items()}
+            values[name, "old_auroc"] = float(auroc.mean()[-1, :-1].mean())
+        for group in dict.fromkeys(cube.groups or ()):
+            values[name, f"{group}_auroc"] = cube.group(group).average()
+            values[name, f"{group}_d_avg"] = cube.group(group).average_forgetting()
+        values[name, "avg_fpr95"] = trajectory(table, metric=FPR_METRICS[fpr], **pick).balanced().average()
+    return {key: 100 * value for key, value in values.items()}
 
 
 def row_label(detector: str, settings: str, calibration: str) -> str:
@@ -167,28 +169,35 @@ def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:
 
     The deviation is the best entry's; if several are equally good, the largest of theirs.
     """
-    columns: dict[tuple[str, str, str], list[Key]] = {}
-    for key in summaries:
+    columns: dict[tuple[str, str, str], dict[Key, Summary]] = {}
+    for key, summary in summaries.items():
         if key.detector != "-":
-            columns.setdefault((key.stream, key.learner, key.metric), []).append(key)
-    chosen: set[Key] = set()
-    for (_, _, metric), keys in columns.items():
-        sign = 1 if HIGHER_IS_BETTER[metric] else -1
-        top = max(sign * summaries[key].mean for key in keys)
-        reach = max(summaries[key].std for key in keys if sign * summaries[key].mean == top)
+            columns.setdefault((key.stream, key.learner, key.metric), {})[key] = summary
+    best: set[Key] = set()
+    for (_, _, metric), column in columns.items():
+        sign = -1 if metric in LOWER_IS_BETTER else 1
+        top, reach = max((sign * summary.mean, summary.std) for summary in column.values())
         # The tolerance makes 72.9 count as within 0.3 of 73.2 in spite of binary rounding.
-        chosen |= {key for key in keys if sign * summaries[key].mean >= top - reach - 1e-9}
-    return chosen
+        best |= {key for key, summary in column.items() if sign * summary.mean >= top - reach - 1e-9}
+    return best
+
+
+def ranks_by_pair(summaries: Mapping[Key, Summary]) -> dict[tuple[str, str], dict[str, int]]:
+    """Ranks by Avg AUROC, per (stream, learner) and detector; 1 is the best, ties share the better rank."""
+    pairs: dict[tuple[str, str], dict[str, float]] = {}
+    for key, summary in summaries.items():
+        if key.metric == "avg_auroc":
+            pairs.setdefault((key.stream, key.learner), {})[key.detector] = summary.mean
+    return {
+        pair: {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
+        for pair, means in pairs.items()
+    }
 
 
 def ranks(summaries: Mapping[Key, Summary]) -> dict[str, list[int]]:
-    """Ranks of each detector by Avg AUROC, one per (stream, learner), 1 for the best; ties share the better rank."""
-    columns: dict[tuple[str, str], dict[str, float]] = {}
-    for key, summary in summaries.items():
-        if key.metric == "avg_auroc":
-            columns.setdefault((key.stream, key.learner), {})[key.detector] = summary.mean
+    """The ranks of each detector, one per (stream, learner); see :func:`ranks_by_pair`."""
     by_detector: dict[str, list[int]] = {}
-    for means in columns.values():
-        for detector, mean in means.items():
-            by_detector.setdefault(detector, []).append(1 + sum(other > mean for other in means.values()))
+    for of_pair in ranks_by_pair(summaries).values():
+        for detector, rank in of_pair.items():
+            by_detector.setdefault(detector, []).append(rank)
     return by_detector

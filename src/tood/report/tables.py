@@ -7,35 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tood import detectors
+from tood.evaluation.metrics_file import accuracy, trajectory
+from tood.outputs.directory import Run
+from tood.outputs.identity import RunIdentity
 from tood.report.appearance import label as title_of
 from tood.report.appearance import spread
 from tood.report.summary import (
     ACCURACY,
-    HIGHER_IS_BETTER,
+    LOWER_IS_BETTER,
     Fpr,
     Key,
     Summary,
     best_keys,
     collect,
+    compared,
     learner_label,
     on_its_own,
     ranks,
+    ranks_by_pair,
     run_name,
 )
-from tood.runs.directory import Run
-from tood.runs.identity import RunIdentity
-from tood.runs.metrics_file import accuracy, trajectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Cell", "Column", "Table", "build", "overview_table", "tables_of"]
+__all__ = ["Column", "Table", "TableCell", "build", "overview_table", "tables_of"]
 
 LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # the paper's order; others follow alphabetically
 TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
@@ -59,7 +60,9 @@ BEST_NOTE = "Bold: the best of its column."
 BOLD_NOTE = "Bold: within one standard deviation of the best of its column; ± is the deviation over seeds."
 ACCURACY_NOTE = "accuracy: average incremental accuracy, the mean over steps of the accuracy on all test data seen."
 FORGETTING_NOTE = "D_avg: AUROC of a task at its own step minus that at the last, mean over tasks; positive is a loss."
-PAPER_NOTE = "In brackets: the paper's figure, and ours minus it."
+PAPER_NOTE = (
+    "In brackets: the paper's value, and ours minus it. With BiC it stands beside raw logits, as its authors scored."
+)
 MISMATCH_NOTE = (
     "Some rows of the paper cannot be matched by a correct implementation: by its public code MDS lost its minus "
     "sign, NNGuide's bank holds the first task only, AdaScale's shift term vanishes at 64 features, and ViM's 256 "
@@ -77,17 +80,15 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Cell:
+class TableCell:
     """A value, whether it is among the best of its column, and the paper's value if asked for."""
 
     value: Summary
     best: bool = False
     paper: Summary | None = None
 
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's."""
-        return None if self.paper is None else self.value.mean - self.paper.mean
+
+Rows: TypeAlias = tuple[tuple[str, tuple[TableCell | None, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class Table:
     name: str
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    rows: Rows
     notes: tuple[str, ...] = ()
     corner: str = "detector"
 
@@ -108,8 +109,10 @@ class Table:
             for column, cell in zip(self.columns, cells, strict=True):
                 if cell is not None:
                     place = {"table": self.name, "row": label, "group": column.group, "column": column.name}
-                    paper = {"paper": cell.paper.mean, "difference": cell.difference} if cell.paper else {}
-                    records.append({**place, **cell.value._asdict(), "best": cell.best, **paper})
+                    record = {**place, **cell.value._asdict(), "best": cell.best}
+                    if cell.paper:
+                        record |= {"paper": cell.paper.mean, "difference": cell.value.mean - cell.paper.mean}
+                    records.append(record)
         return records
 
 
@@ -135,7 +138,8 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
     best = best_keys(summaries)
     if fpr != "ood":  # the paper's tables have the other one
         reference = {key: value for key, value in reference.items() if key.metric != "avg_fpr95"}
-    cells = {key: Cell(value, key in best, reference.get(key.published())) for key, value in summaries.items()}
+    published = compared(summaries, reference)
+    cells = {key: TableCell(value, key in best, published.get(key)) for key, value in summaries.items()}
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
     tables = []
     for stream in sorted({key.stream for key in cells}):
@@ -155,8 +159,7 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
     for step in spread(len(pooled), 20):
         seen = [float(np.nanmean(values[step])) for values in means.values()]
         oldest = [float(values[step, 0]) for values in means.values()]
-        figures = [*seen, *oldest, float(pooled[step])]
-        rows.append((str(step), tuple(Cell(Summary(100 * figure, 0.0, 1)) for figure in figures)))
+        rows.append((str(step), _plain(100 * value for value in (*seen, *oldest, float(pooled[step])))))
     columns = [Column(group, title_of(name)) for group in ("tasks seen", "task 0") for name in names]
     groups = set(run.ood.values())
     average = f"mean over {groups.pop()}-OOD sets" if len(groups) == 1 else "(near + far) / 2"
@@ -166,40 +169,44 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
     return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
 
 
-def _main(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
+def _main(cells: Mapping[Key, TableCell], stream: str, notes: tuple[str, ...]) -> list[Table]:
     """Table 1, and tables of near against far OOD and of forgetting."""
     learners = _learners(cells, stream)
-    layouts = {
-        "main": ("Avg AUROC and Avg FPR@95", ("avg_auroc", "avg_fpr95")),
-        "groups": ("Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc")),
-        "forgetting": ("OOD forgetting D_avg", ("d_avg", "near_d_avg", "far_d_avg")),
-    }
     measured = {key.metric for key in cells if key.stream == stream}
+    compared = any(cell.paper for key, cell in cells.items() if key.stream == stream)
+    below = (ACCURACY_NOTE, *notes, _seeds_note(cells, stream), *([MISMATCH_NOTE] if compared else []))
+    layouts = {
+        "main": ("Avg AUROC and Avg FPR@95", ("avg_auroc", "avg_fpr95"), below),
+        "groups": ("Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc"), ()),
+        "forgetting": ("OOD forgetting D_avg", ("d_avg", "near_d_avg", "far_d_avg"), (FORGETTING_NOTE,)),
+    }
     tables = []
-    for name, (title, metrics) in layouts.items():
+    for name, (title, metrics, under) in layouts.items():
         shown = [metric for metric in metrics if metric in measured]
-        if not shown:
-            continue
-        rows = []
+        rows = {
+            detector: [Key(stream, learner, detector, metric) for learner in learners for metric in shown]
+            for detector in _detectors(cells, stream)
+        }
         if name == "main":  # one accuracy per learner, in the first column of its group
-            blanks: list[None] = [None] * (len(shown) - 1)
-            accuracy = ((cells.get(Key(stream, learner, "-", ACCURACY)), *blanks) for learner in learners)
-            rows.append(("accuracy ↑", tuple(chain(*accuracy))))
-        for detector in _detectors(cells, stream):
-            keys = (Key(stream, learner, detector, metric) for learner in learners for metric in shown)
-            rows.append((detector, tuple(cells.get(key) for key in keys)))
+            first = dict.fromkeys(shown[:1], ACCURACY)
+            accuracy = [Key(stream, learner, "-", first.get(metric, "")) for learner in learners for metric in shown]
+            rows = {"accuracy ↑": accuracy, **rows}
         columns = tuple(Column(learner, HEADINGS[metric]) for learner in learners for metric in shown)
-        below: tuple[str, ...] = ()
-        if name == "main":
-            compared = any(cell and cell.paper for _, row in rows for cell in row)
-            below = (ACCURACY_NOTE, *notes, _seeds_note(cells, stream), *([MISMATCH_NOTE] if compared else []))
-        elif name == "forgetting":
-            below = (FORGETTING_NOTE,)
-        tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, tuple(rows), below))
+        if shown:
+            tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, _rows(rows, cells), under))
     return tables
 
 
-def _seeds_note(cells: Mapping[Key, Cell], stream: str) -> str:
+def _rows(rows: Mapping[str, Sequence[Key]], cells: Mapping[Key, TableCell]) -> Rows:
+    return tuple((name, tuple(cells.get(key) for key in keys)) for name, keys in rows.items())
+
+
+def _plain(values: Iterable[float]) -> tuple[TableCell, ...]:
+    """Cells of single values, without seeds."""
+    return tuple(TableCell(Summary(float(value), 0.0, 1)) for value in values)
+
+
+def _seeds_note(cells: Mapping[Key, TableCell], stream: str) -> str:
     """The meaning of bold, and the number of seeds per learner."""
     seeds = {key.learner: cells[key].value.seeds for key in sorted(cells) if key.stream == stream}
     if set(seeds.values()) == {1}:
@@ -207,32 +214,31 @@ def _seeds_note(cells: Mapping[Key, Cell], stream: str) -> str:
     return f"{BOLD_NOTE} Seeds: {', '.join(f'{title_of(learner)} {count}' for learner, count in seeds.items())}."
 
 
-def _fine_tuning(cells: Mapping[Key, Cell], stream: str, notes: tuple[str, ...]) -> list[Table]:
+def _fine_tuning(cells: Mapping[Key, TableCell], stream: str, notes: tuple[str, ...]) -> list[Table]:
     """Table 2, if there are runs with and without BER."""
     labels = {RunIdentity.from_label(name): name for name in _learners(cells, stream)}
-    tuned = {}  # labels of learners that have runs with and without BER, and their labels with it
-    for identity, name in labels.items():
-        with_ber = labels.get(replace(identity, finetune="ber"))
-        if identity.finetune == "none" and with_ber:
-            tuned[name] = with_ber
+    tuned = {  # labels of learners that have runs with and without BER, and their labels with it
+        name: labels[replace(identity, finetune="ber")]
+        for identity, name in labels.items()
+        if identity.finetune == "none" and replace(identity, finetune="ber") in labels
+    }
     if not tuned:
         return []
     metrics = ("avg_auroc", "avg_fpr95")
-    rows = []
-    for names, prefix in ((list(tuned), ""), (list(tuned.values()), "BER + ")):
-        for detector in ("energy", "tood_mean_shift", "tood_robust_anchor"):
-            keys = (Key(stream, learner, detector, metric) for learner in names for metric in metrics)
-            rows.append((prefix + detector, [cells.get(key) for key in keys]))
-    for place in range(len(tuned) * len(metrics)):  # the best of a column, over both halves
-        sign = 1 if HIGHER_IS_BETTER[metrics[place % 2]] else -1
-        top = max((sign * row[place].value.mean for _, row in rows if row[place]), default=None)  # type: ignore[union-attr]
-        for _, row in rows:
-            cell = row[place]
-            row[place] = cell and replace(cell, best=sign * cell.value.mean == top)
+    rows = {
+        prefix + detector: [Key(stream, learner, detector, metric) for learner in learners for metric in metrics]
+        for prefix, learners in (("", list(tuned)), ("BER + ", list(tuned.values())))
+        for detector in ("energy", *TOOD_VARIANTS)
+    }
+    best: set[Key] = set()  # of each column, over both halves
+    for keys in zip(*rows.values(), strict=True):
+        sign = -1 if keys[0].metric in LOWER_IS_BETTER else 1
+        values = {key: sign * cells[key].value.mean for key in keys if key in cells}
+        best |= {key for key, value in values.items() if value == max(values.values())}
+    marked = {key: replace(cell, best=key in best) for key, cell in cells.items()}
     columns = tuple(Column(learner, HEADINGS[metric]) for learner in tuned for metric in metrics)
     title = f"{stream}: calibration after training against fine-tuning (BER), percent"
-    content = tuple((label, tuple(row)) for label, row in rows)
-    return [Table(f"{stream}-ber", title, columns, content, (*notes, BEST_NOTE))]
+    return [Table(f"{stream}-ber", title, columns, _rows(rows, marked), (*notes, BEST_NOTE))]
 
 
 def _ranks(summaries: Mapping[Key, Summary]) -> Table:
@@ -241,36 +247,30 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Table:
     Left out: runs with BER or options, and detectors on raw logits, with settings or another calibration set.
     """
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner) and " " not in key.detector}
-    summaries = plain or summaries
-    by_detector = ranks(summaries)
-    pairs = {(key.stream, key.learner) for key in summaries}
+    pairs = ranks_by_pair(plain or summaries)
+    by_detector = ranks(plain or summaries)
     means = {name: sum(own) / len(own) for name, own in by_detector.items()}
     rows = []
     for name in sorted(means, key=lambda name: (len(by_detector[name]) < len(pairs), means[name], name)):
         own = by_detector[name]
-        figures = (means[name], own.count(1), own.count(2), len(own))
-        rows.append((name, tuple(Cell(Summary(float(figure), 0.0, 1)) for figure in figures)))
+        rows.append((name, _plain((means[name], own.count(1), own.count(2), len(own)))))
     columns = (Column("", "mean rank"), Column("", "first", 0), Column("", "second", 0), Column("", "of", 0))
     notes = [f"Ranked by Avg AUROC in each of {len(pairs)} (stream, learner) pairs; ties share the better rank."]
     if any(len(own) < len(pairs) for own in by_detector.values()):
         notes.append("Detectors that were not measured in every pair are last.")
     if any(name in by_detector for name in TOOD_VARIANTS):
-        top = 0
-        for pair in pairs:
-            of_pair = ranks({key: value for key, value in summaries.items() if key[:2] == pair})
-            top += any(of_pair[name][0] <= 2 for name in TOOD_VARIANTS if name in of_pair)
-        notes.append(
-            f"Mean shift or robust anchor is first or second in {top} of {len(pairs)}, of {len(by_detector)} detectors."
-        )
+        top = sum(any(of_pair.get(name, 3) <= 2 for name in TOOD_VARIANTS) for of_pair in pairs.values())
+        variants = "Mean shift (paper) or robust anchor (paper)"
+        notes.append(f"{variants} is first or second in {top} of {len(pairs)}, of {len(by_detector)} detectors.")
     return Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
 
 
-def _learners(cells: Mapping[Key, Cell], stream: str) -> list[str]:
+def _learners(cells: Mapping[Key, TableCell], stream: str) -> list[str]:
     names = {key.learner for key in cells if key.stream == stream}
     return sorted(names, key=lambda name: (place(RunIdentity.from_label(name).learner, LEARNERS), name))
 
 
-def _detectors(cells: Mapping[Key, Cell], stream: str) -> list[str]:
+def _detectors(cells: Mapping[Key, TableCell], stream: str) -> list[str]:
     names = {key.detector for key in cells if key.stream == stream} - {"-"}
     order = detectors.names()
     return sorted(names, key=lambda name: (place(name.split(" ")[0], order), name))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tood import detectors, learners, models, streams
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.learners.processes import check_device
 from tood.learners.registry import LEARNERS
 from tood.runs.config import RunConfig
@@ -40,7 +40,7 @@ def check_config(config: RunConfig) -> None:
 
 def canonical(config: RunConfig) -> RunConfig:
     """The configuration without a network or adapter that the preset has anyway: its run has the same directory."""
-    if not config.network and config.adapter < 0:
+    if not (config.network or config.adapter >= 0) or ":" in config.learner:  # nothing of the user's is imported
         return config
     name = config.without_finetuning().learner
     try:
@@ -68,8 +68,8 @@ def learner_choice(config: RunConfig) -> LearnerChoice:
             )
     settings |= config.settings
     own, _ = learners.checked_settings(name, identity.finetune, settings)
-    if network and network not in models.names() and not network.startswith("timm:"):
-        raise UnknownNameError("network", network, models.names())
+    if network:
+        models.builder(network)  # raises if there is no such network
     closed_form = LEARNERS.get(name).closed_form
     if closed_form and config.adapter > 0:
         raise ToodError(f"adapter: {config.learner} takes no gradient steps to train one; expected 0")

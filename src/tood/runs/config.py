@@ -5,36 +5,44 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
-from typing import Any, Literal, TypeAlias, get_args
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tood.errors import ToodError, UnknownNameError
-from tood.runs.identity import RunIdentity, short_name, split_method
-from tood.streams.catalog import family
+from tood.evaluation.measure import complete_metrics
+from tood.evaluation.metrics_file import detectors_of
+from tood.outputs.identity import RunIdentity, short_name, split_method
+from tood.storage.files import contained
+from tood.storage.yaml_files import read_yaml
+from tood.streams.catalog import CATALOG, family
 from tood.streams.described import stream_name
 
-__all__ = ["RunConfig"]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["RunConfig", "measured_as"]
 
 CalibrationSource: TypeAlias = Literal["train", "memory", "reserved", "augmented"]
+CalibrationShare: TypeAlias = Literal["stream", "seen"]
 FitData: TypeAlias = Literal["current", "all", "memory"]
 Logits: TypeAlias = Literal["both", "corrected", "raw"]
-Store: TypeAlias = Literal["all", "figures"]
+Store: TypeAlias = Literal["all", "metrics"]
 
-CALIBRATION_SIZES = {"cifar10": 200, "cifar100": 700}  # the paper's B
-PER_CLASS = 10  # for every other stream
+PER_CLASS = 10  # calibration samples per class of a stream for which the paper states no number
 EXACT = ("paper", "released")  # presets that train on all samples and reserve none
 # Defaults of evaluation that a preset changes: "released" evaluates as the authors of the paper did.
 EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: changing them needs no new training.
-EVALUATION = ("ood", "calibration", "fit", "detectors", "logits", "store", "device", "threads")
+EVALUATION = ("ood", "calibration", "calibration_share", "fit", "detectors", "logits", "store", "device", "threads")
 # Those of them that change the metrics of a detector.
-MEASURING = ("ood", "calibration", "fit", "logits")
+MEASURING = ("ood", "calibration", "calibration_share", "fit", "logits")
 # Settings that are part of a run's label in tables.
 OPTIONS = (
     *("order", "tasks", "ood", "network", "frozen", "adapter"),
-    *("calibration", "calibration_size", "reserve", "fit", "precision"),
+    *("calibration", "calibration_size", "calibration_share", "reserve", "fit", "precision"),
 )
 # Settings always included in the hash of a folder name. Newer settings are included only if set, so that the folder
 # names of older runs stay valid.
@@ -42,13 +50,50 @@ ALWAYS_NAMED = (
     *("stream", "learner", "preset", "seed", "order", "tasks", "network", "settings", "calibration"),
     *("calibration_size", "reserve", "fit", "detectors", "device", "threads"),
 )
-# Settings that are whole numbers, with the least value of each.
-WHOLE_NUMBERS = {"seed": 0, "tasks": 0, "calibration_size": 0, "reserve": -1, "adapter": -1, "threads": 1}
+LARGEST = 2**32 - 1  # the largest seed that every generator takes
+SWEEP = "TOOD_SWEEP"  # in the environment of a cell's process: the process of its sweep
 
 
-@dataclass(frozen=True)
+Validator: TypeAlias = tuple[str, Callable[[Any], bool]]  # what a message says is expected, and whether a value is that
+
+
+def _whole(least: int) -> Validator:
+    expected = f"a whole number, {least} or more and below 2^32"
+    return expected, lambda value: type(value) is int and least <= value <= LARGEST
+
+
+def _one_of(choices: Any) -> Validator:
+    return f"one of {', '.join(get_args(choices))}", lambda value: value in get_args(choices)
+
+
+def _are_texts(values: Any) -> bool:
+    return all(isinstance(value, str) for value in values)
+
+
+NAME: Validator = ("a name", lambda value: isinstance(value, str))
+NAMES: Validator = ("a list of names", _are_texts)
+VALIDATORS: dict[str, Validator] = {
+    "stream": ("a name or a mapping", lambda value: bool(stream_name(value))),
+    **dict.fromkeys(("learner", "preset", "network", "device", "precision"), NAME),
+    **dict.fromkeys(("seed", "calibration_size"), _whole(0)),
+    "tasks": ("a number of tasks, or sizes such as 50,10,10", lambda value: all(map(_whole(0)[1], _sizes(value)))),
+    **dict.fromkeys(("adapter", "reserve"), _whole(-1)),
+    "threads": _whole(1),
+    "order": ("'label' or the seed of a permutation", lambda value: value == "label" or _whole(0)[1](value)),
+    **dict.fromkeys(("detectors", "ood"), NAMES),
+    "frozen": ("true or false", lambda value: isinstance(value, bool)),
+    "settings": ("a mapping of learner settings", lambda value: isinstance(value, Mapping) and _are_texts(value)),
+    "calibration": _one_of(CalibrationSource),
+    "calibration_share": _one_of(CalibrationShare),
+    "fit": _one_of(FitData),
+    "logits": _one_of(Logits),
+    "store": _one_of(Store),
+}
+
+
+@dataclass
 class RunConfig:
-    """Configuration of one run.
+    """Configuration of one run. Change it with ``dataclasses.replace``, which checks every setting again.
 
     Parameters
     ----------
@@ -64,7 +109,8 @@ class RunConfig:
     seed:
         Seed of every random choice.
     order, tasks:
-        Class order (``"label"`` or the seed of a permutation) and number of tasks; the stream's own by default.
+        Class order (``"label"`` or the seed of a permutation), and the number of equal tasks or a list of
+        their sizes; the stream's own by default.
     ood:
         Names of the OOD sets to use; empty for all.
     network:
@@ -84,6 +130,9 @@ class RunConfig:
         the preset: ``"augmented"`` for ``released``, else ``"train"``.
     calibration_size:
         B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper states none.
+    calibration_share:
+        Classes that share B equally: all of the ``"stream"``, so that a class has as many samples at every step, or
+        those ``"seen"`` so far, as in the authors' code. Augmented samples are always shared by the classes seen.
     reserve:
         Samples per class that are never trained on; -1 for as many as in the calibration set, or for none with the
         presets that reproduce the paper exactly.
@@ -96,7 +145,7 @@ class RunConfig:
     logits:
         For a learner that corrects its head (BiC): score the ``"corrected"`` logits, the ``"raw"`` ones or ``"both"``.
     store:
-        ``"all"``, or ``"figures"`` to delete outputs, scores and checkpoints once the run is complete, which needs a
+        ``"all"``, or ``"metrics"`` to delete outputs, scores and checkpoints once the run is complete, which needs a
         hundred times less disk space. The metrics, ``learner.json`` and the last network stay.
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
@@ -112,7 +161,7 @@ class RunConfig:
     preset: str = ""
     seed: int = 0
     order: str | int = "label"
-    tasks: int = 0
+    tasks: int | list[int] = 0
     ood: tuple[str, ...] = ()
     network: str = ""
     frozen: bool = False
@@ -120,6 +169,7 @@ class RunConfig:
     settings: Mapping[str, Any] = field(default_factory=dict)
     calibration: CalibrationSource | Literal[""] = ""
     calibration_size: int = 0
+    calibration_share: CalibrationShare = "stream"
     reserve: int = -1
     fit: FitData | Literal[""] = ""
     detectors: tuple[str, ...] = ()
@@ -130,37 +180,20 @@ class RunConfig:
     precision: str = "auto"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "preset", self.preset or ("frozen" if self.frozen is True else "cpu"))
-        for name, value in {"calibration": "train", "fit": "current", **EVALUATED.get(self.preset, {})}.items():
-            object.__setattr__(self, name, getattr(self, name) or value)
-        choices = {"calibration": CalibrationSource, "fit": FitData, "logits": Logits, "store": Store}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise UnknownNameError(name, getattr(self, name), get_args(allowed))
-        for name, least in WHOLE_NUMBERS.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ToodError(f"{name}: expected a whole number, {least} or more, found {value!r}")
-        for name in ("learner", "preset", "network", "device", "precision"):
-            if not isinstance(getattr(self, name), str):
-                raise ToodError(f"{name}: expected a name, found {getattr(self, name)!r}")
+        self.preset = self.preset or ("frozen" if self.frozen is True else "cpu")
+        defaults = {"calibration": "train", "fit": "current"} | EVALUATED.get(str(self.preset), {})
+        for name, value in defaults.items():
+            setattr(self, name, getattr(self, name) or value)
         for name in ("detectors", "ood"):
-            if isinstance(getattr(self, name), list):
-                object.__setattr__(self, name, tuple(getattr(self, name)))
-            if not (isinstance(getattr(self, name), tuple) and all(isinstance(n, str) for n in getattr(self, name))):
-                raise ToodError(f"{name}: expected a tuple of names, found {getattr(self, name)!r}")
-        if not isinstance(self.frozen, bool):
-            raise ToodError(f"frozen: expected true or false, found {self.frozen!r}")
-        if self.preset == "frozen":
-            object.__setattr__(self, "frozen", True)
+            setattr(self, name, _listed(name, getattr(self, name)))
+        sizes = _sizes(self.tasks)
+        self.tasks = sizes if len(sizes) > 1 else sizes[0]
+        for name, (expected, allows) in VALIDATORS.items():
+            if not allows(getattr(self, name)):
+                raise ToodError(f"{name}: expected {expected}, found {getattr(self, name)!r}")
+        self.frozen = self.frozen or self.preset == "frozen"
         if self.adapter >= 0 and not self.frozen:
             raise ToodError("adapter: expected frozen: true (--frozen), found a network that is trained as a whole")
-        if not (isinstance(self.settings, Mapping) and all(isinstance(name, str) for name in self.settings)):
-            raise ToodError(f"settings: expected a mapping of learner settings, found {self.settings!r}")
-        order = self.order
-        if order != "label" and (isinstance(order, bool) or not isinstance(order, int) or order < 0):
-            raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
-        stream_name(self.stream)  # raises unless it is a name or a mapping
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], where: str = "config") -> RunConfig:
@@ -168,20 +201,12 @@ class RunConfig:
 
         Names may be a list or text with commas. An unknown setting is an error that suggests the nearest known one.
         """
-        known = {f.name for f in dataclasses.fields(cls)}
-        for name in values:
-            if name not in known:
-                raise UnknownNameError(f"setting of {where}", str(name), known)
-        settings = dict(values)
+        for name in values.keys() - VALIDATORS.keys():
+            raise UnknownNameError(f"setting of {where}", str(name), VALIDATORS)
         try:
-            if settings.get("preset") == "frozen" and settings.get("frozen") is False:
+            if values.get("preset") == "frozen" and values.get("frozen") is False:
                 raise ToodError("frozen: expected true with the preset frozen, found false")
-            for name in ("detectors", "ood"):
-                value = settings.get(name)
-                if isinstance(value, str):
-                    value = [part.strip() for part in value.split(",") if part.strip()]
-                settings[name] = () if value is None else value
-            return cls(**settings)
+            return cls(**values)
         except ToodError as error:
             raise ToodError(f"{where}: {error}") from error
 
@@ -197,6 +222,8 @@ class RunConfig:
         options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != getattr(default, name)}
         if "ood" in options:
             options["ood"] = ",".join(self.ood)
+        if isinstance(self.tasks, list):
+            options["tasks"] = ",".join(map(str, self.tasks))
         return RunIdentity(
             stream=stream_name(self.stream),
             learner=short_name(learner),
@@ -230,7 +257,8 @@ class RunConfig:
 
     def calibration_per_class(self, classes: int) -> int:
         """Samples per class in the calibration set."""
-        size = self.calibration_size or CALIBRATION_SIZES.get(family(stream_name(self.stream)), PER_CLASS * classes)
+        entry = CATALOG.get(family(stream_name(self.stream)))
+        size = self.calibration_size or (entry.calibration_size if entry else 0) or PER_CLASS * classes
         if size < classes:
             raise ToodError(
                 f"calibration_size: expected at least one sample for each of {classes} classes, found {size}"
@@ -251,3 +279,42 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     return str(value) if isinstance(value, PurePath) else value
+
+
+def _sizes(tasks: Any) -> list[Any]:
+    """Numbers in a list, or in text with commas; anything else as it is, in a list."""
+    if isinstance(tasks, str) and re.fullmatch(r"\d+(,\d+)*", tasks):
+        return [int(size) for size in tasks.split(",")]
+    return [*tasks] if isinstance(tasks, (list, tuple)) and tasks else [tasks]
+
+
+def _listed(name: str, value: Any) -> tuple[Any, ...]:
+    """Names in a list, or in text with commas, as a tuple; None for none."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    if not isinstance(value, (list, tuple, type(None))):
+        raise ToodError(f"{name}: expected a list of names, found {value!r}")
+    return tuple(value or ())
+
+
+def stored_settings(folder: Path) -> dict[str, Any]:
+    """The settings in ``config.yaml`` of a run, with those it lacks at their defaults; empty if there is none."""
+    file = contained(folder, folder / "config.yaml")
+    return RunConfig().to_mapping() | read_yaml(file) if file.exists() else {}
+
+
+def measured_as(config: RunConfig, folder: Path) -> pa.Table | None:
+    """The metrics of a run if it has those that a configuration asks for, of any version of the detectors, else None.
+
+    Nothing is imported: a detector ``package.module:Class`` is measured if ``config.yaml`` lists it, which it does only
+    once the metrics are written. A run without a ``config.yaml`` counts as made with this configuration.
+    """
+    table = complete_metrics(folder)
+    if table is None:
+        return None
+    now = config.to_mapping()
+    before = stored_settings(folder) or now | {"detectors": []}
+    if before["detectors"] and not now["detectors"]:  # now all are asked for
+        return None
+    found = {*before["detectors"], *detectors_of(table)}
+    return table if found >= set(now["detectors"]) and all(before[n] == now[n] for n in MEASURING) else None

@@ -13,13 +13,13 @@ import numpy as np
 
 from tood.arrays import IntArray, to_numpy
 from tood.errors import ToodError
-from tood.files import write_text
-from tood.own_code import naming_errors, source_digest
+from tood.outputs.directory import Arrays, Run
+from tood.outputs.sampling import draw_by_class
+from tood.outputs.steps import write_step
+from tood.registry import naming_errors, source_digest
 from tood.runs.check import check_memory
 from tood.runs.config import RunConfig
-from tood.runs.directory import Arrays, Run
-from tood.runs.steps import write_step
-from tood.sampling import draw_by_class
+from tood.storage.files import write_text
 from tood.streams import Source, Stream
 from tood.streams.features import content
 
@@ -80,12 +80,15 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
     """Rows of one step; draws depend on the seed alone, so a resumed run draws the same."""
     seen = np.concatenate([stream.train_rows(task) for task in range(step + 1)])
     size = config.calibration_per_class(len(stream.order))
+    classes = {c for task in range(step + 1) for c in stream.task_classes(task)}
+    shared = size * len(stream.order) // len(classes)  # by the classes seen
+    if config.calibration_share == "seen":
+        size = shared
 
     def draw(rows: IntArray, per_class: int) -> IntArray:
         return np.sort(draw_by_class(rows, stream.train.labels[rows], per_class, (config.seed, CALIBRATION_DRAW)))
 
     calibration = {"train": draw(np.sort(seen), size)}
-    classes = {c for task in range(step + 1) for c in stream.task_classes(task)}
     if classes <= set(stream.train.labels[memory].tolist()):
         calibration["memory"] = draw(np.sort(memory), size)
     if stream.reserve:
@@ -93,7 +96,7 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
         calibration["reserved"] = draw(np.sort(reserved), size)
     augmented = np.empty(0, np.int64)
     if stream.augmentation != "none":
-        augmented = draw(np.sort(seen), size * len(stream.order) // len(classes))
+        augmented = draw(np.sort(seen), shared)
     in_use = augmented if config.calibration == "augmented" else calibration.get(config.calibration, ())
     if not len(in_use):
         raise ToodError(
@@ -182,7 +185,7 @@ def forward(
     import torch
     from torch.nn.functional import linear
 
-    from tood import models
+    from tood.outputs.extraction import extract
     from tood.streams.augment import augment, prepare
 
     head = network.head
@@ -195,7 +198,7 @@ def forward(
                 batch = augment(batch, stream.augmentation, generator, black=stream.black)
             yield batch
 
-    outputs = models.extract(network, batches())
+    outputs = extract(network, batches())
     arrays = {"logits": outputs.logits, "features": outputs.features}
     if head.corrected:
         raw = (tensor.detach().cpu() for tensor in (head.weight, head.bias))
@@ -204,7 +207,14 @@ def forward(
 
 
 def predictions(learner: Any, test: Arrays) -> IntArray | None:
-    """The learner's predictions if they differ from the largest logit (iCaRL's nearest class mean), else None."""
+    """The learner's predictions if they differ from the largest logit (iCaRL's nearest class mean), else None.
+
+    BER's head only scores: predictions are those of the plain head.
+    """
+    logits = test["logits"]
+    if learner.scoring_head is not None:
+        weight, bias = map(to_numpy, learner.network.effective_head())
+        logits = test["features"] @ weight.T + bias
     with naming_errors(type(learner), "predict"):
-        predicted: IntArray = np.asarray(learner.predict(test["features"], test["logits"]))
+        predicted: IntArray = np.asarray(learner.predict(test["features"], logits))
     return None if (predicted == test["logits"].argmax(axis=1)).all() else predicted

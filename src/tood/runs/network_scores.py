@@ -15,10 +15,10 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.detectors import Outputs
+from tood.evaluation.measure import WHICH
+from tood.evaluation.score import Scored, Scorer, keep_scores, kept_scores, located_errors
+from tood.outputs.steps import Step
 from tood.runs.extract import BATCH, StepRows
-from tood.runs.measure import WHICH
-from tood.runs.score import Scored, Scorer, keep_scores, kept_scores, located_errors
-from tood.runs.steps import Step
 from tood.streams import Source, Stream
 from tood.streams.augment import prepare
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from tood.learners import Learner
-from tood.learners.replay import ReservoirLearner
 from tood.runs.check import learner_choice
 from tood.runs.config import RunConfig
 from tood.runs.extract import BATCH, forward
-from tood.runs.frozen import extraction_left
+from tood.runs.frozen import extraction_left, seconds_of_second
 from tood.runs.stages import build, load_stream, torch_threads
+from tood.storage.durations import duration
 from tood.streams import Stream
-from tood.times import duration
 
 __all__ = ["Estimate", "estimate", "extraction", "feature_network", "plan"]
 
@@ -34,9 +32,15 @@ class Estimate(NamedTuple):
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     """The plan of a run as texts by name; raises what the run would raise before training. Nothing is written."""
+    identity = config.identity
+    named = config.stream if isinstance(config.stream, str) else config.stream.get("stream", "")
+    network = config.network.removeprefix("timm:")
+    own = [name for name in (str(named), config.learner, network, *config.detectors) if ":" in name]
+    if own:
+        what = {"run": config.name, "folder": str(folder), "stream": identity.stream, "learner": identity.method}
+        return what | {"not checked": f"{', '.join(own)}: a dry run imports nothing of your own"}
     stream, learner = build(config, dry=True)
     cost = _estimate(config, stream, learner)
-    identity = config.identity
     features = {"features": _extraction(config)} if config.frozen else {}
     return {
         "run": config.name,
@@ -72,7 +76,7 @@ def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
         fit = {"current": seen[-1] + kept[step], "memory": kept[step], "all": sum(seen)}[config.fit]
         forwarded += fit + sum(len(stream.test_rows(task)) for task in range(step + 1)) + ood
     parameters = sum(p.numel() for p in learner.network.parameters())
-    disk = 16 * parameters  # with store: figures only the last network stays
+    disk = 16 * parameters  # with store: metrics only the last network stays
     if config.store == "all":
         state = sum(x.nbytes for name in learner.remembers if torch.is_tensor(x := getattr(learner, name)))
         disk = (disk + state) * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
@@ -90,7 +94,7 @@ def _memory(learner: Learner, step: int) -> int:
 
 def _replayed(learner: Learner, new: int, memory: int) -> int:
     """Replayed samples per epoch: with each batch of new ones, or the whole memory once."""
-    if not isinstance(learner, ReservoirLearner):
+    if not hasattr(learner.settings, "replay_size"):
         return memory
     size = learner.settings.replay_size or learner.settings.batch_size
     return new * min(size, memory) // learner.settings.batch_size
@@ -117,19 +121,15 @@ def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
     """Images per second in training and in evaluation, timed on the second of two batches."""
     network = learner.network
     network.grow(len(stream.order))
-    rows = stream.train_rows(0)[: learner.settings.batch_size]
-    for _ in range(2):
-        started = time.perf_counter()
-        loss = network.train()(learner.draw(rows, len(rows)).inputs).sum()
+    rows = stream.train_rows(0)
+
+    def train() -> None:
+        batch = rows[: learner.settings.batch_size]
+        loss = network.train()(learner.draw(batch, len(batch)).inputs).sum()
         loss.backward()
         if loss.is_cuda:
             torch.cuda.synchronize(loss.device)
-        train = len(rows) / (time.perf_counter() - started)
+
+    speed = min(len(rows), learner.settings.batch_size) / seconds_of_second(train)
     fused = network.eval().fused()
-    rows = stream.train_rows(0)[:BATCH]
-    for _ in range(2):
-        started = time.perf_counter()
-        with torch.inference_mode():
-            forward(fused, stream, stream.train, rows)
-        evaluate = len(rows) / (time.perf_counter() - started)
-    return train, evaluate
+    return speed, min(len(rows), BATCH) / seconds_of_second(lambda: forward(fused, stream, stream.train, rows[:BATCH]))

@@ -8,8 +8,11 @@ that is killed at any instant therefore resumes and ends with the same metrics.
 from __future__ import annotations
 
 import dataclasses
+import os
 import platform
 import re
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,34 +24,34 @@ import numpy as np
 import torch
 
 import tood
-from tood import learners, streams
+from tood import learners, models, streams
 from tood.errors import ToodError
-from tood.files import remove_leftovers
-from tood.learners.progress import Progress, Report
+from tood.evaluation.measure import default_scorers, is_measured, measure_step, with_earlier
+from tood.evaluation.metrics_file import RAW, Row, save_metrics, to_table
+from tood.evaluation.metrics_only import keep_metrics
+from tood.evaluation.score import Scorer
+from tood.evaluation.versions import Outdated, describe, how_to_renew, outdated, with_versions
+from tood.learners.progress import Report
 from tood.metrics import near_far_mean
 from tood.models import Network
-from tood.own_code import naming_errors
+from tood.outputs.directory import Run, has_checkpoints, lock, write_manifest
+from tood.outputs.steps import Step
+from tood.registry import naming_errors
 from tood.runs.check import canonical, check_detectors, learner_choice
-from tood.runs.config import EVALUATION, MEASURING, RunConfig
-from tood.runs.directory import Run, has_checkpoints, lock, write_manifest
+from tood.runs.config import EVALUATION, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
 from tood.runs.extract import check_sources, extract_step, step_rows
-from tood.runs.figures_only import keep_figures
 from tood.runs.frozen import freeze
-from tood.runs.measure import default_scorers, is_measured, is_measured_as, measure_step, outdated_figures
-from tood.runs.metrics_file import RAW, Row, save_metrics, to_table
 from tood.runs.network_scores import score_with_network, scorers_for
-from tood.runs.score import Scorer
-from tood.runs.steps import Step
-from tood.runs.versions import Outdated, describe, how_to_renew, with_versions
-from tood.runs.yaml_files import read_yaml, write_yaml
+from tood.storage.durations import duration
+from tood.storage.files import remove_leftovers
+from tood.storage.yaml_files import write_yaml
 from tood.streams import Stream
-from tood.times import duration
 
 __all__ = ["build", "run"]
 
 Say = Callable[[str], object]
 OnStep = Callable[[int, Sequence[Row]], object]
-DEFAULT_TOOD = "tood_shrinkage"  # the detector of TOOD's default variant
+DEFAULT_TOOD = "tood"  # the detector of TOOD's default variant
 
 
 def run(
@@ -78,25 +81,64 @@ def run(
     on_step:
         Called with the number and the metrics of each step after it is measured.
     renew:
-        Train a finished run with ``store: figures`` again if a detector has a newer version than its metrics. The old
+        Train a finished run with ``store: metrics`` again if a detector has a newer version than its metrics. The old
         metrics stay until the new ones are written. Otherwise ``say`` is called with a line about them.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
             raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
         config = dataclasses.replace(config, stream=stream.name)
-    config = canonical(config)
+    config, folder = canonical(config), Path(folder)
     with torch_threads(config.threads):
-        return _run(config, Path(folder), stream, say, progress, on_step, renew)
+        _end_with_sweep()
+        _check_config(config, folder)
+        stream, learner = build(config, stream, say)
+        folder.mkdir(parents=True, exist_ok=True)
+        base = _base(config, folder, say)
+        if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
+            for step in range(0 if _finished(config, folder, stream, renew)[0] else len(stream)):
+                _learn(learner, step, folder, None, base)
+            return Run(folder)
+        with lock(folder):
+            remove_leftovers(folder)
+            _check_config(config, folder)
+            done, stale = _finished(config, folder, stream, renew)
+            made = Run(folder) if done else _write_manifest(config, folder, stream, learner)
+            if not done:
+                write_yaml(folder / "config.yaml", config.to_mapping() | _measured_with(folder))
+                rows = _run_steps(config, made, learner, base, say, progress, on_step)
+                save_metrics(with_earlier(made, with_versions(to_table(rows))), made.metrics_path)
+                write_yaml(folder / "config.yaml", config.to_mapping())
+            if stale:
+                say(f"{folder}: {describe(stale)}; {how_to_renew(folder)} trains the run again")
+            elif config.store == "metrics":
+                keep_metrics(made)
+        return made
+
+
+def _end_with_sweep() -> None:
+    """In the process of a sweep's cell: stop, as after Ctrl-C, once the sweep has ended."""
+    parent = int(os.environ.get(SWEEP, 0))
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if parent:
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> tuple[bool, list[Outdated]]:
-    """Whether a run with ``store: figures`` has its metrics, and the outdated ones that will not be renewed."""
-    done = config.store == "figures" and is_measured_as(config, folder)
-    if done and (key := Run(folder).manifest.get("features")):  # older manifests have none, or those of train and test
-        done = key in (_key(stream), " ".join(_key(stream).split()[:2]))
-    stale = outdated_figures(folder, config.detectors) if done else []
-    return (False, []) if stale and (renew or has_checkpoints(folder)) else (done, stale)
+    """Whether a run with ``store: metrics`` has its metrics, and the outdated ones that will not be renewed."""
+    table = measured_as(config, folder) if config.store == "metrics" else None
+    if table is None:
+        return False, []
+    key = Run(folder).manifest.get("features")  # older manifests have none, or those of train and test
+    if key and key not in (_key(stream), " ".join(_key(stream).split()[:2])):
+        return False, []
+    stale = outdated(table, config.detectors)
+    return (False, []) if stale and (renew or has_checkpoints(folder)) else (True, stale)
 
 
 @contextmanager
@@ -110,83 +152,47 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _run(
+def _run_steps(
     config: RunConfig,
-    folder: Path,
-    own_stream: Stream | None,
+    made: Run,
+    learner: learners.Learner,
+    base: Path | None,
     say: Say,
     progress: Report | None,
     on_step: OnStep | None,
-    renew: bool,
-) -> Run:
-    _check_config(config, folder)
-    stream, learner = build(config, own_stream, say)
+) -> list[Row]:
+    """Train, extract, score and measure every step; returns the metrics."""
+    stream = learner.stream
     logits = config.logits if learner.corrects_head else "corrected"
     asked = scorers_for(config.detectors, stream, logits)
-    folder.mkdir(parents=True, exist_ok=True)
-    base = _base(config, folder, say)
-    if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
-        done, _ = _finished(config, folder, stream, renew)
-        for step in range(0 if done else len(stream)):
-            _learn(learner, step, folder, None, base)
-        return Run(folder)
-    with lock(folder):
-        remove_leftovers(folder)
-        _check_config(config, folder)
-        done, stale = _finished(config, folder, stream, renew)
-        if done:
-            made = Run(folder)
-        else:
-            made = _write_manifest(config, folder, stream, learner)
-            write_yaml(folder / "config.yaml", config.to_mapping() | _measured_with(folder))
-        rows: list[Row] = []
-        noted: dict[str, str] = {}
-        for step in range(0 if done else len(stream)):
-            started = time.perf_counter()
-            _learn(learner, step, folder, progress, base)
-            trained = time.perf_counter() - started
-            _evaluate(config, made, stream, learner, step, asked)
-            scorers = asked or default_scorers(made, logits=logits, steps=range(step + 1))[0]
-            measured, notes = measure_step(Step(made, step), scorers, keep=True)
-            rows += measured
-            noted |= {
-                re.sub(r"[\d.]+", "", note): note for note in notes
-            }  # of those that differ in numbers, the latest
-            if on_step is not None:
-                on_step(step, measured)
-            line = "  ".join(_summary(measured, learner.facts))
-            say(f"step {step + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
-        for note in noted.values() if asked else ():  # the defaults include many that suit no small stream
-            say(f"note: {note}")
-        if rows:
-            save_metrics(with_versions(to_table(rows)), made.metrics_path)
-            write_yaml(folder / "config.yaml", config.to_mapping())
-        if stale:
-            say(f"{folder}: {describe(stale)}; {how_to_renew(folder)} trains the run again")
-        elif config.store == "figures":
-            keep_figures(made)
-    return made
+    scorers, names = asked, None
+    rows: list[Row] = []
+    noted: dict[str, str] = {}
+    for index in range(len(stream)):
+        started = time.perf_counter()
+        _learn(learner, index, made.path, progress, base)
+        trained = time.perf_counter() - started
+        _evaluate(config, made, stream, learner, index, asked)
+        step = Step(made, index)
+        if not asked:  # those that all steps so far have what they need for
+            scorers, _ = default_scorers(made, names, logits=logits, steps=[index])
+            names = [scorer.detector for scorer in scorers]
+        measured, notes = measure_step(step, scorers, keep=True)
+        rows += measured
+        noted |= {re.sub(r"[\d.]+", "", note): note for note in notes}  # of those that differ in numbers, the latest
+        if on_step is not None:
+            on_step(index, measured)
+        line = "  ".join(_summary(measured, learner.facts))
+        say(f"step {index + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
+    for note in noted.values() if asked else ():  # the defaults include many that suit no small stream
+        say(f"note: {note}")
+    return rows
 
 
 def _learn(learner: learners.Learner, task: int, folder: Path, progress: Report | None, base: Path | None) -> None:
-    """Learn a task. An error of a learner of the user's own names it; one of ``progress`` stays as it is."""
-    passed: list[Exception] = []
-
-    def report(event: Progress) -> None:
-        try:
-            if progress is not None:
-                progress(event)
-        except Exception as error:
-            passed.append(error)
-            raise
-
-    try:
-        with naming_errors(type(learner), f"learning task {task} in {folder}"):
-            learner.learn(task, folder / "checkpoints", progress=report if progress else None, base_dir=base)
-    except ToodError:
-        if passed:
-            raise passed[0] from None
-        raise
+    """Learn a task; an error of a learner of the user's own names it."""
+    with naming_errors(type(learner), f"learning task {task} in {folder}"):
+        learner.learn(task, folder / "checkpoints", progress=progress, base_dir=base)
 
 
 def build(
@@ -203,6 +209,8 @@ def build(
     network: Network | str | None = choice.network
     if config.frozen:
         stream, network = freeze(config, stream, choice, say, dry)
+    elif choice.closed_form and network is None and len(stream.train.shape) == 1:  # the vectors are the features
+        network = models.create("mlp", stream.train.shape, seed=config.seed, widths=[])
     learner = learners.create(
         choice.name,
         stream=stream,
@@ -228,10 +236,10 @@ def load_stream(config: RunConfig, say: Say | None = None) -> Stream:
 
 def _check_config(config: RunConfig, folder: Path) -> None:
     """Raise unless the folder is empty or was made with the same training configuration."""
-    if not (folder / "config.yaml").exists():
-        return
     now = config.to_mapping()
-    stored = {name: value for name, value in read_yaml(folder / "config.yaml").items() if name in now}
+    stored = {name: value for name, value in stored_settings(folder).items() if name in now}
+    if not stored:
+        return
     before = canonical(RunConfig.from_mapping(stored, where=str(folder / "config.yaml"))).to_mapping()
     for name in now:
         if name not in EVALUATION and before[name] != now[name]:
@@ -242,11 +250,8 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 def _measured_with(folder: Path) -> dict[str, Any]:
     """The settings that present metrics were measured with. They stay in config.yaml until there are new metrics."""
-    file = folder / "config.yaml"
-    if not (file.exists() and is_measured(folder)):
-        return {}
-    before = RunConfig().to_mapping() | read_yaml(file)
-    return {name: before[name] for name in (*MEASURING, "detectors")}
+    before = stored_settings(folder) if is_measured(folder) else {}
+    return {name: before[name] for name in (*MEASURING, "detectors") if name in before}
 
 
 def _base(config: RunConfig, folder: Path, say: Say) -> Path | None:

@@ -19,14 +19,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from filelock import FileLock, Timeout
 
-from tood.errors import ToodError, UnknownNameError
-from tood.ray_tasks import ray_tasks
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.evaluation.versions import Outdated, describe, how_to_renew, outdated
+from tood.outputs.directory import has_checkpoints, is_locked
 from tood.registry import Registry
-from tood.runs.config import RunConfig
-from tood.runs.directory import has_checkpoints, is_locked
-from tood.runs.measure import is_measured_as, outdated_figures
-from tood.runs.versions import describe, how_to_renew
-from tood.runs.yaml_files import read_yaml, write_yaml
+from tood.runs.config import SWEEP, RunConfig, measured_as
+from tood.storage.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
@@ -58,32 +56,28 @@ class Cell:
         return self.parent / ".logs" / f"{self.config.name}.log"
 
     def status(self) -> str:
-        """``done``, ``running``, ``failed: …``, ``outdated figures: …``, ``2 steps`` (interrupted) or ``waiting``."""
-        measured = self.is_measured()
-        stale = outdated_figures(self.path, self.config.detectors) if measured else []
-        if measured and not stale:
+        """``done``, ``running``, ``failed: …``, ``outdated metrics: …``, ``2 steps`` (interrupted) or ``waiting``."""
+        stale = self.outdated()
+        if stale == []:
             return "done"
         if is_locked(self.path):
             return "running"
-        if self.log.exists() and (lines := self.log.read_text(errors="replace").splitlines()):
-            last = lines[-1]
-            if last.startswith("tood: ") and not last.startswith("tood: interrupted"):
-                return f"failed: {last.removeprefix('tood: ')}"
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        if lines and lines[-1].startswith("tood: ") and not lines[-1].startswith("tood: interrupted"):
+            return f"failed: {lines[-1].removeprefix('tood: ')}"
         if stale:
             return describe(stale)
         steps = len(list(self.path.glob("steps/*/outputs")))
         return f"{steps} steps" if steps else "waiting"
 
+    def outdated(self) -> list[Outdated] | None:
+        """The outdated metrics of a measured run; None if it lacks metrics of a step or detector."""
+        table = measured_as(self.config, self.path)
+        return None if table is None else outdated(table, self.config.detectors)
+
     def is_measured(self) -> bool:
         """True if there are metrics of every step and detector, outdated or not."""
-        return is_measured_as(self.config, self.path)
-
-    def renewal(self) -> str:
-        """One line about outdated metrics that only training can renew, with the command; empty if there are none."""
-        if has_checkpoints(self.path) or not self.is_measured():
-            return ""
-        stale = outdated_figures(self.path, self.config.detectors)
-        return f"{self.config.name}: {describe(stale)}; {how_to_renew(self.path)} trains the run again" if stale else ""
+        return self.outdated() is not None
 
 
 def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
@@ -140,7 +134,7 @@ def run_cells(
 
     Names and settings of all these cells are checked before the first one starts; ``where`` names the file in messages.
 
-    Outdated metrics are measured again. If this needs training (``store: figures``), it is done only with ``renew``;
+    Outdated metrics are measured again. If this needs training (``store: metrics``), it is done only with ``renew``;
     otherwise ``say`` gets a line about them.
 
     Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
@@ -148,18 +142,23 @@ def run_cells(
     """
     if engine not in get_args(Engine):
         raise UnknownNameError("engine", engine, get_args(Engine))
-    left = {} if renew else {cell.path: line for cell in cells if (line := cell.renewal())}
-    waiting = [cell for cell in cells if cell.path not in left and cell.status() != "done"]
+    left, waiting = [], []
+    for cell in cells:
+        stale = cell.outdated()
+        if stale and not renew and not has_checkpoints(cell.path):  # only training can renew them
+            left.append(f"{cell.config.name}: {describe(stale)}; {how_to_renew(cell.path)} trains the run again")
+        elif stale != []:
+            waiting.append(cell)
     _check(waiting, where)
     failed: dict[str, str] = {}
     finished = len(cells) - len(waiting)
-    outcomes = _locally(waiting, workers, say, renew) if engine == "local" else _on_ray(waiting, renew)
+    outcomes = _Processes(say, renew).run(waiting, workers) if engine == "local" else _on_ray(waiting, renew)
     for cell, error in outcomes:
         finished += 1
         if error:
             failed[cell.config.name] = error
         say(f"[{finished}/{len(cells)}] {cell.config.name}: {f'failed: {error}' if error else 'done'}")
-    for line in left.values():
+    for line in left:
         say(line)
     return failed
 
@@ -177,102 +176,116 @@ def _check(cells: list[Cell], where: str) -> None:
             raise ToodError(f"{where}: cell {cell.config.name}: {error}") from error
 
 
-def _locally(cells: list[Cell], workers: int, say: Callable[[str], object], renew: bool) -> Iterator[tuple[Cell, str]]:
-    """Run each cell in a process of its own; a cell that another process is running is tried again at the end."""
-    running: set[subprocess.Popen[str]] = set()
-    stop = threading.Event()
-    with ThreadPoolExecutor(max(1, workers)) as pool:
+class _Processes:
+    """Runs each cell in a process of its own."""
+
+    def __init__(self, say: Callable[[str], object], renew: bool) -> None:
+        self.say, self.renew = say, renew
+        self.running: set[subprocess.Popen[str]] = set()
+        self.stop = threading.Event()
+
+    def run(self, cells: list[Cell], workers: int) -> Iterator[tuple[Cell, str]]:
+        """Yield cells with their errors; a cell that another process is running is waited for at the end."""
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            try:
+                for wait in (False, True):
+                    jobs = {pool.submit(self._run_if_free, cell, wait): cell for cell in cells}
+                    cells = []
+                    for job in as_completed(jobs):
+                        if (error := job.result()) is not None:
+                            yield jobs[job], error
+                        else:
+                            cells.append(jobs[job])
+                            self.say(f"{jobs[job].config.name}: another process is running it")
+            except BaseException:  # such as Ctrl-C: stop the child processes too; their checkpoints stay
+                self.stop.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                for process in list(self.running):
+                    process.terminate()
+                raise
+
+    def _run_if_free(self, cell: Cell, wait: bool) -> str | None:
+        """Run a cell and return its error, empty if there was none; None if another process is running it."""
+        cell.log.parent.mkdir(parents=True, exist_ok=True)
+        mine = FileLock(cell.log.with_suffix(".lock"))
+        while not self.stop.is_set():
+            try:
+                with mine.acquire(timeout=0):
+                    if not is_locked(cell.path):
+                        return "" if cell.outdated() == [] else self._run(cell)
+            except Timeout:
+                pass
+            if not wait:
+                return None
+            self.stop.wait(POLL)
+        return "interrupted"
+
+    def _run(self, cell: Cell) -> str:
+        """Run a cell in a child process, and return its error."""
+        config = cell.log.with_suffix(".yaml")
+        write_yaml(config, importable(cell.config).to_mapping())
+        safe = ["-P"] if sys.version_info >= (3, 11) else []  # the current folder replaces no installed module
+        arguments = [sys.executable, *safe, "-m", "tood", "run", str(config), "--out", str(cell.path)]
+        arguments += ["--renew"] if self.renew else []
+        environment = {**os.environ, **ONE_THREAD, SWEEP: str(os.getpid())}
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        last = ""
         try:
-            jobs = {pool.submit(_run_if_free, cell, running, say, stop, renew, wait=False): cell for cell in cells}
-            busy = []
-            for job in as_completed(jobs):
-                if (error := job.result()) is None:
-                    busy.append(jobs[job])
-                    say(f"{jobs[job].config.name}: another process is running it")
-                else:
-                    yield jobs[job], error
-            jobs = {pool.submit(_run_if_free, cell, running, say, stop, renew, wait=True): cell for cell in busy}
-            for job in as_completed(jobs):
-                yield jobs[job], job.result() or ""
-        except BaseException:  # such as Ctrl-C: stop the child processes too; their checkpoints stay
-            stop.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in list(running):
-                process.terminate()
-            raise
-
-
-def _run_if_free(
-    cell: Cell,
-    running: set[subprocess.Popen[str]],
-    say: Callable[[str], object],
-    stop: threading.Event,
-    renew: bool,
-    wait: bool,
-) -> str | None:
-    """Run a cell and return its error, empty if there was none; None if another process is running it."""
-    cell.log.parent.mkdir(parents=True, exist_ok=True)
-    mine = FileLock(cell.log.with_suffix(".lock"))
-    while not stop.is_set():
-        try:
-            with mine.acquire(timeout=0):
-                if not is_locked(cell.path):
-                    return "" if cell.status() == "done" else _run_in_process(cell, running, say, stop, renew)
-        except Timeout:
-            pass
-        if not wait:
-            return None
-        stop.wait(POLL)
-    return "interrupted"
-
-
-def _run_in_process(
-    cell: Cell,
-    running: set[subprocess.Popen[str]],
-    say: Callable[[str], object],
-    stop: threading.Event,
-    renew: bool,
-) -> str:
-    config = cell.log.with_suffix(".yaml")
-    write_yaml(config, importable(cell.config).to_mapping())
-    arguments = [sys.executable, "-m", "tood.cli", "run", str(config), "--out", str(cell.path)]
-    arguments += ["--renew"] if renew else []
-    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    lines: list[str] = []
-    try:
-        with (
-            cell.log.open("w") as log,
-            subprocess.Popen(arguments, env={**os.environ, **ONE_THREAD}, **options) as process,
-        ):
-            running.add(process)
-            if stop.is_set():  # since the last look: whoever stops the others may not have seen this one
-                process.terminate()
-            for line in process.stdout or ():
-                lines.append(line.rstrip())
-                log.write(line)
-                log.flush()
-                if line.startswith("step "):
-                    say(f"{cell.config.name}: {line.rstrip()}")
-    except OSError as error:
-        return f"{cell.log}: cannot be written ({error.strerror})"
-    running.discard(process)
-    if process.returncode == 0:
-        return ""
-    if process.returncode < 0:
-        return f"stopped by signal {-process.returncode}"
-    last = next((line for line in reversed(lines) if line), f"exit code {process.returncode}")
-    return last.removeprefix("tood: ")
+            with (
+                cell.log.open("w") as log,
+                subprocess.Popen(arguments, env=environment, **options) as process,
+            ):
+                self.running.add(process)
+                if self.stop.is_set():  # since the last look: whoever stops the others may not have seen this one
+                    process.terminate()
+                for line in process.stdout or ():
+                    last = line.rstrip() or last
+                    log.write(line)
+                    log.flush()
+                    if line.startswith("step "):
+                        self.say(f"{cell.config.name}: {line.rstrip()}")
+        except OSError as error:
+            return f"{cell.log}: cannot be written ({error.strerror})"
+        self.running.discard(process)
+        if process.returncode < 0:
+            return f"stopped by signal {-process.returncode}"
+        return (last.removeprefix("tood: ") or f"exit code {process.returncode}") if process.returncode else ""
 
 
 def _on_ray(cells: list[Cell], renew: bool) -> Iterator[tuple[Cell, str]]:
-    """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints."""
-    by_path = {str(cell.path.resolve()): cell for cell in cells}
-    calls = {path: (importable(cell.config).to_mapping(), path, renew) for path, cell in by_path.items()}
+    """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints.
+
+    The cluster is that of ``RAY_ADDRESS``, a running Ray, or this machine's cores. If Ray was started here, it is
+    stopped at the end.
+    """
+    try:
+        import ray
+    except ImportError as missing:
+        raise MissingDependencyError("ray", "ray", "--engine ray") from missing
+    mine = not ray.is_initialized()
+    try:
+        if mine:
+            ray.init(log_to_driver=False, include_dashboard=False)
+    except Exception as why:  # Ray has no class of its own for this
+        ray.shutdown()
+        raise ToodError(f"--engine ray: Ray did not start: {' '.join(str(why).split())}") from why
     searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
-    environment = {**ONE_THREAD, "PYTHONPATH": searched}
-    options = {"max_retries": 5, "max_calls": 1, "runtime_env": {"env_vars": environment}}
-    for path, error, gave_up in ray_tasks(_run_one, calls, **options):
-        yield by_path[path], gave_up or error
+    environment = {"env_vars": {**ONE_THREAD, "PYTHONPATH": searched}}
+    try:
+        task = ray.remote(num_cpus=1, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
+        jobs = {
+            task.remote(importable(cell.config).to_mapping(), str(cell.path.resolve()), renew): cell for cell in cells
+        }
+        while jobs:
+            (job,), _ = ray.wait(list(jobs), num_returns=1)
+            try:
+                error = ray.get(job)
+            except ray.exceptions.RayError as gave_up:
+                error = str(gave_up).strip().splitlines()[-1]
+            yield jobs.pop(job), error
+    finally:
+        if mine:
+            ray.shutdown()
 
 
 def _run_one(config: dict[str, Any], path: str, renew: bool) -> str:
@@ -290,11 +303,13 @@ def importable(config: RunConfig) -> RunConfig:
     """A configuration that another process can read: names that user code registered become ``package.module:Name``."""
     from tood.detectors.registry import REGISTRY
     from tood.learners.registry import LEARNERS
+    from tood.models import NETWORKS
     from tood.streams.registry import STREAMS
 
     learner, mark, finetune = config.learner.partition("+")
     changes: dict[str, Any] = {"learner": _path(LEARNERS, learner) + mark + finetune}
     changes["detectors"] = tuple(_path(REGISTRY, name) for name in config.detectors)
+    changes["network"] = _path(NETWORKS, config.network)
     if isinstance(config.stream, str):
         changes["stream"] = _path(STREAMS, config.stream)
     elif isinstance(name := config.stream.get("stream"), str):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
-from tood.npz_files import npz_names, read_npz
+from tood.storage.npz import npz_names, read_npz
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
 from tood.streams.download import from_huggingface
@@ -17,29 +17,21 @@ from tood.streams.images import Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
 from tood.streams.stream import OODSet, Stream
+from tood.streams.vectors import standardised
 
-__all__ = [
-    "KINDS",
-    "check_mapping",
-    "check_ood",
-    "open_folder",
-    "open_huggingface",
-    "open_npz",
-    "stream_name",
-    "with_more",
-]
+__all__ = ["OPENERS", "check_mapping", "check_ood", "stream_name", "with_more"]
 
-KINDS = ("folder", "npz", "huggingface", "stream")
 ARRAYS = ("train", "train_labels", "test", "test_labels")
 OOD = ("ood_near_", "ood_far_")
-OODSets = Mapping[str, Mapping[str, Any]]
+Place = tuple[str, str, Any]  # group, name and place of an OOD set
 
 
 def check_mapping(described: Mapping[str, Any]) -> tuple[str, Any, dict[str, Any]]:
     """The kind, its value and the other options of a mapping that describes a stream."""
-    kinds = [key for key in KINDS if key in described]
+    known = (*OPENERS, "stream")
+    kinds = [key for key in known if key in described]
     if len(kinds) != 1:
-        raise ToodError(f"stream: expected a mapping with one of {', '.join(KINDS)}, found {dict(described)}")
+        raise ToodError(f"stream: expected a mapping with one of {', '.join(known)}, found {dict(described)}")
     options = {key: value for key, value in described.items() if key not in (kinds[0], "name")}
     return kinds[0], described[kinds[0]], options
 
@@ -68,13 +60,11 @@ def open_folder(
     order: int | str = "label",
     resize: Resize = None,
     augmentation: str = "crop_flip",
-    ood: OODSets | None = None,
 ) -> Stream:
-    """A stream of image folders (see :meth:`Stream.from_folder`), with further OOD sets."""
+    """A stream of image folders (see :meth:`Stream.from_folder`)."""
     if size is None:
         raise ToodError(f"stream: {folder}: expected a size, the pixels per side, found none")
-    stream = Stream.from_folder(folder, size=size, tasks=tasks, order=order, resize=resize, augmentation=augmentation)
-    return with_more(stream, ood, size, resize)
+    return Stream.from_folder(folder, size=size, tasks=tasks, order=order, resize=resize, augmentation=augmentation)
 
 
 def open_npz(
@@ -83,33 +73,32 @@ def open_npz(
     tasks: Tasks = 5,
     order: int | str = "label",
     augmentation: str = "none",
-    ood: OODSets | None = None,
+    standardise: bool = True,
 ) -> Stream:
     """A stream of arrays in one file: ``train``, ``train_labels``, ``test``, ``test_labels``, ``ood_near_NAME``, …
 
-    Images are uint8 ``[N, H, W, C]``, vectors are real ``[N, D]``; ``classes`` (optional) has the class names.
+    Images are uint8 ``[N, H, W, C]``, vectors are real ``[N, D]``; ``classes`` (optional) has the class names. With
+    ``standardise``, vectors get mean 0 and variance 1 over the training samples of the first task.
     """
     path = Path(npz)
     names = npz_names(path)
-    for name in ARRAYS:
-        if name not in names:
-            raise ToodError(f"{path}: expected the arrays {', '.join(ARRAYS)}, found {', '.join(names) or 'none'}")
-    stray = [name for name in names if name not in (*ARRAYS, "classes") and not name.startswith(OOD)]
-    if stray:
-        raise UnknownNameError(f"array of {path}", stray[0], [*ARRAYS, "classes", *(f"{prefix}NAME" for prefix in OOD)])
+    if not set(ARRAYS) <= set(names):
+        raise ToodError(f"{path}: expected the arrays {', '.join(ARRAYS)}, found {', '.join(names) or 'none'}")
+    for name in names:
+        if name not in (*ARRAYS, "classes") and not name.startswith(OOD):
+            raise UnknownNameError(f"array of {path}", name, [*ARRAYS, "classes", *(f"{prefix}NAME" for prefix in OOD)])
     arrays, _ = read_npz(path)
     sets: dict[str, dict[str, Any]] = {"near": {}, "far": {}}
-    for name, array in arrays.items():
-        if name.startswith(OOD):
-            _, group, ood_name = name.split("_", 2)
-            sets[group][ood_name] = array
+    for name in filter(lambda name: name.startswith(OOD), names):
+        _, group, ood_name = name.split("_", 2)
+        sets[group][ood_name] = arrays[name]
     classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
-    options = {"order": order, "augmentation": augmentation, "classes": classes}
+    options: dict[str, Any] = {"tasks": tasks, "order": order, "augmentation": augmentation, "classes": classes}
     try:
-        stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), tasks=tasks, ood=sets, **options)
+        stream = Stream.from_arrays(*(arrays[name] for name in ARRAYS), ood=sets, **options)
     except ToodError as error:
         raise ToodError(f"{path}: {error}") from error
-    return with_more(stream, ood, stream.train.shape[0] if len(stream.train.shape) == 3 else None, None)
+    return standardised(stream) if standardise and len(stream.train.shape) == 1 else stream
 
 
 def open_huggingface(
@@ -125,37 +114,43 @@ def open_huggingface(
     image: str = "image",
     label: str = "label",
     revision: str | None = None,
-    ood: OODSets | None = None,
 ) -> Stream:
-    """A stream of a Hugging Face data set: names of its splits and columns, its revision, and OOD sets."""
-    train_set = from_huggingface(huggingface, train, image, label, size=size, resize=resize, revision=revision)
-    test_set = from_huggingface(huggingface, test, image, label, size=size, resize=resize, revision=revision)
-    stream = Stream.from_sources(
+    """A stream of a Hugging Face data set: names of its splits and columns, and its revision."""
+    train_set, test_set = (
+        from_huggingface(huggingface, split, image, label, size=size, resize=resize, revision=revision)
+        for split in (train, test)
+    )
+    return Stream.from_sources(
         train_set, test_set, tasks=tasks, order=order, augmentation=augmentation, classes=train_set.classes
     )
-    return with_more(stream, ood, train_set.shape[0], resize)
 
 
-def with_more(
-    stream: Stream, ood: OODSets | None, size: int | None, resize: Resize, root: str | Path | None = None
-) -> Stream:
-    """A stream with the OOD sets of ``{near: {NAME: PLACE}, far: {...}}`` added; packed sets are those of ``root``."""
-    added = []
-    for group, name, place in check_ood(ood):
-        source = _ood_source(place, f"ood {name}", size, resize, data_root(root))
-        added.append(OODSet(name, group, source))  # type: ignore[arg-type]
+OPENERS: dict[str, Callable[..., Stream]] = {
+    "folder": open_folder,
+    "npz": open_npz,
+    "huggingface": open_huggingface,
+}
+
+
+def with_more(stream: Stream, places: list[Place], resize: Resize, root: str | Path | None) -> Stream:
+    """A stream with further OOD sets, the result of :func:`check_ood`; packed sets are those of ``root``."""
+    size = stream.train.shape[0] if len(stream.train.shape) == 3 else None
+    resize = resize or getattr(stream.train, "resize", None)
+    added = [
+        OODSet(name, group, _ood_source(place, f"ood {name}", size, resize, data_root(root)))  # type: ignore[arg-type]
+        for group, name, place in places
+    ]
     return dataclasses.replace(stream, ood=(*stream.ood, *added)) if added else stream
 
 
-def check_ood(ood: OODSets | None) -> list[tuple[str, str, Any]]:
+def check_ood(ood: Mapping[str, Mapping[str, Any]] | None) -> list[Place]:
     """Group, name and place of each OOD set of a mapping ``{near: {NAME: PLACE}, far: {...}}``."""
-    expected = "ood: expected {near: {NAME: PLACE}, far: {NAME: PLACE}}"
-    if ood is not None and not isinstance(ood, Mapping):
-        raise ToodError(f"{expected}, found {ood!r}")
-    for group, sets in (ood or {}).items():
-        if group not in ("near", "far") or not isinstance(sets, Mapping):
-            raise ToodError(f"{expected}, found {group!r}: {sets!r}")
-    return [(group, str(name), place) for group, sets in (ood or {}).items() for name, place in sets.items()]
+    groups = {} if ood is None else ood
+    if not isinstance(groups, Mapping) or not all(
+        group in ("near", "far") and isinstance(sets, Mapping) for group, sets in groups.items()
+    ):
+        raise ToodError(f"ood: expected {{near: {{NAME: PLACE}}, far: {{NAME: PLACE}}}}, found {ood!r}")
+    return [(group, str(name), place) for group, sets in groups.items() for name, place in sets.items()]
 
 
 def _ood_source(place: Any, name: str, size: int | None, resize: Resize, root: Path) -> Source:
@@ -168,7 +163,7 @@ def _ood_source(place: Any, name: str, size: int | None, resize: Resize, root: P
         if "huggingface" not in place:
             raise ToodError(f"{name}: expected a path or {{huggingface: NAME}}, found {dict(place)}")
         dataset, split, image, revision = (options | dict(place)).values()
-        return from_huggingface(dataset, split, image, None, size=size, resize=resize, revision=revision)
+        return from_huggingface(str(dataset), split, image, None, size=size, resize=resize, revision=revision)
     path = Path(str(place))
     if path.is_dir():
         if size is None:
@@ -176,8 +171,7 @@ def _ood_source(place: Any, name: str, size: int | None, resize: Resize, root: P
         return FolderSource(path, size=size, resize=resize, flat=True)
     if not path.exists() and (root / f"{place}.npz").is_file():
         return PackedSource(root / f"{place}.npz", size, resize)
-    names = npz_names(path)
-    array = next((array for array in ("images", "samples") if array in names), None)
-    if array is None:
-        raise ToodError(f"{path}: expected an array images or samples, found {', '.join(names) or 'none'}")
-    return ArraySource(read_npz(path, [array])[0][array])
+    arrays, _ = read_npz(path, ("images", "samples"))
+    if not arrays:
+        raise ToodError(f"{path}: expected an array images or samples, found neither")
+    return ArraySource(next(iter(arrays.values())))

@@ -8,14 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.errors import MissingDependencyError
+from tood.streams.arrival import Tasks
 from tood.streams.sources import ArraySource
+from tood.streams.stream import Stream
 
-__all__ = ["digits"]
+__all__ = ["digits", "open_digits"]
 
-Images = npt.NDArray[np.uint8]
 KNOWN = 8  # digits 0 to 7 are learned, 8 and 9 are near-OOD
 TEST_SHARE = 0.3
 NOISE = 500
+
+
+def open_digits(*, order: int | str = "label", tasks: Tasks = 4) -> Stream:
+    """The stream of :func:`digits`."""
+    train, test, ood = digits()
+    return Stream.from_sources(train, test, name="digits", order=order, tasks=tasks, ood=ood, augmentation="shift")
 
 
 def digits() -> tuple[ArraySource, ArraySource, dict[str, dict[str, ArraySource]]]:
@@ -56,11 +63,10 @@ def _test_rows(labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def _patches(photo: Any) -> Images:
+def _patches(photo: Any) -> Any:
     """The grey 32 × 32 patches of a photograph ``[H, W, 3]``, side by side, each reduced to 8 × 8 by averaging."""
     grey = photo @ np.array([0.299, 0.587, 0.114])  # ITU-R BT.601 luma
     height, width = grey.shape[0] // 32, grey.shape[1] // 32
     small = grey[: height * 32, : width * 32].reshape(height * 8, 4, width * 8, 4).mean((1, 3))
     tiles = small.reshape(height, 8, width, 8).swapaxes(1, 2).reshape(-1, 8, 8, 1)
-    patches: Images = np.rint(tiles).astype(np.uint8)
-    return patches
+    return np.rint(tiles).astype(np.uint8)

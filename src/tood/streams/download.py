@@ -13,6 +13,7 @@ from tood.errors import MissingDependencyError, ToodError
 from tood.streams.datasets import DatasetSource
 from tood.streams.images import Resize
 
+LABELS = 100_000  # a larger label without a name is refused later, not counted up to
 __all__ = ["HuggingFaceSource", "from_huggingface"]
 
 
@@ -29,7 +30,7 @@ class HuggingFaceSource(DatasetSource):
         self.image_column, self.label_column = image_column, label_column
         super().__init__(dataset, size=size, resize=resize)
         feature = dataset.features[label_column] if label_column else None
-        numbers = range(int(self.labels.max()) + 1)
+        numbers = range(min(int(self.labels.max()), LABELS) + 1)
         self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, numbers))
 
     def _labels(self) -> IntArray:

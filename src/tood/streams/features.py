@@ -13,9 +13,8 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,8 +69,7 @@ class FeatureSource:
 
     def take(self, rows: IntArray) -> FloatArray:
         """The vectors of these rows, float32 ``[k, D]``."""
-        vectors: FloatArray = (self.features[rows] - self.shift) / self.scale
-        return vectors
+        return (self.features[rows] - self.shift) / self.scale
 
 
 def frozen(
@@ -111,16 +109,14 @@ def frozen(
     (64,)
     """
     extractor = Extractor(network, stream, root, dry)
-    shift, scale = np.zeros(network.head.dim), np.ones(network.head.dim)
+    shift, scale = np.zeros(network.head.dim, np.float32), np.ones(network.head.dim, np.float32)
     if standardise:
-        first = extractor.features(stream.train, "training images", say)[stream.train_rows(0)].astype(np.float64)
-        shift, spread = first.mean(axis=0), first.std(axis=0)
-        scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)  # constant in task 0: only centred
+        features = extractor.features(stream.train, "training images", say)
+        shift, scale = standardisation(features[stream.train_rows(0)])
 
     def vectors(source: Source, name: str) -> FeatureSource:
         features = extractor.features(source, name, say)
-        numbers = shift.astype(np.float32), scale.astype(np.float32)
-        return FeatureSource(features, source.labels, *numbers, key=extractor.path(source).stem)
+        return FeatureSource(features, source.labels, shift, scale, key=extractor.path(source).stem)
 
     return dataclasses.replace(
         stream,
@@ -132,6 +128,14 @@ def frozen(
         std=(1.0,),
         augmentation="none",
     )
+
+
+def standardisation(features: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """``[D]`` each, float32: mean and standard deviation; 1 for a feature that is constant, which is only centred."""
+    numbers = features.astype(np.float64)
+    shift, spread = numbers.mean(axis=0), numbers.std(axis=0)
+    scale = np.where(spread > 1e-6 * np.maximum(1, np.abs(shift)), spread, 1)
+    return shift.astype(np.float32), scale.astype(np.float32)
 
 
 class Extractor:
@@ -151,7 +155,7 @@ class Extractor:
         if len(stream.train.shape) != 3:
             raise ToodError(f"frozen: {stream.name} has vectors already, {stream.train.shape}; expected images")
         self.network = network.fused()
-        self.mean, self.std = _normalisation(network, stream)
+        self.mean, self.std = network.normalisation(stream.train.shape[-1]) or (stream.mean, stream.std)
         self.folder = user_cache(root) / "features"
         self.dry = dry
         spec = {name: value for name, value in (network.spec or {}).items() if name not in TRAINING_ONLY}
@@ -195,18 +199,14 @@ class Extractor:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with FileLock(path.with_suffix(".lock")):
-                features = _open(path, shape)
-                if features is None:
+                if _open(path, shape) is None:
                     self._extract(source, path, name, say or (lambda line: None))
-                    features = _open(path, shape)
         except OSError as error:
             raise ToodError(
                 f"{path.parent}: features cannot be written ({error.strerror or error}); "
                 "nothing incomplete is used; set TOOD_CACHE to a folder with room and start again"
             ) from error
-        if features is None:  # pragma: no cover
-            raise ToodError(f"{path}: features were written but cannot be read")
-        return features
+        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
 
     def _shape(self, source: Source) -> tuple[int, int]:
         return len(source), self.network.head.dim
@@ -228,7 +228,6 @@ class Extractor:
             size = 4 * dim * BLOCK
             done = max(0, (file.tell() - start) // size - 1) * BLOCK
             file.truncate(start + 4 * dim * done)
-            _check_room(path.parent, 4 * dim * (rows - done), rows)
             last_line = -EVERY
             for first in range(done, rows, BLOCK):
                 if time.monotonic() - last_line >= EVERY:
@@ -236,7 +235,7 @@ class Extractor:
                     say(f"features of {name}: {first:,} of {rows:,} images")
                 last = min(first + BLOCK, rows)
                 chunks = [np.arange(i, min(i + BATCH, last)) for i in range(first, last, BATCH)]
-                for samples in _read(source, chunks):
+                for samples in batches(source, chunks):
                     file.write(self.forward(samples).tobytes())
                 file.flush()
                 os.fsync(file.fileno())
@@ -257,19 +256,10 @@ class Extractor:
         return features
 
 
-def _read(source: Source, chunks: Sequence[IntArray]) -> Iterator[Any]:
-    """Batches of images; an image that cannot be read is not mistaken for features that cannot be written."""
-    try:
-        yield from batches(source, chunks)
-    except OSError as error:
-        raise ToodError(f"images: cannot be read ({error})") from error
-
-
 def content(source: Source) -> str:
     """A fingerprint of the images of a source: the source's own, or a hash of all images."""
     if hasattr(source, "content"):
-        own: str = source.content()
-        return own
+        return str(source.content())
     if isinstance(source, Subset):
         return hashlib.sha256(content(source.source).encode() + source.rows.tobytes()).hexdigest()
     digest = hashlib.sha256(f"{len(source)} {source.shape}".encode())
@@ -277,11 +267,6 @@ def content(source: Source) -> str:
         samples = source.take(np.arange(first, min(first + BLOCK, len(source))))
         digest.update(np.ascontiguousarray(samples).tobytes())
     return digest.hexdigest()
-
-
-def _normalisation(network: Network, stream: Stream) -> tuple[Sequence[float], Sequence[float]]:
-    """Mean and standard deviation per channel: the network's own, or the stream's."""
-    return network.normalisation(stream.train.shape[-1]) or (stream.mean, stream.std)
 
 
 def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
@@ -324,12 +309,3 @@ def _header(file: Any, shape: tuple[int, int]) -> int:
         file.write(expected)
     file.seek(0, os.SEEK_END)
     return len(expected)
-
-
-def _check_room(folder: Path, needed: int, images: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed > free:
-        raise ToodError(
-            f"{folder}: features of {images:,} images need {needed / 1e6:,.0f} MB, found {free / 1e6:,.0f} MB free; "
-            "set TOOD_CACHE to a folder with room"
-        )

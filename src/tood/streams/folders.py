@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
@@ -25,16 +26,13 @@ class _Files:
 
     lazy = True  # tood.streams.batches decodes the next batches in advance
 
-    def __init__(
-        self, root: Path, files: list[str], labels: IntArray, size: int, resize: Resize, workers: int | None = None
-    ):
+    def __init__(self, root: Path, files: Sequence[str], labels: IntArray, size: int, resize: Resize) -> None:
         check_size(size, resize)
         self.root = root
         self.files = files
         self.labels = labels
         self.size = size
         self.resize = resize
-        self.workers = workers or min(16, os.cpu_count() or 1)
         self.shape: tuple[int, ...] = (size, size, 3)
 
     def __len__(self) -> int:
@@ -43,7 +41,7 @@ class _Files:
     def take(self, rows: IntArray) -> Samples:
         """The images of these rows, uint8 ``[k, size, size, 3]``."""
         images = np.empty((len(rows), *self.shape), np.uint8)
-        with ThreadPoolExecutor(self.workers) as pool:
+        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
             for i, image in enumerate(pool.map(self._read, rows)):
                 images[i] = image
         return images
@@ -77,8 +75,6 @@ class FolderSource(_Files):
         The class folders in order of their ids, if they must agree with another source.
     flat:
         Every image below ``root``, labelled 0, as for an OOD set.
-    workers:
-        Threads that decode a batch; by default one per processor, at most 16.
     """
 
     def __init__(
@@ -89,7 +85,6 @@ class FolderSource(_Files):
         resize: Resize = None,
         classes: Sequence[str] | None = None,
         flat: bool = False,
-        workers: int | None = None,
     ) -> None:
         root = Path(root)
         if not root.is_dir():
@@ -101,15 +96,12 @@ class FolderSource(_Files):
             raise ToodError(
                 f"{root}: expected one folder per class, found no folder {missing[0] if missing else 'at all'}"
             )
-        files: list[str] = []
-        labels: list[int] = []
-        for label, name in enumerate(self.classes):
-            members = _images_below(root, name)
-            if not members:
-                raise ToodError(f"{root / name}: no images (looked for {', '.join(SUFFIXES)})")
-            files += members
-            labels += [label] * len(members)
-        super().__init__(root, files, np.array(labels, np.int64), size, resize, workers)
+        members = [_images_below(root, name) for name in self.classes]
+        if [] in members:
+            empty = root / self.classes[members.index([])]
+            raise ToodError(f"{empty}: no images (looked for {', '.join(SUFFIXES)})")
+        labels = np.repeat(np.arange(len(members)), [len(images) for images in members])
+        super().__init__(root, [file for images in members for file in images], labels, size, resize)
 
 
 def _images_below(root: Path, folder: str) -> list[str]:
@@ -136,38 +128,27 @@ class ImageListSource(_Files):
         As for :class:`FolderSource`.
     """
 
-    def __init__(
-        self,
-        list_file: str | Path,
-        root: str | Path,
-        *,
-        size: int,
-        resize: Resize = None,
-    ) -> None:
+    def __init__(self, list_file: str | Path, root: str | Path, *, size: int, resize: Resize = None) -> None:
         list_file, root = Path(list_file), Path(root)
         if not list_file.is_file():
             raise ToodError(f"{list_file}: no such file")
         if not root.is_dir():
             raise ToodError(f"{root}: no such folder")
-        files: list[str] = []
-        labels: list[int] = []
-        for number, line in enumerate(list_file.read_text(encoding="utf-8").splitlines(), 1):
-            if line.strip():
-                path, label = _parse(line, f"{list_file}, line {number}")
-                files.append(path)
-                labels.append(label)
-        if not files:
+        lines = enumerate(list_file.read_text(encoding="utf-8").splitlines(), 1)
+        images = [_parse(line, f"{list_file}, line {number}") for number, line in lines if line.strip()]
+        if not images:
             raise ToodError(f"{list_file}: lists no images")
-        named = {label: Path(path).parent.name for path, label in zip(reversed(files), reversed(labels), strict=True)}
+        named = {label: Path(path).parent.name for path, label in reversed(images)}
         self.classes: tuple[str, ...] = tuple(named.get(c, str(c)) for c in range(max(named) + 1))
+        files, labels = zip(*images, strict=True)
         super().__init__(root, files, np.array(labels, np.int64), size, resize)
 
 
 def _parse(line: str, where: str) -> tuple[str, int]:
     """Path and label of one line of a list; ``where`` names the line in messages."""
     path, _, label = line.strip().rpartition(" ")
-    if not path or not label.lstrip("-").isdigit():
-        raise ToodError(f"{where}: expected a path and a label, found {line[:60]!r}")
+    if not path or not re.fullmatch(r"-?[0-9]{1,5}", label):
+        raise ToodError(f"{where}: expected a path and a label below 100000, found {line[:60]!r}")
     posix = PurePosixPath(path.replace("\\", "/"))
     if posix.is_absolute() or ".." in posix.parts or Path(path).is_absolute():
         raise ToodError(f"{where}: {path} leaves the image folder")

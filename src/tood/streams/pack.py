@@ -1,4 +1,4 @@
-"""Writing packed image sets, without loss: from any source of images, or from CIFAR's binary files."""
+"""Writing packed image sets, without loss, from any source of images."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from filelock import FileLock
 
 from tood.errors import ToodError
-from tood.files import sha256, write_text
-from tood.npz_files import write_npz
+from tood.storage.files import sha256, write_text
+from tood.storage.npz import write_npz
 from tood.streams.images import Pixels
 from tood.streams.packed import CHECKSUMS, checksums
-from tood.streams.sources import ArraySource, Source
+from tood.streams.sources import Source
 
-__all__ = ["read_cifar", "write_packed"]
+__all__ = ["write_packed"]
 
 SHEET = 512  # images per sheet at most
 PIXELS = 4_000_000  # pixels per sheet at most: well below the dimensions WebP allows
@@ -85,37 +85,3 @@ def _encode(images: Pixels, side: int) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(sheet).save(buffer, "WEBP", lossless=True, exact=True, quality=50)
     return buffer.getvalue()
-
-
-def read_cifar(folder: Path, split: str) -> tuple[ArraySource, list[str]]:
-    """Images and class names of CIFAR-10 or CIFAR-100 (fine labels) in its binary version.
-
-    Parameters
-    ----------
-    folder:
-        ``cifar-10-batches-bin`` or ``cifar-100-binary``, unpacked.
-    split:
-        ``"train"`` or ``"test"``.
-    """
-    if split not in ("train", "test"):
-        raise ToodError(f"split: CIFAR has train and test, found {split!r}")
-    hundred = (folder / f"{split}.bin").is_file()
-    batches = [f"{split}.bin"] if hundred else ["test_batch.bin"]
-    if not hundred and split == "train":
-        batches = [f"data_batch_{i}.bin" for i in range(1, 6)]
-    marks = 2 if hundred else 1  # CIFAR-100 has the coarse label before the fine one
-    records = []
-    for file in batches:
-        path = folder / file
-        if not path.is_file():
-            raise ToodError(f"{path}: no such file; expected CIFAR's binary version")
-        data = np.fromfile(path, np.uint8)
-        if not len(data) or len(data) % (marks + 3072):
-            raise ToodError(f"{path}: {len(data)} bytes are not whole records of {marks + 3072}; truncated?")
-        records.append(data.reshape(-1, marks + 3072))
-    table = np.concatenate(records)
-    names = folder / ("fine_label_names.txt" if hundred else "batches.meta.txt")
-    if not names.is_file():
-        raise ToodError(f"{names}: no such file; it names the classes")
-    images = np.ascontiguousarray(table[:, marks:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
-    return ArraySource(images, table[:, marks - 1]), names.read_text().split()

@@ -11,6 +11,7 @@ Each holds ``labels`` [N], ``classes`` [C] and the images in one of three layout
 from __future__ import annotations
 
 import io
+import zipfile
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -21,8 +22,8 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.files import reading, sha256
-from tood.npz_files import npy_header
+from tood.storage.files import reading, sha256
+from tood.storage.npz import npy_header, npz_member, npz_names
 from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
 from tood.streams.sources import Samples
 
@@ -54,13 +55,13 @@ class PackedSource:
         if size is not None or resize is not None:
             check_size(size, resize)
         self.path = Path(path)
-        with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
-            self.labels: IntArray = pack["labels"].astype(np.int64)
-            self.classes: tuple[str, ...] = tuple(map(str, pack["classes"]))
-            self.layout = next((layout for layout in LAYOUTS if layout in pack.files), "")
+        with reading(self.path, DAMAGED):
+            self.labels: IntArray = npz_member(self.path, "labels").astype(np.int64)
+            self.classes: tuple[str, ...] = tuple(map(str, npz_member(self.path, "classes")))
+            self.layout = next((layout for layout in LAYOUTS if layout in npz_names(self.path)), "")
             if not self.layout:
                 raise ToodError(f"{self.path}: expected one of the arrays {', '.join(LAYOUTS)}, found none")
-            native = _native_shape(pack, self.layout, self.path)
+            native = _native_shape(self.path, self.layout)
         if self.labels.ndim != 1 or not len(self.labels):
             raise ToodError(f"{self.path}: expected one label per image, found shape {self.labels.shape}")
         if self.labels.min() < 0 or self.labels.max() >= len(self.classes):
@@ -78,8 +79,7 @@ class PackedSource:
 
     def take(self, rows: IntArray) -> Samples:
         """The images of these rows, uint8 ``[k, H, W, C]``."""
-        taken: Samples = self.images[rows]
-        return taken
+        return self.images[rows]
 
     def content(self) -> str:
         """A fingerprint of the images without decoding them: the file's SHA-256 and the size."""
@@ -101,22 +101,17 @@ class PackedSource:
     def _verify(self, key: tuple[str, int, int]) -> None:
         """Compare with the checksum in the same folder, if there is one; once per process for an unchanged file."""
         expected = checksums(self.path.parent).get(self.path.name)
-        if expected is None or key in _verified:
-            return
-        digest = sha256(self.path)
-        if digest != expected:
-            raise ToodError(
-                f"{self.path}: damaged: SHA-256 is {digest[:12]}…, expected {expected[:12]}… "
-                f"from {CHECKSUMS}; get the file again"
-            )
-        _verified.add(key)
+        if expected is not None and key not in _verified:
+            if sha256(self.path) != expected:
+                raise ToodError(f"{self.path}: damaged: its SHA-256 is not that of {CHECKSUMS}; get the file again")
+            _verified.add(key)
 
     def _decode(self) -> Samples:
         shape = (len(self), *self.shape)
         images: Samples = np.empty(shape, np.uint8)
         filled = 0
-        with reading(self.path, DAMAGED), np.load(self.path, allow_pickle=False) as pack:
-            for block in _blocks(pack, self.layout, self.path):
+        with reading(self.path, DAMAGED):
+            for block in _blocks(self.path, self.layout):
                 block = block[: len(self) - filled]
                 if block.shape[1:] != self.shape or self.resize not in (None, "squash"):
                     block = self._fit(block)
@@ -140,32 +135,29 @@ class PackedSource:
         return np.stack(resized).reshape(len(block), *shape)
 
 
-def _native_shape(pack: Any, layout: str, path: Path) -> tuple[int, int, int]:
+def _native_shape(path: Path, layout: str) -> tuple[int, int, int]:
     """The shape of one image, without decoding more than one."""
     if layout == "images":
-        with pack.zip.open("images.npy") as file:
+        with zipfile.ZipFile(path) as pack, pack.open("images.npy") as file:
             shape, _, dtype = npy_header(file)
         if len(shape) != 4 or dtype != np.uint8:
             raise ToodError(f"{path}: expected uint8 images [N, H, W, C], found shape {shape}, dtype {dtype}")
         return shape[1], shape[2], shape[3]
-    if layout == "sheets":
-        height, width = map(int, pack["tile"])
-        return height, width, 3
-    height, width, _ = next(_blocks(pack, layout, path)).shape[1:]
-    return height, width, 3
+    height, width = npz_member(path, "tile") if layout == "sheets" else next(_blocks(path, layout)).shape[1:3]
+    return int(height), int(width), 3
 
 
-def _blocks(pack: Any, layout: str, path: Path) -> Iterator[Pixels]:
+def _blocks(path: Path, layout: str) -> Iterator[Pixels]:
     """The images in order, in blocks ``[k, H, W, C]``."""
     if layout == "images":
-        yield pack["images"]
+        yield npz_member(path, "images")
         return
-    data, offsets = memoryview(pack[layout]), pack["offsets"]
+    data, offsets = npz_member(path, layout), npz_member(path, "offsets")
     if len(offsets) < 2 or offsets[0] < 0 or (np.diff(offsets) <= 0).any() or offsets[-1] > len(data):
         raise ToodError(f"{path}: damaged: offsets are not within the {len(data)} bytes of {layout}")
-    height, width = map(int, pack["tile"]) if layout == "sheets" else (0, 0)
+    height, width = map(int, npz_member(path, "tile")) if layout == "sheets" else (0, 0)
     for i, (start, end) in enumerate(pairwise(offsets)):
-        image = pixels(decode(io.BytesIO(data[start:end]), f"{path}, image {i} of {layout}"))
+        image = pixels(decode(io.BytesIO(data[start:end].tobytes()), f"{path}, image {i} of {layout}"))
         yield _tiles(image, height, width) if layout == "sheets" else image[None]
 
 

@@ -13,17 +13,12 @@ from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
 from tood.streams.arrival import Tasks
 from tood.streams.catalog import CATALOG, check_ood_names, open_named
-from tood.streams.described import (
-    check_mapping,
-    check_ood,
-    open_folder,
-    open_huggingface,
-    open_npz,
-    stream_name,
-    with_more,
-)
+from tood.streams.components import open_components
+from tood.streams.described import OPENERS, Place, check_mapping, check_ood, stream_name, with_more
+from tood.streams.digits import open_digits
 from tood.streams.images import Resize
 from tood.streams.stream import Stream
+from tood.streams.vectors import open_clinc150
 
 __all__ = ["STREAMS", "check", "load", "names", "register"]
 
@@ -31,10 +26,11 @@ Factory: TypeAlias = Callable[..., Stream]
 
 STREAMS: Registry[Factory] = Registry("stream", "tood.streams")
 register = STREAMS.register
-for _name in CATALOG:
+STREAMS.register("digits")(open_digits)
+STREAMS.register("clinc150")(open_clinc150)
+STREAMS.register("cifar10_components")(open_components)
+for _name in (name for name, entry in CATALOG.items() if entry):
     STREAMS.register(_name)(functools.partial(open_named, _name))
-
-OPENERS: dict[str, Factory] = {"folder": open_folder, "npz": open_npz, "huggingface": open_huggingface}
 
 
 def names() -> list[str]:
@@ -87,16 +83,25 @@ def load(
     (4, (2, 2, 2, 2), [('noise', 'far')])
     """
     name = stream_name(stream)
-    factory, arguments = _resolve(
-        stream, order, {"root": root, "tasks": tasks, "size": size, "resize": resize} | options
-    )
-    made = _open(factory, name, arguments, tuple(ood))
-    return dataclasses.replace(
-        made,
-        name=name,
-        reserve=made.reserve if reserve is None else reserve,
-        seed=made.seed if seed is None else seed,
-    )
+    given = {"root": root, "order": order, "tasks": tasks, "size": size, "resize": resize}
+    factory, arguments, more = _resolve(stream, given | options)
+    _check_options(factory, name, arguments)
+    added = [ood_name for _, ood_name, _ in more]
+    own = [ood_name for ood_name in ood if ood_name not in added]
+    catalogued = getattr(factory, "func", None) is open_named  # opens only the sets it is asked for
+    try:
+        made = factory(**arguments, **({"ood_names": own} if catalogued else {}))
+    except ToodError:
+        raise
+    except Exception as error:  # any error of a factory of the user
+        raise ToodError(f"stream {name}: its factory failed: {type(error).__name__}: {error}") from error
+    if not isinstance(made, Stream):
+        raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
+    present = [*added, *(s.name for s in made.ood)]
+    made = with_more(made, more, arguments.get("resize"), arguments.get("root"))
+    made = made.with_ood([ood_name for ood_name in ood if ood_name in present or not catalogued])
+    reserve, seed = made.reserve if reserve is None else reserve, made.seed if seed is None else seed
+    return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
 
 
 def check(
@@ -106,65 +111,40 @@ def check(
 
     Only streams of the catalog with files are known to lack an OOD set before they are opened.
     """
-    factory, arguments = _resolve(stream, order, {"tasks": tasks})
-    more = [] if _takes(factory, "ood") else [name for _, name, _ in check_ood(arguments.pop("ood", None))]
+    factory, arguments, more = _resolve(stream, {"order": order, "tasks": tasks})
     _check_options(factory, stream_name(stream), arguments)
     named = stream.get("stream") if isinstance(stream, Mapping) else stream
-    if isinstance(named, str):
-        check_ood_names(named, [name for name in ood if name not in more])
+    added = [ood_name for _, ood_name, _ in more]
+    check_ood_names(str(named), [ood_name for ood_name in ood if ood_name not in added])
 
 
 def _resolve(
-    stream: str | Mapping[str, Any], order: int | str, options: Mapping[str, Any]
-) -> tuple[Factory, dict[str, Any]]:
-    """The factory of a stream and its arguments: ``options`` that are not None, and those of a mapping."""
-    arguments = {key: value for key, value in options.items() if value is not None}
-    if order != "label":
-        arguments["order"] = order
+    stream: str | Mapping[str, Any], options: Mapping[str, Any]
+) -> tuple[Factory, dict[str, Any], list[Place]]:
+    """The factory of a stream, its arguments (options that differ from the defaults), and further OOD sets."""
+    arguments = {key: v for key, v in options.items() if v is not None and (key, v) != ("order", "label")}
     if not isinstance(stream, Mapping):
-        return STREAMS.get(stream), arguments
+        return _factory(stream), arguments, []
     kind, value, described = check_mapping(stream)
-    factory = STREAMS.get(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
-    return factory, described | arguments
+    more = check_ood(described.pop("ood", None))
+    factory = _factory(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
+    return factory, described | arguments, more
 
 
-def _takes(factory: Factory, option: str) -> bool:
-    parameters = inspect.signature(factory).parameters
-    return option in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-
-
-def _open(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
-    """Call a factory; if it does not take the option ``ood``, the further OOD sets are added to its own."""
-    if "ood" not in arguments or _takes(factory, "ood"):
-        return _call(factory, name, arguments, ood)
-    more = arguments["ood"]
-    added = [ood_name for _, ood_name, _ in check_ood(more)]
-    own = {key: value for key, value in arguments.items() if key != "ood"}
-    made = _call(factory, name, own, [ood_name for ood_name in ood if ood_name not in added])
-    size = made.train.shape[0] if len(made.train.shape) == 3 else None
-    resize = own.get("resize", getattr(made.train, "resize", None))
-    return with_more(made, more, size, resize, own.get("root")).with_ood(ood)
+def _factory(name: str) -> Factory:
+    """The factory of a name. It must be registered or annotated as one: a configuration must not call just anything."""
+    factory = STREAMS.get(name)
+    returns = getattr(factory, "__annotations__", {}).get("return")
+    declared = returns is Stream or (isinstance(returns, str) and returns.rpartition(".")[2] == "Stream")
+    if not declared and all(factory is not known for _, known in STREAMS.items()):
+        raise ToodError(f"stream {name!r}: expected a function annotated '-> Stream', or registered, found {factory!r}")
+    return factory
 
 
 def _check_options(factory: Factory, name: str, arguments: Mapping[str, Any]) -> None:
     """Raise for an option that a factory does not take."""
     parameters = inspect.signature(factory).parameters
+    known = {*parameters, "ood"} - {"ood_names"}
     for key in arguments:
-        if not _takes(factory, key) or (key == "ood_names" and key in parameters):
-            raise UnknownNameError(f"option of the stream {name}", key, {*parameters, "ood"} - {"ood_names"})
-
-
-def _call(factory: Factory, name: str, arguments: Mapping[str, Any], ood: Sequence[str]) -> Stream:
-    """Call a factory and pick OOD sets; an option that the factory does not take is an error."""
-    _check_options(factory, name, arguments)
-    # A factory with `ood_names` opens only these sets itself, and names those whose files are missing.
-    picks = {"ood_names": ood} if "ood_names" in inspect.signature(factory).parameters else {}
-    try:
-        made = factory(**arguments, **picks)
-    except ToodError:
-        raise
-    except Exception as error:  # any error of a factory of the user
-        raise ToodError(f"stream {name}: its factory failed: {type(error).__name__}: {error}") from error
-    if not isinstance(made, Stream):
-        raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
-    return made if picks else made.with_ood(ood)
+        if key not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            raise UnknownNameError(f"option of the stream {name}", key, known)

@@ -57,8 +57,12 @@ class ArraySource:
     def __init__(self, samples: Any, labels: Any = None) -> None:
         array = np.asarray(to_numpy(samples) if is_tensor(samples) else samples)
         if array.dtype == np.uint8 and array.ndim in (3, 4):
-            _refuse_channels_first(array.shape)
             array = array if array.ndim == 4 else array[..., None]
+            if array.shape[1] in CHANNELS and array.shape[3] not in CHANNELS:  # it would be C pixels high
+                raise ToodError(
+                    f"samples: expected uint8 images [N, H, W, C], found shape {array.shape}, which has its channels "
+                    "first; give array.transpose(0, 2, 3, 1)"
+                )
         elif array.dtype.kind == "f" and array.ndim == 2:
             array = array.astype(np.float32, copy=False)
             if not np.isfinite(array).all():
@@ -79,17 +83,7 @@ class ArraySource:
 
     def take(self, rows: IntArray) -> Samples:
         """The samples of these rows."""
-        taken: Samples = self.samples[rows]
-        return taken
-
-
-def _refuse_channels_first(shape: tuple[int, ...]) -> None:
-    """Raise for images ``[N, C, H, W]``, which would be read as C pixels high."""
-    if len(shape) == 4 and shape[1] in CHANNELS and shape[3] not in CHANNELS:
-        raise ToodError(
-            f"samples: expected uint8 images [N, H, W, C], found shape {shape}, which has its channels first; "
-            "give array.transpose(0, 2, 3, 1)"
-        )
+        return self.samples[rows]
 
 
 class Subset:

@@ -13,9 +13,9 @@ import numpy as np
 
 from tood.arrays import IntArray, indices
 from tood.errors import ToodError, UnknownNameError
-from tood.files import NAME
+from tood.outputs.sampling import draw_by_class
 from tood.partition import Partition
-from tood.sampling import draw_by_class
+from tood.storage.files import NAME
 from tood.streams.arrival import Tasks, arrange
 from tood.streams.datasets import as_source
 from tood.streams.folders import FolderSource
@@ -103,16 +103,14 @@ class Stream:
         self._check_sets()
 
     def _check_samples(self) -> None:
-        if self.reserve < 0:
-            raise ToodError(f"reserve: expected 0 or more samples per class, found {self.reserve}")
         for c, name in zip(self.order, self.classes, strict=True):
             for split, rows in (("training", self._train_rows), ("test", self._test_rows)):
-                if not len(rows.get(c, ())):
+                if c not in rows:
                     raise ToodError(f"{self.name}: class {c} ({name}) has no {split} samples")
-            if len(self._train_rows[c]) <= self.reserve:
+            if not 0 <= self.reserve < len(self._train_rows[c]):
                 raise ToodError(
-                    f"reserve: class {c} ({name}) has {len(self._train_rows[c])} training samples, "
-                    f"so {self.reserve} cannot be set aside"
+                    f"reserve: expected 0 or more, and fewer than the {len(self._train_rows[c])} training samples of "
+                    f"class {c} ({name}), found {self.reserve}"
                 )
 
     def _check_sets(self) -> None:
@@ -184,11 +182,10 @@ class Stream:
         classes = np.array(self.order)
         by_id = np.argsort(classes)
         place = np.minimum(np.searchsorted(classes, labels, sorter=by_id), len(classes) - 1)
-        columns: IntArray = by_id[place]
-        stray = classes[columns] != labels
+        stray = classes[by_id[place]] != labels
         if stray.any():
             raise ToodError(f"labels: class {labels[stray][0]} is not in the stream {self.name}")
-        return columns
+        return np.asarray(by_id[place], np.int64)
 
     def with_ood(self, names: Sequence[str]) -> Stream:
         """This stream with the named OOD sets only; with all of them if no names are given."""
@@ -265,7 +262,6 @@ class Stream:
         test: Any,
         test_labels: Any,
         *,
-        tasks: Tasks = 5,
         ood: Mapping[str, Mapping[str, Any]] | None = None,
         **options: Any,
     ) -> Stream:
@@ -274,21 +270,11 @@ class Stream:
         ``ood`` is ``{"near": {"name": array}, "far": {...}}``; see :meth:`from_sources` for the other options.
         """
         sets = {group: {n: ArraySource(a) for n, a in named.items()} for group, named in (ood or {}).items()}
-        return cls.from_sources(
-            ArraySource(train, train_labels), ArraySource(test, test_labels), tasks=tasks, ood=sets, **options
-        )
+        sources = ArraySource(train, train_labels), ArraySource(test, test_labels)
+        return cls.from_sources(*sources, ood=sets, **options)
 
     @classmethod
-    def from_folder(
-        cls,
-        root: str | Path,
-        *,
-        size: int,
-        tasks: Tasks = 5,
-        augmentation: str = "crop_flip",
-        resize: Resize = None,
-        **options: Any,
-    ) -> Stream:
+    def from_folder(cls, root: str | Path, *, size: int, resize: Resize = None, **options: Any) -> Stream:
         """A stream from image files: ``ROOT/{train,test}/CLASS/*``, and OOD sets ``ROOT/ood/{near,far}/NAME/*``.
 
         Images are decoded when they are needed, ``size`` pixels per side, cropped or (``resize="squash"``) squashed.
@@ -305,8 +291,8 @@ class Stream:
             }
             for group in ("near", "far")
         }
-        options = {"name": root.name, "classes": train.classes, **options}
-        return cls.from_sources(train, test, tasks=tasks, ood=ood, augmentation=augmentation, **options)
+        defaults = {"name": root.name, "classes": train.classes, "augmentation": "crop_flip"}
+        return cls.from_sources(train, test, ood=ood, **(defaults | options))
 
 
 def _rows_by_class(labels: IntArray) -> dict[int, IntArray]:

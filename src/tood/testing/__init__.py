@@ -29,9 +29,9 @@ def check_detector(detector: type[Detector], **parameters: Any) -> None:
     parameters:
         Hyper-parameters to check it with; the defaults if none.
     """
-    from tood.testing.detector_rules import RULES, Case
+    from tood.testing.detector_rules import RULES, DetectorCase
 
-    RULES.check(Case(detector, parameters), f"detector {detector.__name__}")
+    RULES.check(DetectorCase(detector, parameters), f"detector {detector.__name__}")
 
 
 def check_learner(learner: type[Learner], **settings: Any) -> None:
@@ -46,6 +46,6 @@ def check_learner(learner: type[Learner], **settings: Any) -> None:
     settings:
         Settings to check it with; those not given are small.
     """
-    from tood.testing.learner_rules import RULES, Case
+    from tood.testing.learner_rules import RULES, LearnerCase
 
-    RULES.check(Case(learner, settings), f"learner {learner.__name__}")
+    RULES.check(LearnerCase(learner, settings), f"learner {learner.__name__}")

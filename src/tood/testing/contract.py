@@ -19,36 +19,36 @@ class ContractError(AssertionError):
 CaseT = TypeVar("CaseT")
 
 
+Check = Callable[[CaseT], "str | None"]
+
+
 class Rules(Generic[CaseT]):
     """The rules of one contract, in the order in which they are checked."""
 
     def __init__(self) -> None:
-        self._rules: list[tuple[str, str, Callable[[CaseT], str | None]]] = []
+        self._rules: list[Check[CaseT]] = []
 
-    def rule(
-        self, statement: str, advice: str
-    ) -> Callable[[Callable[[CaseT], str | None]], Callable[[CaseT], str | None]]:
-        """Add a rule; the function returns a description of the violation, or None if the rule holds."""
+    def rule(self, check: Check[CaseT]) -> Check[CaseT]:
+        """Add a rule: a function that describes the violation, or returns None if the rule holds.
 
-        def add(function: Callable[[CaseT], str | None]) -> Callable[[CaseT], str | None]:
-            self._rules.append((statement, advice, function))
-            return function
-
-        return add
+        Its docstring is the rule, an empty line, and the advice to those who break it.
+        """
+        self._rules.append(check)
+        return check
 
     def check(self, case: CaseT, subject: str) -> None:
         """Raise :class:`ContractError` at the first broken rule; an exception inside a check breaks its rule.
 
         ``subject`` is the name of the class under test in messages.
         """
-        for statement, advice, function in self._rules:
+        for rule in self._rules:
             try:
-                found = function(case)
+                found, cause = rule(case), None
             except Exception as error:
-                message = f"{type(error).__name__}: {error}"
-                raise ContractError(subject, statement, message, advice) from error
+                found, cause = f"{type(error).__name__}: {error}", error
             if found is not None:
-                raise ContractError(subject, statement, found, advice)
+                statement, _, advice = (" ".join(part.split()) for part in (rule.__doc__ or "").partition("\n\n"))
+                raise ContractError(subject, statement, found, advice) from cause
 
 
 def wrong_declarations(cls: Any, **checks: bool) -> str | None:

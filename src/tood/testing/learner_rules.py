@@ -20,7 +20,7 @@ from tood.learners.settings import Settings, make_settings, settings_class
 from tood.streams import Stream
 from tood.testing.contract import Rules, wrong_declarations
 
-__all__ = ["RULES", "Case"]
+__all__ = ["RULES", "LearnerCase"]
 
 TASKS, CLASSES, EACH = 3, 6, 24
 # Small enough for seconds; a memory holds a few samples of each class.
@@ -40,7 +40,7 @@ def blobs(reserve: int = 0) -> Stream:
     return Stream.from_arrays(samples, labels, samples, labels, tasks=TASKS, name="blobs", reserve=reserve)
 
 
-class Case:
+class LearnerCase:
     """A learner class with settings, and a stream to try it on."""
 
     def __init__(self, learner: type[Learner], settings: dict[str, Any]) -> None:
@@ -67,22 +67,24 @@ class Case:
         return learner
 
 
-RULES: Rules[Case] = Rules()
+RULES: Rules[LearnerCase] = Rules()
 
 
-@RULES.rule(
-    "The class declares name and title, and has a one-line summary.",
-    "Set them as class attributes; see tood.learners.Learner for what each one means.",
-)
-def _declared(case: Case) -> str | None:
+@RULES.rule
+def _declared(case: LearnerCase) -> str | None:
+    """The class declares name and title, and has a one-line summary.
+
+    Set them as class attributes; see tood.learners.Learner for what each one means.
+    """
     return wrong_declarations(case.learner)
 
 
-@RULES.rule(
-    "Settings are a frozen dataclass that inherits from tood.learners.Settings, with defaults.",
-    "Write @dataclass(frozen=True) class MySettings(Settings): ..., and annotate settings: MySettings in the learner.",
-)
-def _settings(case: Case) -> str | None:
+@RULES.rule
+def _settings(case: LearnerCase) -> str | None:
+    """Settings are a frozen dataclass that inherits from tood.learners.Settings, with defaults.
+
+    Write @dataclass(frozen=True) class MySettings(Settings): ..., and annotate settings: MySettings in the learner.
+    """
     kind: type = settings_class(case.learner)
     if not issubclass(kind, ClosedFormSettings if case.learner.closed_form else Settings):
         return f"settings: {kind.__name__}"
@@ -90,28 +92,21 @@ def _settings(case: Case) -> str | None:
     return f"no default for {', '.join(lacking)}" if lacking else None
 
 
-@RULES.rule(
-    "Training on task t uses training samples of tasks 0 to t only, never the reserved ones.",
-    "Take rows from self.stream.train_rows(task) and from your memory; memory_rows() returns what is replayed.",
-)
-def _own_data_only(case: Case) -> str | None:
+@RULES.rule
+def _own_data_only(case: LearnerCase) -> str | None:
+    """Training on task t uses training samples of tasks 0 to t only, never the reserved ones.
+
+    Take rows from self.stream.train_rows(task) and from your memory; memory_rows() returns what is replayed.
+    """
     stream = blobs(reserve=2)
     learner = case.create(stream=stream)
-    used: set[int] = set()
-    loss = learner.loss
-
-    def recording_loss(batch: Any, logits: torch.Tensor) -> torch.Tensor:
-        used.update(batch.rows.tolist())
-        return loss(batch, logits)
-
-    learner.loss = recording_loss  # type: ignore[method-assign]
-    allowed: set[int] = set()
+    read, allowed = _recorded_reads(learner), set()
     for task in range(TASKS):
         allowed.update(stream.train_rows(task).tolist())
         with contextlib.suppress(Exception):  # other rules report it
             learner.learn(task)
         rows = learner.memory_rows()
-        foreign = (used | set(rows.tolist())) - allowed
+        foreign = (read | set(rows.tolist())) - allowed
         if foreign:
             return f"row {min(foreign)} of a later task, or reserved, used in task {task}"
         if len(np.unique(rows)) != len(rows):
@@ -119,39 +114,35 @@ def _own_data_only(case: Case) -> str | None:
     return None
 
 
-@RULES.rule(
-    "loss returns one number that depends on the logits.",
-    "Average over the batch, as in cross_entropy(logits, batch.columns); do not detach the logits.",
-)
-def _scalar_loss(case: Case) -> str | None:
-    learner = case.create()
-    loss = learner.loss
-    problems: list[str] = []
+@RULES.rule
+def _scalar_loss(case: LearnerCase) -> str | None:
+    """The loss is one number that depends on the logits.
 
-    def checked(batch: Any, logits: torch.Tensor) -> torch.Tensor:
-        try:
-            value = loss(batch, logits)
-        except Exception as error:
-            problems.append(f"{type(error).__name__}: {error}")
-        else:
-            if not isinstance(value, torch.Tensor) or value.ndim:
-                problems.append(f"shape {tuple(np.shape(value))}, {type(value).__name__}")
-            elif not value.requires_grad:
-                problems.append("a tensor without a gradient")
+    Average over the batch, as in cross_entropy(logits, batch.columns); do not detach the logits.
+    """
+    if case.learner.closed_form:  # without a loss
+        return None
+    learner = case.create()
+    loss, values = learner.loss, []
+
+    def noting(batch: Any, logits: torch.Tensor) -> torch.Tensor:
+        values.append(loss(batch, logits))
         raise Stop  # one batch is enough
 
-    learner.loss = checked  # type: ignore[method-assign]
-    if not case.learner.closed_form:  # a closed-form learner has no loss
-        with contextlib.suppress(Exception):  # other rules report what is wrong outside of loss
-            learner.learn(0)
-    return problems[0] if problems else None
+    learner.loss = noting  # type: ignore[method-assign]
+    with contextlib.suppress(Stop):
+        learner.learn(0)
+    if not isinstance(values[0], torch.Tensor) or values[0].ndim:
+        return f"shape {tuple(np.shape(values[0]))}, {type(values[0]).__name__}"
+    return None if values[0].requires_grad else "a tensor without a gradient"
 
 
-@RULES.rule(
-    "After learn(t) the head has the columns of tasks 0 to t, and the network is in evaluation mode.",
-    "The loop grows the head; do not grow or shrink it yourself, and leave modes to the loop.",
-)
-def _columns(case: Case) -> str | None:
+@RULES.rule
+def _columns(case: LearnerCase) -> str | None:
+    """After learn(t) the head has the columns of tasks 0 to t, and the network is in evaluation mode.
+
+    The loop grows the head; do not grow or shrink it yourself, and leave modes to the loop.
+    """
     learner = case.create()
     for task in range(TASKS):
         learner.learn(task)
@@ -162,36 +153,57 @@ def _columns(case: Case) -> str | None:
     return None
 
 
-@RULES.rule(
-    "predict gives one column of the classes seen per sample.",
-    "Return a whole-number array [n] with values from 0 to the number of columns of logits.",
-)
-def _predicts(case: Case) -> str | None:
+@RULES.rule
+def _predicts(case: LearnerCase) -> str | None:
+    """A prediction is one column of the classes seen per sample.
+
+    Return a whole-number array [n] with values from 0 to the number of columns of logits.
+    """
     learner = case.learned()
     features, logits = learner.outputs(learner.stream.train_rows(0))
     columns = np.asarray(learner.predict(features.cpu().numpy(), logits.cpu().numpy()))
     if columns.shape != (len(logits),) or columns.dtype.kind not in "iu":
         return f"shape {columns.shape}, dtype {columns.dtype} for {len(logits)} samples"
-    inside = (columns >= 0) & (columns < logits.shape[1])
-    return None if inside.all() else f"column {columns[~inside][0]} of {logits.shape[1]}"
+    outside = set(columns.tolist()) - set(range(logits.shape[1]))
+    return f"column {min(outside)} of {logits.shape[1]}" if outside else None
 
 
-@RULES.rule(
-    "It learns: after a task it is right on most of that task's training samples.",
-    "Return a loss that depends on the logits of batch.columns, such as cross_entropy(logits, batch.columns).",
-)
-def _learns(case: Case) -> str | None:
+@RULES.rule
+def _learns(case: LearnerCase) -> str | None:
+    """It learns: after a task it is right on most of that task's training samples.
+
+    Return a loss that depends on the logits of batch.columns, such as cross_entropy(logits, batch.columns).
+    """
     learner = case.create() if case.learner.closed_form else case.create(epochs=20)
     learner.learn(0)
     accuracy = _accuracy(learner, 0)
     return None if accuracy > 0.8 else f"accuracy {accuracy:.0%} on task 0 after 20 epochs; two classes, well apart"
 
 
-@RULES.rule(
-    "The same seed gives the same weights bit for bit, another seed others; torch's random state is left alone.",
-    "Draw from self.random (NumPy) or self.generator (torch); never call torch.manual_seed or np.random directly.",
-)
-def _deterministic(case: Case) -> str | None:
+@RULES.rule
+def _replays(case: LearnerCase) -> str | None:
+    """A memory is replayed: training on a task reads samples of earlier ones from it.
+
+    ReservoirLearner and ExemplarLearner replay by themselves; if you override batches, join rows of your memory.
+    """
+
+    def stop(task: int) -> None:
+        raise Stop  # what end_task reads is not training
+
+    learner = case.learned(tasks=1)
+    memory, read = set(learner.memory_rows().tolist()), _recorded_reads(learner)
+    learner.end_task = stop  # type: ignore[method-assign]
+    with contextlib.suppress(Stop):
+        learner.learn(1)
+    return f"none of {len(memory)} samples in the memory was read" if memory and not memory & read else None
+
+
+@RULES.rule
+def _deterministic(case: LearnerCase) -> str | None:
+    """The same seed gives the same weights bit for bit, another seed others; torch's random state is left alone.
+
+    Draw from self.random (NumPy) or self.generator (torch); never call torch.manual_seed or np.random directly.
+    """
     torch.manual_seed(5)
     first = case.create()
     before = torch.get_rng_state()
@@ -206,12 +218,13 @@ def _deterministic(case: Case) -> str | None:
     return "seed 0 and seed 1 end with the same weights" if _same(first, case.learned(tasks=2, seed=1)) else None
 
 
-@RULES.rule(
-    "A run that was interrupted in a task and resumed ends with the same weights and memory, bit for bit.",
-    "List in remembers every attribute that training reads later: tensors, arrays, dictionaries of them, or objects "
-    "with state_dict and load_state_dict.",
-)
-def _resumes(case: Case) -> str | None:
+@RULES.rule
+def _resumes(case: LearnerCase) -> str | None:
+    """A run that was interrupted in a task and resumed ends with the same weights and memory, bit for bit.
+
+    List in remembers every attribute that training reads later: tensors, arrays, dictionaries of them, or objects with
+    state_dict and load_state_dict.
+    """
     undisturbed = case.learned()
 
     def stop(progress: Progress) -> None:
@@ -233,6 +246,19 @@ def _resumes(case: Case) -> str | None:
     if not np.array_equal(undisturbed.memory_rows(), resumed.memory_rows()):
         return "another memory than without the interruption"
     return None
+
+
+def _recorded_reads(learner: Learner) -> set[int]:
+    """The rows of the training data that the learner reads from now on."""
+    source: Any = learner.stream.train
+    take, read = source.take, set()
+
+    def recording_take(rows: Any) -> Any:
+        read.update(rows.tolist())
+        return take(rows)
+
+    source.take = recording_take
+    return read
 
 
 def _accuracy(learner: Learner, task: int) -> float:

@@ -59,8 +59,7 @@ def make_problem(
     centres[each, (each + 1) % CLASSES] += 1.0
 
     def features_of(points: Array) -> Array:
-        features: Array = np.maximum(points.astype(np.float32) @ MIX + SHIFT, 0)
-        return features
+        return np.asarray(np.maximum(points.astype(np.float32) @ MIX + SHIFT, 0))
 
     means = features_of(centres).astype(np.float64)
     weight = (means - means.mean(axis=0)).astype(np.float32)
@@ -89,19 +88,9 @@ def make_network(weight: Array, bias: Array) -> Any:
     """The torch module that computes these features and logits."""
     import torch
 
-    class Net(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.mix = torch.nn.Linear(DIMENSIONS, DIMENSIONS)
-            self.head = torch.nn.Linear(DIMENSIONS, len(weight))
-            self.mix.load_state_dict({"weight": torch.tensor(MIX.T), "bias": torch.full((DIMENSIONS,), float(SHIFT))})
-            self.head.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    from tood.models import Network
 
-        def features(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.relu(self.mix(x.flatten(1)))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            logits: torch.Tensor = self.head(self.features(x))
-            return logits
-
-    return Net()
+    mix, head = torch.nn.Linear(DIMENSIONS, DIMENSIONS), torch.nn.Linear(DIMENSIONS, len(weight))
+    mix.load_state_dict({"weight": torch.tensor(MIX.T), "bias": torch.full((DIMENSIONS,), float(SHIFT))})
+    head.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    return Network.wrap(torch.nn.Sequential(torch.nn.Flatten(), mix, torch.nn.ReLU(), head))

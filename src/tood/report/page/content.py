@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from tood import __version__
 from tood.audit import read_verdict
+from tood.evaluation.metrics_file import accuracy
 from tood.report.appearance import spread
-from tood.report.gather import Measured, StepScores, kept_steps
-from tood.report.summary import ACCURACY, Key, Summary, best_keys, collect
+from tood.report.gather import MeasuredRun, StepScores, scores_at
+from tood.report.summary import ACCURACY, Key, Summary, best_keys, collect, compared
 from tood.report.tables import MISMATCH_NOTE
-from tood.runs.metrics_file import accuracy
 
 __all__ = ["content"]
 
@@ -37,31 +37,18 @@ DISTRIBUTIONS = 6  # detectors per run with score distributions
 DECIMALS = 5
 BASELINES = ("finetune", "naive", "joint")  # learners without a method or without a stream, shown last
 LONG_DETECTORS = 8  # detectors with trajectories on long streams
-PREFERRED = ("energy", "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp")  # shown before others
-TERMS = {
-    "OOD": "Out-of-distribution: inputs of classes the network has not learned. It should reject them.",
-    "ID": "In-distribution: inputs of the classes the network has learned so far. It should accept them.",
-    "near-OOD": "Unknown inputs that resemble what was learned, such as other animals.",
-    "far-OOD": "Unknown inputs that look different, such as street numbers or noise.",
-    "AUROC": "The chance that a known input scores higher than an unknown one: 100 is perfect, 50 is a coin toss.",
-    "energy": "The usual score: how strongly the network responds over all its classes (log-sum-exp of the logits).",
-    "step": "The moment after one more task has been learned.",
-    "task": "Classes that are learned together; tasks come one after another.",
-    "D_avg": "AUROC that tasks have lost: AUROC when a task was learned minus AUROC at the end, mean over tasks.",
-    "FPR@95": "How many known inputs are rejected when 95 % of the unknown ones are caught.",
-    "score": "A number per input; inputs that score below a threshold are rejected.",
-}
+PREFERRED = ("energy", "tood", "tood_robust_anchor", "tood_mean_shift", "msp")  # shown before others
 NOT_AUDITED = "This run has not been audited since its metrics were computed: `tood audit` writes the verdict."
 
 
-def chosen_runs(measured: Sequence[Measured]) -> list[Measured]:
+def chosen_runs(measured: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """The first run of each learner on each stream; these have a card and score distributions."""
     first = {(one.run.stream, one.learner): one for one in reversed(measured)}
     return [one for one in measured if first[one.run.stream, one.learner] is one]
 
 
 def content(
-    measured: Sequence[Measured], reference: Mapping[Key, Summary], verdicts: Mapping[Path, Json | None]
+    measured: Sequence[MeasuredRun], reference: Mapping[Key, Summary], verdicts: Mapping[Path, Json | None]
 ) -> Json:
     """Everything the page shows, with runs in the order given and published values next to ours."""
     chosen = chosen_runs(measured)
@@ -72,8 +59,7 @@ def content(
     return {
         "version": __version__,
         "verdicts": judged,
-        "start": _start(judged),
-        "terms": TERMS,
+        "start": max(judged, key=lambda verdict: (not verdict["baseline"], verdict["telling"]))["run"],
         "accuracy": _rows(summaries, (ACCURACY,), reference),
         "table": _rows(summaries, TABLE, reference),
         "paper_note": MISMATCH_NOTE,
@@ -81,48 +67,38 @@ def content(
     }
 
 
-def _verdict(one: Measured, verdict: Json | None) -> Json:
+def _verdict(one: MeasuredRun, verdict: Json | None) -> Json:
     shown = {"run": one.name, "baseline": one.run.learner in BASELINES}
     if verdict is None:
-        empty = {"card": None, "sentences": [NOT_AUDITED], "findings": [], "use": None, "telling": 0.0}
-        return {**shown, "cause": "not known", **empty}
+        words = {"cause": "not known", "card": None, "sentences": [NOT_AUDITED], "findings": []}
+        return {**shown, **words, "use": None, "telling": 0.0}
     losses = [judgement["loss"]["value"] for judgement in verdict["judgements"]]
-    gain = verdict["advice"]["gain"]
+    chosen = [one for one in (verdict["advice"]["logits"], verdict["advice"]["features"]) if one]
+    gains = [one["gains"]["all"]["value"] for one in chosen if one["name"] == verdict["advice"]["best"]]
     return {
         **shown,
         **{name: verdict[name] for name in ("cause", "card", "sentences")},
         "findings": [finding["text"] for finding in verdict["findings"]],
         "use": verdict["advice"]["best"],
         # Largest for the most instructive run: much was lost, and a score restores it.
-        "telling": max([0.0, *losses]) + 2 * (gain["value"] if gain else 0.0),
+        "telling": max([0.0, *losses]) + 2 * sum(gains),
     }
-
-
-def _start(verdicts: Sequence[Json]) -> str:
-    """The run that the page shows first: the most instructive one."""
-    own = [verdict for verdict in verdicts if not verdict["baseline"]] or verdicts
-    return str(max(own, key=lambda verdict: verdict["telling"])["run"])
 
 
 def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: Mapping[Key, Summary]) -> list[Json]:
     """One row per stream, learner and detector, with the published value if there is one."""
-    best = best_keys(summaries)
-    rows: dict[tuple[str, str, str], Json] = {}
+    best, published = best_keys(summaries), compared(summaries, reference)
+    rows: dict[tuple[str, ...], Json] = {}
     for key, value in summaries.items():
         if key.metric in metrics:
-            row = rows.setdefault(
-                key[:3], {"stream": key.stream, "learner": key.learner, "detector": key.detector, "values": {}}
-            )
-            paper = reference.get(key.published())
-            row["values"][key.metric] = {
-                **value._asdict(),
-                "best": key in best,
-                "paper": paper.mean if paper else None,
-            }
+            place = {"stream": key.stream, "learner": key.learner, "detector": key.detector}
+            row = rows.setdefault(tuple(place.values()), {**place, "values": {}})
+            paper = published[key].mean if key in published else None
+            row["values"][key.metric] = {**value._asdict(), "best": key in best, "paper": paper}
     return list(rows.values())
 
 
-def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
+def _run(one: MeasuredRun, metrics: Sequence[str], distributions: int) -> Json:
     manifest = one.run.manifest
     long = one.steps > LONG
     by_task, pooled = accuracy(one.table)
@@ -149,39 +125,37 @@ def _run(one: Measured, metrics: Sequence[str], distributions: int) -> Json:
     }
 
 
-def _metrics(one: Measured, metrics: Sequence[str], long: bool) -> Json:
+def _metrics(one: MeasuredRun, metrics: Sequence[str], long: bool) -> Json:
     """Triangles by detector, metric and OOD set; on long streams by group of sets."""
     measured = set(one.table["metric"].unique().to_pylist())  # collected runs keep only some
-    metrics = [metric for metric in metrics if metric in measured]
-    triangles: Json = {}
-    for detector in _kept(one):
-        for metric in metrics:
-            if long:
-                cube = one.trajectory(detector, metric)
-                matrices = {group: cube.group(group).mean() for group in _groups(one)}
-            else:
-                matrices = {name: one.trajectory(detector, metric, ood_set=name).mean() for name in one.run.ood}
-            triangles.setdefault(detector, {})[metric] = {name: _triangle(values) for name, values in matrices.items()}
-    return triangles
+    which = [("group", group) for group in _groups(one)] if long else [("ood_set", name) for name in one.run.ood]
+    return {
+        detector: {
+            metric: {name: _triangle(one.trajectory(detector, metric, **{kind: name}).mean()) for kind, name in which}
+            for metric in metrics
+            if metric in measured
+        }
+        for detector in _kept(one)
+    }
 
 
-def _groups(one: Measured) -> list[str]:
+def _groups(one: MeasuredRun) -> list[str]:
     return list(dict.fromkeys(one.run.ood.values()))
 
 
-def _kept(one: Measured) -> list[str]:
+def _kept(one: MeasuredRun) -> list[str]:
     """The detectors with trajectories, on long streams the best ones; then those on raw logits."""
     return [*(_shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors), *one.raw]
 
 
-def _scores(one: Measured, limit: int) -> Json | None:
+def _scores(one: MeasuredRun, limit: int) -> Json | None:
     """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
-    kept = kept_steps(one.run, _shown(one, 3 if one.steps > LONG else limit), steps)
+    kept = scores_at(one.run, _shown(one, 3 if one.steps > LONG else limit), steps, compute=False)
     return {detector: histograms(along, steps) for detector, along in kept.items()} or None
 
 
-def _shown(one: Measured, limit: int) -> list[str]:
+def _shown(one: MeasuredRun, limit: int) -> list[str]:
     """At most ``limit`` detectors: energy, then the best others. All, in the preferred order, if they are no more."""
     order = sorted(one.detectors, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
     if limit >= len(order):
@@ -190,7 +164,7 @@ def _shown(one: Measured, limit: int) -> list[str]:
     return [order[0], *sorted(averages, key=lambda name: -averages[name])[: max(1, limit - 1)]]
 
 
-def histograms(along: Sequence[StepScores], steps: Sequence[int] | None = None) -> Json:
+def histograms(along: Sequence[StepScores], steps: Sequence[int]) -> Json:
     """Histograms of scores per step, by task and by OOD set.
 
     Scores drift along a stream, so each step s has bins of its own: ``bins + 1`` edges, ``low + (high - low) * j /
@@ -199,36 +173,33 @@ def histograms(along: Sequence[StepScores], steps: Sequence[int] | None = None) 
 
     Parameters
     ----------
-    along:
-        Scores of one detector, one entry per step.
-    steps:
-        The steps of the entries. By default 0, 1, …; of a long stream only some are then kept.
+    along, steps:
+        Scores of one detector at some steps, and these steps; the last of the stream is among them.
     """
-    if steps is None:
-        steps = spread(len(along), LONG + 1)
-        along = [along[step] for step in steps]
     count = steps[-1] + 1
-    tasks = list(range(count)) if count <= LONG else spread(count, 5)
+    tasks = range(count) if count <= LONG else spread(count, 5)
+    known: Json = {name: [] for name in ("all", *map(str, tasks))}
+    ood: Json = {name: [] for name in along[0].ood}
     ranges = []
     for scored in along:
-        values = [scored.id, *scored.ood.values()]
-        low = min(float(np.quantile(scores, 0.002)) for scores in values)
-        high = max(float(np.quantile(scores, 0.998)) for scores in values)
-        ends = (low, high) if low < high else (low - 0.5, high + 0.5)
-        ranges.append([float(f"{end:.7g}") for end in ends])
-    edges = [low + (high - low) * np.arange(BINS + 1) / BINS for low, high in ranges]
-
-    def counts(values: npt.NDArray[Any], place: int) -> list[int]:
-        bins = np.searchsorted(edges[place], values.astype(np.float64), side="right")
-        return [int(count) for count in np.bincount(bins, minlength=BINS + 2)]
-
-    known: Json = {"all": [counts(scored.id, place) for place, scored in enumerate(along)]}
-    for task in tasks:
-        own = [scored.id[scored.tasks == task] for scored in along]
-        known[str(task)] = [counts(values, place) if len(values) else None for place, values in enumerate(own)]
-    names = along[0].ood
-    ood = {name: [counts(scored.ood[name], place) for place, scored in enumerate(along)] for name in names}
+        ends = [np.quantile(scores, (0.002, 0.998)) for scores in (scored.id, *scored.ood.values())]
+        low, high = float(min(end[0] for end in ends)), float(max(end[1] for end in ends))
+        low, high = (float(f"{end:.7g}") for end in ((low, high) if low < high else (low - 0.5, high + 0.5)))
+        ranges.append([low, high])
+        edges = low + (high - low) * np.arange(BINS + 1) / BINS
+        known["all"].append(_counts(scored.id, edges))
+        for task in tasks:
+            own = scored.id[scored.tasks == task]
+            known[str(task)].append(_counts(own, edges) if len(own) else None)
+        for name, scores in scored.ood.items():
+            ood[name].append(_counts(scores, edges))
     return {"ranges": ranges, "bins": BINS, "steps": list(steps), "id": known, "ood": ood}
+
+
+def _counts(values: npt.NDArray[Any], edges: npt.NDArray[np.float64]) -> list[int]:
+    places = np.searchsorted(edges, values.astype(np.float64), side="right")
+    counts: list[int] = np.bincount(places, minlength=BINS + 2).tolist()
+    return counts
 
 
 def _triangle(values: npt.NDArray[np.float64]) -> list[float]:

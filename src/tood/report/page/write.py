@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError
-from tood.files import printable, write_text
+from tood.outputs.directory import Run
 from tood.report.appearance import COLOURS, label
-from tood.report.gather import Measured
+from tood.report.gather import MeasuredRun
 from tood.report.page.content import content
 from tood.report.summary import Key, Summary
-from tood.runs.directory import Run
+from tood.storage.files import printable, write_text
 
 __all__ = ["write_page"]
 
@@ -29,7 +29,7 @@ SCRIPTS = ("d3.min.js", "plot.umd.min.js", "common.js", "charts.js", "page.js")
 
 
 def write_page(
-    runs: Iterable[Run],
+    runs: Iterable[Run | MeasuredRun],
     path: Path,
     reference: Mapping[Key, Summary] | None = None,
     verdicts: Mapping[Path, dict[str, Any] | None] | None = None,
@@ -51,7 +51,7 @@ def write_page(
     -------
     The same path.
     """
-    measured = Measured.all_of(runs)
+    measured = MeasuredRun.all_of(runs)
     if not measured:
         raise ToodError("runs: expected at least one, found none")
     path = Path(path)
@@ -61,16 +61,16 @@ def write_page(
 
 def render(shown: dict[str, Any], title: str) -> str:
     """HTML of the page that shows the data from :func:`~tood.report.page.content.content`."""
-    detectors = sorted({name for run in shown["runs"] for name in run["detectors"]})
-    learners = sorted({row["learner"] for row in shown["accuracy"]})
-    labels = {name: label(name) for name in [*detectors, *learners, *(row["detector"] for row in shown["table"])]}
-    scripts = [_asset(name) for name in SCRIPTS]
+    names = {name for run in shown["runs"] for name in run["detectors"]}
+    names |= {row[kind] for row in [*shown["accuracy"], *shown["table"]] for kind in ("learner", "detector")}
+    labels = {name: label(name) for name in sorted(names)}
+    scripts, terms = [_asset(name) for name in SCRIPTS], json.loads(_asset("terms.json"))
     parts = {
         "TITLE": html.escape(printable(title)),
         "HASHES": " ".join(f"'sha256-{_digest(script)}'" for script in scripts),
         "STYLE": _asset("page.css"),
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
-        "DATA": _json({**shown, "title": title, "labels": labels, "colours": COLOURS}),
+        "DATA": _json({**shown, "title": title, "labels": labels, "colours": COLOURS, "terms": terms}),
     }
     before, *pieces = _asset("page.html").split("{{")
     filled = [before]
@@ -80,7 +80,7 @@ def render(shown: dict[str, Any], title: str) -> str:
     return "".join(filled)
 
 
-def _title(measured: list[Measured]) -> str:
+def _title(measured: list[MeasuredRun]) -> str:
     if len(measured) == 1:
         return f"OOD forgetting: {measured[0].name}"
     streams = ", ".join(dict.fromkeys(one.run.stream for one in measured))

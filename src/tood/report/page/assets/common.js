@@ -32,7 +32,7 @@ const PALETTE = ["#0072B2", "#E69F00", "#009E73", "#CC3311", "#7B4FC9", "#56B4E9
 const DASHES = [null, "7 3", "2 2", "9 3 2 3"];
 const recommended = (place = state.run) => data.verdicts.find((verdict) => verdict.run === data.runs[place].name)?.use;
 const order = [...new Set(["energy", ...data.verdicts.map((verdict) => verdict.use).filter(Boolean),
-  "tood_shrinkage", "tood_robust_anchor", "tood_mean_shift", "msp", ...data.runs.flatMap((run) => run.detectors)])]
+  "tood", "tood_robust_anchor", "tood_mean_shift", "msp", ...data.runs.flatMap((run) => run.detectors)])]
   .filter((name) => data.runs.some((run) => run.detectors.includes(name)));
 function look(name) {
   if (name === "accuracy") return { stroke: "currentColor", dash: null };

@@ -149,7 +149,7 @@ function settings() {
 function chooseRun() {
   state.run = +at("run").value;
   const { detectors, metrics, sets, steps } = run();
-  const tood = ["tood_shrinkage", "tood_robust_anchor"].find((name) => detectors.includes(name))
+  const tood = ["tood", "tood_robust_anchor"].find((name) => detectors.includes(name))
     ?? detectors.find((name) => name.startsWith("tood_"));
   const other = recommended() !== "energy" && detectors.includes(recommended()) ? recommended() : tood;
   const first = ["energy", other, "accuracy"];

@@ -1,0 +1,128 @@
+"""The compiled score: everything a score needs to be evaluated, and nothing that is computed again.
+
+Every variant of TOOD is compiled to :class:`Channels` once, in ``fit``. Scoring, decisions, monitors, ONNX graphs and
+torch modules only evaluate it, and files hold it, so a later version of a rule never changes a file's scores.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from tood.arrays import ArrayT, Float64Array, back, is_finite
+from tood.energy import (
+    energy_blocks,
+    largest_with_lead,
+    logsumexp,
+    on_torch,
+    score_dtype,
+    tensor_energies,
+    tensor_with_lead,
+)
+from tood.errors import ToodError
+from tood.partition import Partition
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Channels"]
+
+
+class Channels(NamedTuple):
+    """``S = gain · (u₁ + margin · (u₁ - u₂)) + energy · E + offset``, where u₁ ≥ u₂ are the largest of ``u_t``.
+
+    ``u_t = (E_t - location_t) / scale_t`` is the normalised energy of task t, and E is the energy of all columns.
+    """
+
+    partition: Partition
+    location: Float64Array  # [N]
+    scale: Float64Array  # [N]
+    margin: float = 0.0
+    gain: float = 1.0
+    offset: float = 0.0
+    energy: float = 0.0
+
+    def evaluate(self, logits: ArrayT, assign: bool = True) -> tuple[ArrayT, ArrayT]:
+        """Score ``[n]`` and winning task ``[n]`` of logits ``[n, C]``; NumPy or torch, any device.
+
+        Without ``assign`` the tasks of NumPy arrays are empty, which is faster.
+        """
+        if on_torch(logits):
+            score, task = self.evaluate_energies(tensor_energies(logits, self.partition))
+            if not bool(score.isfinite().all()):
+                raise _overflow(int(score.isfinite().int().argmin()), score.dtype)
+            return cast(ArrayT, score), cast(ArrayT, task)
+        margin = self.margin if len(self.location) > 1 else 0.0
+        scores = np.empty(len(logits), dtype=score_dtype(logits))
+        tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
+        for rows, values in energy_blocks(logits, self.partition):
+            shift = self.offset + (self.energy * logsumexp(values.T) if self.energy else 0.0)
+            values -= self.location[:, None].astype(values.dtype)
+            values /= self.scale[:, None].astype(values.dtype)
+            top, winners = largest_with_lead(values, margin, assign)
+            scores[rows] = top.astype(np.float64) * self.gain + shift
+            if assign:
+                tasks[rows] = winners
+        if not is_finite(scores):
+            raise _overflow(int(np.isfinite(scores).argmin()), scores.dtype)
+        return back(scores, like=logits), back(tasks, like=logits)
+
+    def evaluate_energies(self, energies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score and winning task of task energies ``[n, N]`` in torch."""
+        best, task = tensor_with_lead(self.normalised(energies), self.margin)
+        score = best * self.gain + self.offset
+        return (score + self.energy * energies.logsumexp(1) if self.energy else score), task
+
+    def normalised(self, energies: Any) -> Any:
+        """``[n, N]``: u of each channel, from task energies in NumPy or torch."""
+        if isinstance(energies, np.ndarray):
+            return (energies - self.location) / self.scale
+        return (energies - _like(self.location, energies)) / _like(self.scale, energies)
+
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The compiled score as arrays of a file."""
+        return {
+            "location": self.location,
+            "scale": self.scale,
+            "units": np.array([self.margin, self.gain, self.offset, self.energy]),
+            "columns": np.concatenate([np.asarray(task, dtype=np.int64) for task in self.partition]),
+            "sizes": np.array([len(task) for task in self.partition], dtype=np.int64),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, npt.NDArray[Any]]) -> Channels:
+        """The inverse of :meth:`arrays`."""
+        columns, sizes = arrays["columns"], arrays["sizes"]
+        if sizes.min() < 1 or sizes.sum() != len(columns):
+            raise ToodError(f"sizes {sizes} do not divide {len(columns)} columns")
+        partition = Partition(np.split(columns, np.cumsum(sizes)[:-1]))
+        for name in ("location", "scale"):
+            values = arrays[name]
+            if values.shape != (len(partition),) or not np.isfinite(values).all():
+                raise ToodError(f"{name}: expected one finite number per task, found {values}")
+        if not (arrays["scale"] > 0).all():
+            raise ToodError(f"scale: expected positive numbers, found {arrays['scale']}")
+        return cls(partition, arrays["location"], arrays["scale"], *finite_units(arrays["units"]).tolist())
+
+
+def finite_units(units: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Margin, gain, offset and weight of the energy, checked."""
+    if units.shape != (4,) or not np.isfinite(units).all() or units[:2].min() < 0:
+        raise ToodError(f"units: expected margin, gain, offset and energy, found {units}")
+    return units
+
+
+def _like(values: Any, tensor: Any) -> Any:
+    """``values`` as a tensor of the precision and on the device of another."""
+    import torch
+
+    if isinstance(values, torch.Tensor):
+        return values
+    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+    return torch.as_tensor(values, dtype=dtype, device=tensor.device)
+
+
+def _overflow(row: int, dtype: Any) -> ToodError:
+    return ToodError(f"logits: the score of row {row} overflows {dtype}")

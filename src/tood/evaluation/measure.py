@@ -1,0 +1,240 @@
+"""Measuring a run: every metric of every (step, task, OOD set, detector), and pooled over tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tood import detectors
+from tood.errors import MissingDependencyError, ToodError
+from tood.evaluation.metrics_file import Row, joined, load_metrics, save_metrics, to_table
+from tood.evaluation.score import Scored, Scorer, scores, usable
+from tood.evaluation.versions import outdated, with_versions
+from tood.metrics import evaluate_tasks
+from tood.outputs.directory import Run
+from tood.outputs.steps import Step
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "Measured",
+    "complete_metrics",
+    "default_scorers",
+    "evaluate",
+    "is_measured",
+    "measure",
+    "measure_step",
+    "with_earlier",
+]
+
+Progress: TypeAlias = Callable[[int, str], object]
+Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
+WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {
+    "corrected": ("corrected",),
+    "raw": ("raw",),
+    "both": ("corrected", "raw"),
+}
+
+
+class Measured(NamedTuple):
+    """The metrics of a run, and what a reader of them should know."""
+
+    table: pa.Table
+    notes: tuple[str, ...]
+
+
+def default_scorers(
+    run: Run,
+    names: Sequence[str] | None = None,
+    calibration: str | None = None,
+    logits: Literal["auto", "corrected", "raw", "both"] = "auto",
+    steps: Sequence[int] | None = None,
+) -> tuple[list[Scorer], list[str]]:
+    """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
+
+    Parameters
+    ----------
+    run:
+        The run.
+    names:
+        Only these detectors; all registered ones by default.
+    calibration:
+        The source of the calibration set; the one in use by default.
+    logits:
+        Which logits to score: ``"corrected"``, ``"raw"``, ``"both"``, or ``"auto"``: both if a step of the run has a
+        corrected head (BiC), else the only ones.
+    steps:
+        Look at these steps; all complete ones by default.
+    """
+    wanted, left_out = detectors.loadable() if names is None else (list(dict.fromkeys(names)), {})
+    looked_at = [Step(run, index) for index in (run.steps() if steps is None else steps)]
+    if logits == "auto":
+        logits = "both" if any(step.corrected for step in looked_at) else "corrected"
+    scorers: list[Scorer] = []
+    for which in WHICH[logits]:
+        kept = wanted
+        for step in looked_at:
+            kept, why = usable(step.using(which), kept)
+            left_out |= why
+        scorers += [Scorer(name, calibration=calibration, logits=which) for name in kept]
+    if names is None:  # nobody expects those that run the network again
+        left_out = {name: why for name, why in left_out.items() if "network" not in why}
+    reasons = {why: sorted(name for name in left_out if left_out[name] == why) for why in left_out.values()}
+    notes = [f"left out ({why}): {', '.join(those)}" for why, those in sorted(reasons.items())]
+    if not scorers:
+        raise ToodError(f"{run.path}: no detector can be scored; {'; '.join(notes) or 'there are no complete steps'}")
+    return scorers, notes
+
+
+def complete_metrics(folder: Path) -> pa.Table | None:
+    """The metrics of a run if there are some of every step, of any version of the detectors; else None."""
+    try:
+        table = load_metrics(folder)
+        steps = table["step"].unique().to_pylist()
+        return table if steps == list(range(len(Run(folder).partition))) else None
+    except MissingDependencyError:
+        raise
+    except ToodError:  # none yet, or damaged
+        return None
+
+
+def is_measured(folder: Path) -> bool:
+    """True if a run has metrics of every step."""
+    return complete_metrics(folder) is not None
+
+
+def measure(run: Run, scorers: Iterable[Scorer] | None = None) -> Measured:
+    """Score and measure every complete step, and write ``metrics.parquet``.
+
+    Parameters
+    ----------
+    run:
+        The run.
+    scorers:
+        What to score with; by default every detector that can be scored.
+    """
+    with run.lock():
+        measured = evaluate(run, scorers, keep=True)
+        save_metrics(with_earlier(run, measured.table), run.metrics_path)
+    return measured
+
+
+def with_earlier(run: Run, table: pa.Table) -> pa.Table:
+    """The metrics to write: with the present rows of detectors that run the network again (ODIN, AdaScale).
+
+    They can be scored only while a run has its images, so a later measurement without them does not delete them. Rows
+    of other outputs (their accuracies differ) or of an outdated version are dropped.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    stored = complete_metrics(run.path)
+    new = set(table["detector"].unique().to_pylist())
+    names = [name for name, kind in detectors.classes().items() if "network" in kind.needs and name not in new]
+    accuracy = pc.field("metric") == "accuracy"
+    if stored is None or not table.filter(accuracy).equals(stored.filter(accuracy)) or outdated(stored, names):
+        return table
+    kept = stored.filter(pc.is_in(stored["detector"], pa.array(names, pa.string())))
+    if not kept.num_rows:
+        return table
+    return with_versions(to_table([Row(*row.values()) for one in (table, kept) for row in one.to_pylist()]))
+
+
+def evaluate(
+    run: Run,
+    scorers: Iterable[Scorer] | None = None,
+    keep: bool = False,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> Measured:
+    """Like :func:`measure`, without writing ``metrics.parquet``: for other settings or sources.
+
+    Parameters
+    ----------
+    run, scorers:
+        As for :func:`measure`.
+    keep:
+        Write the scores to the run.
+    progress:
+        Called with the step and the detector before each is scored.
+    watch:
+        Called with the step, the scorer and its scores once they are measured.
+
+    Examples
+    --------
+    A sweep over λ of a stored run, in seconds and without an image::
+
+        table, _ = evaluate(run, [Scorer("tood_mean_shift", {"margin": m}) for m in (0.0, 0.25, 0.5)])
+        trajectory(table, "tood_mean_shift", settings='{"margin": 0.25}').average()
+    """
+    steps = run.steps()
+    if not steps:
+        raise ToodError(f"{run.path}: expected the outputs of at least one step in steps/00/outputs, found none")
+    notes: list[str] = []
+    if scorers is None:
+        scorers, notes = default_scorers(run)
+    scorers = list(scorers)
+    if len(steps) < len(run.partition):
+        notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
+    tables = []
+    noted: dict[str, list[int]] = {}
+    for index in steps:
+        rows, step_notes = measure_step(Step(run, index), scorers, keep, progress, watch)
+        tables.append(to_table(rows))
+        for note in step_notes:
+            noted.setdefault(note, []).append(index)
+    notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
+    return Measured(with_versions(joined(tables)), tuple(notes))
+
+
+def measure_step(
+    step: Step,
+    scorers: Sequence[Scorer],
+    keep: bool = False,
+    progress: Progress | None = None,
+    watch: Watch | None = None,
+) -> tuple[list[Row], tuple[str, ...]]:
+    """The metrics of one step, and notes."""
+    run, index = step.run, step.index
+    tasks = step.test_tasks()
+    notes: list[str] = []
+    correct = step.predictions == step.test.labels
+    known = len(step.partition)
+    accuracies = np.bincount(tasks, correct, known) / np.bincount(tasks, minlength=known)
+    rows = [
+        Row(index, task, None, None, None, "accuracy", value, run.calibration, "")
+        for task, value in [(None, float(correct.mean())), *enumerate(accuracies.tolist())]
+    ]
+    substituted = set()
+    for scorer in scorers:
+        if progress is not None:
+            progress(index, scorer.detector)
+        scored = scores(step, scorer, keep)
+        notes += scored.notes
+        detector = scorer.described
+        if detector.fits_on == "fit" and not step.has_fit:
+            substituted.add(detector.name)
+        source, settings = scorer.calibration or run.calibration, scorer.settings()
+        for name, values in scored.ood.items():
+            by_task, pooled = evaluate_tasks(scored.test, tasks, values, len(step.partition))
+            for metric, total in pooled.items():
+                for task, value in [(None, total), *enumerate(by_task[metric].tolist())]:
+                    rows.append(Row(index, task, name, run.ood[name], detector.name, metric, value, source, settings))
+        if watch is not None:
+            watch(step, scorer, scored)
+    if substituted:
+        notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(substituted))}")
+    if step.unseen_columns():
+        notes.append("logit columns of tasks not seen yet were ignored")
+    return rows, tuple(dict.fromkeys(notes))
+
+
+def _ranges(steps: Sequence[int]) -> str:
+    """``steps 0 to 3`` if they are consecutive, else each of them."""
+    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"steps {steps[0]} to {steps[-1]}"
+    return f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"

@@ -1,0 +1,232 @@
+"""Scores of a step: fit a detector on the stored outputs, score every set, keep the scores.
+
+A score file names everything it derives from: the bytes of the files read, the detector with its declared version and
+all its settings, and the partition. If any of that has changed, the scores are computed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tood import detectors
+from tood.arrays import finite, floats
+from tood.detectors import Detector
+from tood.detectors.registry import REGISTRY
+from tood.errors import ToodError, UnknownNameError
+from tood.outputs.steps import Step
+from tood.registry import naming_errors, source_digest
+from tood.storage.files import contained, file_name
+from tood.storage.npz import read_npz, write_npz
+
+__all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
+
+ScoreArray: TypeAlias = npt.NDArray[Any]
+Logits: TypeAlias = Literal["corrected", "raw"]
+
+
+class Scored(NamedTuple):
+    """Scores per sample, higher = ID, and the detector's warnings."""
+
+    test: ScoreArray
+    ood: dict[str, ScoreArray]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """A detector, its settings, and what it is fitted on.
+
+    Parameters
+    ----------
+    detector:
+        A name or ``package.module:Class``.
+    params:
+        Settings that differ from the detector's defaults.
+    calibration:
+        The source of the calibration set; None for the one in use.
+    logits:
+        Score the ``"corrected"`` logits or the ``"raw"`` ones, for a learner that corrects its head (BiC). Detectors
+        that read the head get the matching one. Steps without a correction have only one kind.
+    from_stream:
+        Settings that follow from the stream (ODIN's ``std``). They replace the detector's defaults, so
+        :meth:`settings` leaves them out.
+    """
+
+    detector: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    calibration: str | None = None
+    logits: Logits = "corrected"
+    from_stream: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.logits not in get_args(Logits):
+            raise UnknownNameError("logits", self.logits, get_args(Logits))
+
+    @cached_property
+    def described(self) -> Detector:
+        """A detector of this kind that is never fitted: its name, needs and settings."""
+        return detectors.create(self.detector, **{**self.from_stream, **self.params})
+
+    def create(self) -> Detector:
+        """The detector, not fitted yet."""
+        return detectors.create(self.detector, **self.described.get_params())
+
+    def settings(self) -> str:
+        """JSON of what differs from the defaults, else empty."""
+        return self._settings
+
+    @cached_property
+    def _settings(self) -> str:
+        default = detectors.create(self.detector, **self.from_stream).get_params()
+        differing = {name: v for name, v in self.described.get_params().items() if v != default[name]}
+        if self.logits != "corrected":
+            differing |= {"logits": self.logits}
+        return json.dumps(differing, sort_keys=True, default=str) if differing else ""
+
+    def fit_sets(self, step: Step) -> tuple[bool, bool]:
+        """Returns (use_calibration, use_fit); calibration substitutes for a missing fit set."""
+        fits_on = self.described.fits_on
+        use_fit = fits_on == "fit" and step.has_fit
+        return fits_on != "none" and not use_fit, use_fit
+
+
+def usable(step: Step, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
+    """The detectors that can be scored on what a step holds, and why the others cannot."""
+    reasons = {"network": "it runs the network again", "inputs": "no inputs"}
+    if not step.has("features"):
+        reasons["features"] = "no features"
+    if step.head is None:
+        reasons["head"] = "no head.npz"
+    kept, left_out = [], {}
+    for name in names:
+        lacking = sorted(REGISTRY.get(name).needs & reasons.keys())
+        if lacking:
+            left_out[name] = " and ".join(reasons[n] for n in (["network"] if "network" in lacking else lacking))
+        else:
+            kept.append(name)
+    return kept, left_out
+
+
+def scores(step: Step, scorer: Scorer, keep: bool = True) -> Scored:
+    """Scores of the test data and of every OOD set: read if nothing has changed, else computed.
+
+    Parameters
+    ----------
+    step:
+        The step to score.
+    scorer:
+        What scores it.
+    keep:
+        Write new scores to the step's ``scores`` folder.
+    """
+    scored = kept_scores(step, scorer)
+    if scored is None:
+        scored = fit_and_score(step, scorer)
+        if keep:
+            keep_scores(step, scorer, scored)
+    return scored
+
+
+def kept_scores(step: Step, scorer: Scorer) -> Scored | None:
+    """The scores on disk; None if there are none or something they derive from has changed."""
+    file = _file(step, scorer)
+    if not file.exists():
+        return None
+    sizes = {f"ood/{name}": len(outputs.logits) for name, outputs in step.ood.items()} | {"test": len(step.test.logits)}
+    try:
+        stored, _ = read_npz(file, ["key", "notes", *sizes])
+        if str(stored["key"]) != _key(step, scorer):
+            return None
+        kept = {entry: finite(floats(stored[entry], entry, ndim=1), entry) for entry in sizes}
+        notes = tuple(map(str, stored["notes"]))
+    except (ToodError, KeyError, TypeError):  # damaged: scores are derived, so they are made again
+        return None
+    if any(len(kept[entry]) != size for entry, size in sizes.items()):
+        return None
+    return Scored(kept.pop("test"), {entry.removeprefix("ood/"): values for entry, values in kept.items()}, notes)
+
+
+def keep_scores(step: Step, scorer: Scorer, scored: Scored) -> None:
+    """Write scores to the step's ``scores`` folder."""
+    arrays = {"key": np.array(_key(step, scorer)), "notes": np.array(scored.notes, dtype=str), "test": scored.test}
+    with step.run.lock():
+        write_npz(_file(step, scorer), arrays | {f"ood/{name}": values for name, values in scored.ood.items()})
+
+
+def fit_and_score(step: Step, scorer: Scorer) -> Scored:
+    """Fit the detector, and score the test data and every OOD set."""
+    detector = scorer.create()
+    if "network" in detector.needs:
+        raise ToodError(
+            f"{step.folder}: {scorer.detector} runs the network again and has not been scored; "
+            f"`tood run … --detectors {scorer.detector}` does it"
+        )
+    step = step.using(scorer.logits)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        with located_errors(step, scorer, "fit"):
+            use_calibration, use_fit = scorer.fit_sets(step)
+            outputs = step.fit if use_fit else step.calibration(scorer.calibration) if use_calibration else None
+            detector.fit(outputs, partition=step.partition, head=step.head)
+        with located_errors(step, scorer, "score"):
+            test = np.asarray(detector.score(step.test))
+            ood = {name: np.asarray(detector.score(outputs)) for name, outputs in step.ood.items()}
+    return Scored(test, ood, tuple(dict.fromkeys(str(warning.message) for warning in warned)))
+
+
+@contextlib.contextmanager
+def located_errors(step: Step, scorer: Scorer, stage: str) -> Iterator[None]:
+    """Context in which an error names the detector and the step; ``stage`` is "fit" or "score"."""
+    with naming_errors(type(scorer.described), f"{stage} at step {step.index} of {step.run.path}"):
+        try:
+            yield
+        except ToodError as error:
+            raise ToodError(f"{step.folder}: {scorer.detector}: {error}") from error
+
+
+def _key(step: Step, scorer: Scorer) -> str:
+    """A hash of everything the scores derive from."""
+    detector = scorer.described
+    use_calibration, use_fit = scorer.fit_sets(step)
+    files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
+    if use_calibration:
+        files.append(step.calibration_file(scorer.calibration))
+    if use_fit:
+        files.append("outputs/fit.npz")
+    if "head" in detector.needs:
+        files.append("head.npz")
+    weights = step.folder / "model.safetensors"
+    origin = {
+        "detector": detector.name,
+        "version": getattr(detector, "version", 1),
+        "params": {name: repr(value) for name, value in detector.get_params().items()},
+        "logits": step.using(scorer.logits).logits,
+        "draw": [None, 0] if use_calibration else None,  # as older versions wrote it
+        "partition": step.partition.tasks,
+        "columns": step.columns.tolist(),
+        "files": {name: step.digest(name) for name in files},
+        "network": hashlib.sha256(weights.read_bytes()).hexdigest() if "network" in detector.needs else None,
+    }
+    if code := source_digest(type(detector)):
+        origin["code"] = code
+    return hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()
+
+
+def _file(step: Step, scorer: Scorer) -> Path:
+    """A file named after the detector, with a hash of settings that differ from the defaults."""
+    name, settings = file_name(scorer.described.name), scorer.settings()
+    source = scorer.calibration if scorer.calibration != step.run.calibration else None
+    if settings or source is not None:
+        name += f"-{hashlib.sha256(json.dumps([settings, source]).encode()).hexdigest()[:12]}"
+    return contained(step.run.path, step.folder / "scores" / f"{name}.npz")

@@ -1,0 +1,261 @@
+"""The run directory: a manifest and one folder per step. Files are complete or absent; one process writes at a time.
+
+The format is described in docs/how-to/run-directory.md. Nothing here needs torch, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+from filelock import FileLock, Timeout
+
+from tood.errors import ToodError
+from tood.outputs.identity import RunIdentity
+from tood.partition import Partition
+from tood.storage.files import NAME, contained, write_text
+
+__all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
+
+FORMAT = 1
+GROUPS = ("near", "far")
+LOCK, OWNER = ".lock", ".lock-owner"
+ENTRIES = ("manifest.json", "config.yaml", "metrics.parquet", "steps", "checkpoints", "report")
+PATIENCE = 1.0  # seconds: whoever only looks at a lock holds it for an instant
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+PathLike: TypeAlias = "str | os.PathLike[str]"
+
+
+class Run:
+    """One run directory, opened and checked.
+
+    Parameters
+    ----------
+    path:
+        The directory that holds ``manifest.json``.
+
+    Attributes
+    ----------
+    manifest:
+        The content of ``manifest.json``.
+    partition:
+        The logit columns of every task of the stream.
+    ood:
+        The group, ``"near"`` or ``"far"``, of each OOD set, in the manifest's order.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        file = self.path / "manifest.json"
+        for name in ENTRIES:
+            contained(self.path, self.path / name)
+        try:
+            self.manifest = _read_manifest(file)
+            self.partition = Partition(self.manifest["tasks"])
+            self.ood = _ood_groups(self.manifest["ood"])
+        except ToodError as error:
+            raise ToodError(f"{file}: {error}") from error
+
+    @cached_property
+    def identity(self) -> RunIdentity:
+        """Identity of the run, from the manifest."""
+        return RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
+
+    @property
+    def learner(self) -> str:
+        """The learner's name; the directory's if the manifest has none."""
+        return self.identity.learner
+
+    @property
+    def stream(self) -> str:
+        """The stream's name; ``"stream"`` if the manifest has none."""
+        return self.identity.stream
+
+    @property
+    def calibration(self) -> str:
+        """Source of the calibration set in use; ``"given"`` if the manifest has none."""
+        entry = self.manifest.get("calibration")
+        source = entry.get("source") if isinstance(entry, dict) else entry
+        return str(source or "given")
+
+    @property
+    def metrics_path(self) -> Path:
+        """The file ``metrics.parquet``."""
+        return self.path / "metrics.parquet"
+
+    def folder(self, step: int) -> Path:
+        """The folder of a step; those written by others may have more digits than two."""
+        usual = contained(self.path, self.path / "steps" / f"{step:02d}")
+        if usual.exists():
+            return usual
+        return next((f for f in usual.parent.glob(f"0*{step}") if f.name.isdigit() and int(f.name) == step), usual)
+
+    def steps(self) -> list[int]:
+        """The steps whose outputs are complete, ascending."""
+        folders = (self.path / "steps").glob("[0-9]*")
+        steps = sorted(int(f.name) for f in folders if f.name.isdigit() and (f / "outputs").is_dir())
+        if steps and steps[-1] >= len(self.partition):
+            raise ToodError(
+                f"{self.folder(steps[-1])}: expected steps 0 to {len(self.partition) - 1}, one per task of the manifest"
+            )
+        return steps
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Context in which no other process can write this run."""
+        return lock(self.path)
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def write_manifest(
+    run_dir: PathLike, tasks: Any, near: Sequence[str] = (), far: Sequence[str] = (), **more: Any
+) -> Run:
+    """Create a run directory, or replace its manifest.
+
+    Parameters
+    ----------
+    run_dir:
+        The directory; created if it does not exist.
+    tasks:
+        The logit columns of each task, oldest first, or a :class:`~tood.Partition`.
+    near, far:
+        The names of the OOD sets.
+    more:
+        Further entries that JSON can hold: ``stream``, ``learner``, ``seed``, ``classes``,
+        ``calibration={"source": "memory", "size": 200}``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> write_manifest(folder, tasks=[[0, 1], [2, 3]], near=["cifar100"], far=["svhn"], learner="icarl").ood
+    {'cifar100': 'near', 'svhn': 'far'}
+    """
+    folder, partition = Path(run_dir), Partition(tasks)
+    for group, names in (("near", near), ("far", far)):
+        if isinstance(names, str):
+            raise ToodError(f"{group}: expected a list of names, found {names!r}")
+    ood = {"near": list(near), "far": list(far)}
+    _ood_groups(ood)
+    content = {"format": FORMAT, "tasks": [list(task) for task in partition], "ood": ood, **more}
+    try:
+        content["digest"] = _digest(content)
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ToodError(f"manifest: expected values that JSON can hold ({error})") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    with lock(folder):
+        if any((folder / "steps").glob("*")) and _has_other_tasks(folder, partition):
+            raise ToodError(f"{folder}: has steps of other tasks; choose another folder, or remove its steps")
+        write_text(folder / "manifest.json", text)
+    return Run(folder)
+
+
+def _has_other_tasks(folder: Path, partition: Partition) -> bool:
+    with contextlib.suppress(ToodError):  # no manifest, or a damaged one: it may be replaced
+        return Run(folder).partition != partition
+    return False
+
+
+def find_runs(paths: Sequence[PathLike]) -> list[Run]:
+    """The runs at ``paths``; each path is a run directory or a folder that contains run directories at any depth."""
+    runs: dict[Path, Run] = {}
+    for path in map(Path, paths):
+        is_run = (path / "manifest.json").exists()
+        folders = [path] if is_run else sorted(manifest.parent for manifest in path.rglob("manifest.json"))
+        if not folders:
+            raise ToodError(f"{path}: expected a run directory or a folder of them, found no manifest.json")
+        runs |= {folder.resolve(): Run(folder) for folder in folders}
+    return list(runs.values())
+
+
+def _read_manifest(file: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ToodError("no such file; a run directory has a manifest.json") from error
+    except (ValueError, RecursionError) as error:
+        raise ToodError(f"cannot be read as JSON ({error})") from error
+    if not isinstance(manifest, dict):
+        raise ToodError(f"expected a JSON object, found {type(manifest).__name__}")
+    for key in ("format", "tasks", "ood"):
+        if key not in manifest:
+            raise ToodError(f"the key {key!r} is missing; found {', '.join(manifest) or 'none'}")
+    version = manifest["format"]
+    if type(version) is int and version > FORMAT:
+        raise ToodError(f"format {version} is newer than {FORMAT}: upgrade tood to read it")
+    if type(version) is not int or version < 1:
+        raise ToodError(f"format: expected {FORMAT}, found {version!r}")
+    if manifest.pop("digest", None) not in (None, _digest(manifest)):  # manifests that others wrote have none
+        raise ToodError("damaged: its content does not match its digest; if you edited it, remove its entry digest")
+    return manifest
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    entries = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+
+
+def _ood_groups(ood: Any) -> dict[str, str]:
+    if not (isinstance(ood, dict) and set(ood) <= set(GROUPS) and all(isinstance(v, list) for v in ood.values())):
+        raise ToodError(f'ood: expected {{"near": [names], "far": [names]}}, found {json.dumps(ood, default=str)}')
+    groups: dict[str, str] = {}
+    for group in GROUPS:
+        for name in ood.get(group, []):
+            if not (isinstance(name, str) and NAME.fullmatch(name)):
+                raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {name!r}")
+            if name in groups:
+                raise ToodError(f"ood: expected distinct names, found {name!r} twice")
+            groups[name] = group
+    return groups
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Context in which only this process writes in ``folder``; the system frees the lock when the process ends."""
+    for file in (folder / LOCK, folder / OWNER):
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise ToodError(f"{file}: expected a regular file, found a link, folder, pipe or device")
+    held = FileLock(folder / LOCK, timeout=PATIENCE, thread_local=False, is_singleton=True)  # reentrant in this process
+    try:
+        held.acquire()
+    except Timeout as error:
+        owner = ""
+        with contextlib.suppress(OSError):  # a separate file, since Windows does not let others read a locked one
+            owner = f" ({(folder / OWNER).read_text().strip()})"
+        raise ToodError(
+            f"{folder}: another process{owner} is writing this run; wait until it is done, or stop it"
+        ) from error
+    except OSError as error:
+        raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
+    try:
+        if held.lock_counter == 1:
+            with contextlib.suppress(OSError):  # on a full disk the owner is not recorded
+                (folder / OWNER).write_text(f"pid {os.getpid()}")
+        yield
+    finally:
+        held.release()
+
+
+def has_checkpoints(folder: Path) -> bool:
+    """True if training can resume in a run directory, or need not be repeated."""
+    return (folder / "checkpoints").is_dir()
+
+
+def is_locked(folder: Path) -> bool:
+    """True if some process is writing in ``folder``."""
+    if not (folder / LOCK).exists():
+        return False
+    try:
+        with FileLock(folder / LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True

@@ -1,0 +1,327 @@
+"""One step of a run: reads its outputs, cut to the columns seen so far, and writes them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tood.arrays import FloatArray, IntArray, as_array, finite, floats, indices, is_tensor, to_numpy
+from tood.errors import ToodError
+from tood.outputs.directory import Arrays, PathLike, Run
+from tood.outputs.outputs import Head, Outputs
+from tood.storage.files import NAME, contained
+from tood.storage.npz import npz_names, read_npz, write_npz
+
+__all__ = ["Step", "write_step"]
+
+HEAD = ("weight", "bias", "raw_weight", "raw_bias")  # the arrays of head.npz
+OUTPUTS = ("logits", "raw_logits", "features", "labels", "predictions")  # those of the other files
+
+
+class Step:
+    """The outputs of one step as detectors read them: the columns of the tasks seen, in ascending order.
+
+    Arrays are checked when they are first read, and kept.
+
+    Parameters
+    ----------
+    run:
+        The run it belongs to.
+    index:
+        Which step; it has seen the tasks 0 to ``index``.
+    logits:
+        ``"corrected"`` for the logits the learner answers with, ``"raw"`` for those before it corrects its head
+        (BiC). At a step without a correction the two are the same, and stored once.
+
+    Attributes
+    ----------
+    partition:
+        The tasks seen, over the columns kept.
+    columns:
+        The columns of the stored logits that are kept; labels and predictions are mapped to places among them.
+    """
+
+    def __init__(self, run: Run, index: int, logits: Literal["corrected", "raw"] = "corrected") -> None:
+        self.run = run
+        self.index = index
+        self.logits = logits
+        self.folder = run.folder(index)
+        self.partition, self.columns = run.partition.first(index + 1)
+        self._prefix = "raw_" if logits == "raw" else ""
+        self._files: dict[str, tuple[Arrays, str]] = {}
+        self._calibrations: dict[str, Outputs] = {}
+        self._other: Step | None = None
+
+    @cached_property
+    def corrected(self) -> bool:
+        """True if the learner corrected its head at this step, so that there are raw logits too. Reads no data."""
+        return "raw_logits" in self._names("outputs/test.npz")
+
+    def using(self, logits: Literal["corrected", "raw"]) -> Step:
+        """This step with one kind of logits; what was read already is shared."""
+        if logits == self.logits or not self.corrected:
+            return self
+        if self._other is None:
+            self._other = Step(self.run, self.index, logits)
+            self._other._files = self._files
+        return self._other
+
+    @cached_property
+    def test(self) -> Outputs:
+        """ID test data of all tasks seen."""
+        outputs = self._outputs("outputs/test.npz")
+        missing = np.flatnonzero(np.bincount(self._tasks(outputs), minlength=len(self.partition)) == 0)
+        if len(missing):
+            raise ToodError(f"{self.folder / 'outputs/test.npz'}: no sample of task {', '.join(map(str, missing))}")
+        return outputs
+
+    @cached_property
+    def predictions(self) -> IntArray:
+        """The predicted class of each test sample: as stored, else the largest logit among the columns seen."""
+        arrays, _ = self._read("outputs/test.npz")
+        if "predictions" in arrays:
+            return self._places(arrays, "predictions", self.folder / "outputs/test.npz")
+        return np.asarray(self.test.logits.argmax(axis=1), np.int64)
+
+    @cached_property
+    def ood(self) -> dict[str, Outputs]:
+        """Every OOD set of the manifest."""
+        return {name: self._outputs(f"outputs/ood/{name}.npz") for name in self.run.ood}
+
+    @cached_property
+    def fit(self) -> Outputs | None:
+        """The training data available at this step; None if it was not stored."""
+        return self._outputs("outputs/fit.npz") if self.has_fit else None
+
+    @property
+    def has_fit(self) -> bool:
+        """True if the training data available at this step was stored. Reads no data."""
+        return (self.folder / "outputs/fit.npz").exists()
+
+    @cached_property
+    def head(self) -> Head | None:
+        """The rows of the last linear layer for the columns seen; None if it was not stored."""
+        file, prefix = self.folder / "head.npz", self._prefix
+        arrays: Arrays = self._read("head.npz")[0] if "head.npz" in self._files or file.exists() else {}
+        if f"{prefix}weight" not in arrays and (prefix or not arrays):
+            return None
+        weight, bias = (_numbers(arrays, f"{prefix}{name}", ndim, file) for name, ndim in (("weight", 2), ("bias", 1)))
+        width, features = int(self.columns[-1]) + 1, self.test.features
+        if len(weight) < width or len(bias) != len(weight):
+            raise ToodError(
+                f"{file}: expected {prefix}weight [C, D] and bias [C] with C at least {width}, "
+                f"found {weight.shape} and {bias.shape}"
+            )
+        if features is not None and weight.shape[1] != features.shape[1]:
+            expected = f"expected {features.shape[1]} columns, one per feature"
+            raise ToodError(f"{file}: {prefix}weight: {expected}, found {weight.shape}")
+        return Head(weight=weight[self.columns], bias=bias[self.columns])
+
+    def calibration(self, source: str | None = None) -> Outputs:
+        """The calibration set of a source; by default the one in use."""
+        name = self.calibration_file(source)
+        if name not in self._calibrations:
+            self._calibrations[name] = self._outputs(name)
+        return self._calibrations[name]
+
+    def calibration_file(self, source: str | None = None) -> str:
+        """The file that holds the calibration set of a source."""
+        if source in (None, self.run.calibration):
+            return "outputs/calibration.npz"
+        if source not in (sources := self.calibration_sources()):
+            raise ToodError(f"{self.folder}: no calibration set from {source!r}; there is {', '.join(sources)}")
+        return f"outputs/calibration_{source}.npz"
+
+    def calibration_sources(self) -> list[str]:
+        """The sources of the stored calibration sets; the one in use comes first."""
+        others = (f.stem.removeprefix("calibration_") for f in (self.folder / "outputs").glob("calibration_*.npz"))
+        return list(dict.fromkeys([self.run.calibration, *sorted(others)]))
+
+    def test_tasks(self) -> IntArray:
+        """The task of each test sample."""
+        return self._tasks(self.test)
+
+    def _tasks(self, outputs: Outputs) -> IntArray:
+        return self.partition.column_tasks[outputs.labels]  # type: ignore[no-any-return]
+
+    def has(self, array: str) -> bool:
+        """True if every set of this step has ``array`` ("features"). Reads no data."""
+        files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood), *(["fit"] if self.has_fit else [])]
+        return {array} <= set.intersection(*(set(self._names(f"outputs/{file}.npz")) for file in files))
+
+    def unseen_columns(self) -> int:
+        """Number of stored logit columns of tasks not seen yet, which are ignored."""
+        return int(self._read("outputs/test.npz")[0]["logits"].shape[1]) - len(self.columns)
+
+    def digest(self, name: str) -> str:
+        """The hash of a file of this step, as it was read."""
+        return self._read(name)[1]
+
+    def _names(self, name: str) -> Iterable[str]:
+        """The names of the arrays in a file."""
+        return self._files[name][0] if name in self._files else npz_names(self._file(name))
+
+    def _read(self, name: str) -> tuple[Arrays, str]:
+        if name not in self._files:
+            self._files[name] = read_npz(self._file(name), HEAD if name == "head.npz" else OUTPUTS)
+        return self._files[name]
+
+    def _file(self, name: str) -> Path:
+        return contained(self.run.path, self.folder / name)
+
+    def _outputs(self, name: str) -> Outputs:
+        arrays, _ = self._read(name)
+        file = self.folder / name
+        entry = f"{self._prefix}logits"
+        logits = _numbers(arrays, entry, 2, file)
+        if logits.shape[1] <= self.columns[-1]:
+            raise ToodError(
+                f"{file}: {entry}: expected at least {self.columns[-1] + 1} columns at step {self.index}, "
+                f"found shape {logits.shape}"
+            )
+        if len(logits) == 0:
+            raise ToodError(f"{file}: expected at least one sample, found none")
+        if logits.shape[1] != len(self.columns):
+            logits = logits[:, self.columns]
+        features = _numbers(arrays, "features", 2, file) if "features" in arrays else None
+        if features is not None and len(features) != len(logits):
+            raise ToodError(f"{file}: features: expected {len(logits)} rows, found shape {features.shape}")
+        labels = None if name.startswith("outputs/ood/") else self._places(arrays, "labels", file)
+        return Outputs(logits=logits, features=features, labels=labels)
+
+    def _places(self, arrays: Arrays, name: str, file: Path) -> IntArray:
+        """Stored columns as positions among the columns seen."""
+        stored = _entry(arrays, name, file)
+        try:
+            checked = indices(stored, name, length=len(arrays["logits"]))
+        except ToodError as error:
+            raise ToodError(f"{file}: {error}") from error
+        seen = np.isin(checked, self.columns)
+        if not seen.all():
+            raise ToodError(
+                f"{file}: {name}: expected columns of the tasks 0 to {self.index}, found {checked[~seen][0]} "
+                f"at row {np.flatnonzero(~seen)[0]}"
+            )
+        return np.searchsorted(self.columns, checked)
+
+
+def write_step(
+    run_dir: PathLike,
+    step: int,
+    *,
+    test: Any,
+    calibration: Any,
+    ood: Mapping[str, Any],
+    fit: Any = None,
+    head: Any = None,
+    predictions: Any = None,
+    calibrations: Mapping[str, Any] | None = None,
+) -> None:
+    """Write the outputs of one step. After all checks, which are those of reading, it appears whole, or not at all.
+
+    Every set is a mapping or an :class:`~tood.detectors.Outputs` with ``logits`` ``[n, C]`` and, if known, ``features``
+    ``[n, D]`` and ``raw_logits`` ``[n, C]``; arrays are NumPy or torch. Labels and predictions are logit columns.
+
+    Parameters
+    ----------
+    run_dir:
+        The run directory; :func:`write_manifest` made it.
+    step:
+        The step, counted from 0.
+    test:
+        ID test data of all tasks seen, with ``labels``.
+    calibration:
+        The calibration set in use, with ``labels``, samples of every task seen.
+    ood:
+        The manifest's OOD sets by name; labels are not needed, and a bare array is read as logits.
+    fit:
+        The training data available, with ``labels``, for detectors that fit features.
+    head:
+        The last linear layer: an ``nn.Linear``, a :class:`~tood.detectors.Head`, or a mapping with ``weight`` and
+        ``bias``, and with ``raw_weight`` and ``raw_bias`` if the learner corrects it.
+    predictions:
+        ``[n]``, the predicted class of each test sample if it is not the largest logit.
+    calibrations:
+        Calibration sets from other sources, by the source's name.
+    """
+    run = Run(run_dir)
+    if set(ood) != set(run.ood):
+        raise ToodError(f"ood: expected the sets of the manifest, {sorted(run.ood)}, found {sorted(ood)}")
+    sets = {"test": test, "calibration": calibration} | ({} if fit is None else {"fit": fit})
+    for source, outputs in (calibrations or {}).items():
+        if not NAME.fullmatch(source):
+            raise ToodError(f"calibrations: expected names of letters, digits and . _ + -, found {source!r}")
+        sets[f"calibration_{source}"] = outputs
+    files = {f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:4]) for name, outputs in sets.items()}
+    files |= {f"outputs/ood/{name}.npz": _arrays(outputs, OUTPUTS[:3]) for name, outputs in ood.items()}
+    if predictions is not None:
+        files["outputs/test.npz"] |= _arrays({"predictions": predictions}, OUTPUTS)
+    if head is not None:
+        files["head.npz"] = arrays = _arrays(head, HEAD)
+        for weight in [name for name in ("weight", "raw_weight") if name in arrays]:
+            arrays.setdefault(weight.replace("weight", "bias"), np.zeros(len(arrays[weight]), np.float32))
+    if not 0 <= step < len(run.partition):
+        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one per task of the manifest, found {step}")
+    trial = Step(run, step)
+    trial._files = {name: (arrays, "") for name, arrays in files.items()}
+    for each in (trial, trial.using("raw")):
+        _ = each.test, each.predictions, each.head if head is not None else None
+        for name in files.keys() - {"outputs/test.npz", "head.npz"}:
+            each._outputs(name)
+    with run.lock():
+        _write(run.folder(step), files)
+
+
+def _arrays(given: Any, names: Iterable[str]) -> Arrays:
+    """The arrays of one set, or of a head, that are stored."""
+    if not isinstance(given, Mapping) and hasattr(given, "shape"):
+        given = {"logits": given}
+    found = {name: given.get(name) if isinstance(given, Mapping) else getattr(given, name, None) for name in names}
+    return {
+        name: as_array(to_numpy(value) if is_tensor(value) else value, name)
+        for name, value in found.items()
+        if value is not None
+    }
+
+
+def _write(folder: Path, files: dict[str, Arrays]) -> None:
+    """Write everything to a temporary folder, then move it in: while head and outputs disagree there is no step."""
+    fresh, old = folder / ".outputs.writing", folder / ".outputs.old"
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        for name, arrays in files.items():
+            write_npz(fresh / name.removeprefix("outputs/"), arrays)
+        if (folder / "outputs").exists():
+            (folder / "outputs").replace(old)
+        if "head.npz" in files:
+            (fresh / "head.npz").replace(folder / "head.npz")
+        else:
+            (folder / "head.npz").unlink(missing_ok=True)
+        fresh.replace(folder / "outputs")
+    except BaseException:  # such as Ctrl-C between two renames
+        if old.exists() and not (folder / "outputs").exists():
+            old.replace(folder / "outputs")
+        raise
+    finally:
+        for leftover in (fresh, old):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _entry(arrays: Arrays, name: str, file: Path) -> Any:
+    if name not in arrays:
+        raise ToodError(f"{file}: expected an array {name!r}, found {', '.join(arrays) or 'none'}")
+    return arrays[name]
+
+
+def _numbers(arrays: Arrays, name: str, ndim: int, file: Path) -> FloatArray:
+    array = _entry(arrays, name, file)
+    try:
+        return finite(floats(array, name, ndim), name)
+    except ToodError as error:
+        raise ToodError(f"{file}: {error}") from error

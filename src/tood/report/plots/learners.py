@@ -1,0 +1,181 @@
+"""Plots over learners: what OOD forgetting correlates with, and ablations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from tood.metrics import correlation
+from tood.report.plots.style import COLOURS, Rows, average_by, caption, grid, label, learner_styles, styled
+
+__all__ = ["buffer_size", "drift_and_forgetting", "forgetting_and_accuracy", "margin", "mechanism"]
+
+AXES = {
+    "drift": "feature drift, 1 − CKA",
+    "d_avg": "AUROC lost by the last step (points)",
+    "f_avg": "accuracy lost by the last step (points)",
+    "old_accuracy": "accuracy on old tasks, last step (%)",
+}
+MARGIN = 0.5  # the paper's, marked by a dashed line
+MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": "AUROC lost (points)"}
+
+
+@styled
+def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
+    """OOD forgetting and accuracy forgetting by feature drift (paper, Fig. cka).
+
+    Parameters
+    ----------
+    points:
+        One row per run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner
+        become one point, with error bars of one standard deviation.
+    note:
+        Caption below the panels.
+    """
+    return _scatter(points, [("drift", "d_avg"), ("drift", "f_avg")], note)
+
+
+@styled
+def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
+    """OOD forgetting by accuracy forgetting and by accuracy on old tasks (the abstract claims a weak relation).
+
+    Parameters
+    ----------
+    points:
+        One row per run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
+    note:
+        Caption below the panels.
+    """
+    return _scatter(points, [("f_avg", "d_avg"), ("old_accuracy", "d_avg")], note)
+
+
+def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figure:
+    figure, panels = grid(1, len(pairs), 2.9)
+    for axes, (x, y) in zip(panels[0], pairs, strict=True):
+        xs, ys = average_by(points, "learner", x), average_by(points, "learner", y)
+        for name, look in learner_styles(xs).items():
+            bars = {"xerr": _bars([xs[name][1]]), "yerr": _bars([ys[name][1]]), "elinewidth": 0.7}
+            shape = {"fmt": look["marker"], "color": look["color"], "markersize": 5.5, "label": label(name)}
+            axes.errorbar(xs[name][0], ys[name][0], **bars, **shape)
+        axes.set(xlabel=AXES[x], ylabel=AXES[y])
+        axes.margins(0.14)
+        axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the points set the limits, not the trend
+        _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", handletextpad=0.2)
+    caption(figure, note)
+    return figure
+
+
+def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
+    """Write r, its 95 % interval and p as the panel's title; draw the least-squares line if p is below 0.05."""
+    n = len(xs)
+    if n < 3 or np.ptp(xs) == 0 or np.ptp(ys) == 0:
+        axes.set_title(f"n = {n} learner{'s' * (n != 1)}: too few for r", loc="left", color=COLOURS["muted"])
+        return
+    r, p = correlation(xs, ys)
+    chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
+    spread = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf  # Fisher's z
+    low, high = np.tanh(np.arctanh(np.clip(r, -0.999999, 0.999999)) + np.array([-spread, spread]))
+    title = f"r = {r:.2f} ({low:.2f} to {high:.2f}), {chance}, n = {n}".replace("-", "−")
+    axes.set_title(title, loc="left", fontsize=8)
+    if p > 0.05:
+        return
+    ends = np.array([min(xs), max(xs)])
+    slope, offset = np.polyfit(xs, ys, 1)
+    axes.plot(ends, slope * ends + offset, color=COLOURS["muted"], linewidth=1, linestyle="--", zorder=1)
+
+
+def _bars(deviations: Sequence[float]) -> list[float] | None:
+    """Error bars: NaN for a single seed, which has no deviation; None if no learner has one."""
+    return [deviation or math.nan for deviation in deviations] if any(deviations) else None
+
+
+@styled
+def buffer_size(table: Rows, default: int = 200, note: str = "") -> Figure:
+    """Average AUROC and OOD forgetting by size B of the calibration set (paper, Fig. buffer_ablation).
+
+    Parameters
+    ----------
+    table:
+        One row per measurement: ``learner``, ``B`` (calibration samples over all tasks), ``seed``, and ``avg_auroc``
+        and ``d_avg`` in percent. Lines are means over seeds, bands one standard deviation.
+    default:
+        The size in use, marked by a dashed line.
+    note:
+        Caption below the panels.
+    """
+    bands = "Bands: one standard deviation over draws of the calibration samples and over seeds."
+    text = f"{note} {bands} Dashed: the size in use, {default}.".strip()
+    figure = _curves(table, "B", "calibration samples B, all tasks together", default, text)
+    sizes = sorted({row["B"] for row in table})
+    for axes in figure.axes:
+        axes.set_xscale("log")
+        axes.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
+        axes.minorticks_off()
+    return figure
+
+
+@styled
+def margin(table: Rows, note: str = "") -> Figure:
+    """Average AUROC and OOD forgetting by margin λ (paper, Fig. ablation_lambda); a table as in :func:`buffer_size`."""
+    return _curves(table, "margin", "margin λ", MARGIN, f"{note} Dashed: the margin in use, {MARGIN:g}.".strip())
+
+
+def _curves(table: Rows, x: str, xlabel: str, default: float, note: str) -> Figure:
+    """One line per learner, with a band of one standard deviation over seeds; one panel per measure."""
+    figure, panels = grid(1, 2, 2.4)
+    for axes, (measure, ylabel) in zip(panels[0], MEASURES.items(), strict=True):
+        for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in table)).items():
+            averages = average_by([row for row in table if row["learner"] == learner], x, measure)
+            xs = sorted(averages)
+            means, spreads = (np.array([averages[value][column] for value in xs]) for column in (0, 1))
+            axes.plot(xs, means, **look, label=label(learner))
+            axes.fill_between(xs, means - spreads, means + spreads, color=look["color"], alpha=0.15, linewidth=0)
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
+    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
+    caption(figure, note)
+    return figure
+
+
+@styled
+def mechanism(table: Rows, note: str = "") -> Figure:
+    """Gain of each kind of calibration over its uncalibrated detector (paper, Fig. mechanism_dissociation).
+
+    Parameters
+    ----------
+    table:
+        One row per run and mechanism: ``mechanism`` (a detector's name or any text), ``gain``, the difference of
+        average AUROC in percent, and ``learner`` if there are several. Bars are means, marks are learners.
+    note:
+        Caption below the panel.
+    """
+    gains = average_by(table, "mechanism", "gain")
+    names = list(gains)
+    figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=5.4)
+    for place, (name, (mean, _, _)) in enumerate(gains.items()):
+        calibrates = name.startswith("tood") and name != "tood_prototype"
+        axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
+        text = f"{mean:+.1f}".replace("-", "−")
+        axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+    looks = learner_styles(dict.fromkeys(row["learner"] for row in table if "learner" in row))
+    for learner, look in looks.items():
+        own = [row for row in table if row.get("learner") == learner and gains[row["mechanism"]][2] > 1]
+        shape = {"marker": look["marker"], "color": look["color"], "edgecolors": "white", "linewidths": 0.4}
+        places = [names.index(row["mechanism"]) for row in own]
+        axes.scatter([float(row["gain"]) for row in own], places, s=22, zorder=3, label=label(learner), **shape)
+    if looks:
+        figure.legend(loc="outside right center", handletextpad=0.2)
+    axes.axvline(0, color="#000000", linewidth=0.8)
+    axes.set(xlabel="change of Avg AUROC (points; 0: not calibrated)", yticks=range(len(names)))
+    axes.set_yticklabels([label(name) for name in names])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    caption(figure, note)
+    return figure

@@ -1,0 +1,81 @@
+"""Findings of ablations: means and differences by hand, beside the paper's."""
+
+from tood.paper.ablation_summary import draw_ablations, summarize
+from tood.paper.findings import ENOUGH, differences, findings, over_seeds
+
+CASES = (
+    ("a", 0, 0.0, 1.0),
+    ("a", 1, 0.0, 3.0),
+    ("a", 0, 0.5, 5.0),
+    ("a", 1, 0.5, 9.0),
+    ("b", 0, 0.0, 1.0),
+    ("b", 0, 0.5, 0.0),
+)
+
+
+def test_differences_are_means_within():
+    rows = [
+        {"learner": learner, "stream": "digits", "B": size, "selection": selection, "avg_auroc": value}
+        for learner, size, selection, value in (
+            ("a", 5, "random", 1.0),
+            ("a", 5, "random", 3.0),
+            ("a", 5, "herding", 5.0),
+            ("a", 9, "random", 9.0),
+            ("a", 9, "herding", 8.0),
+            ("b", 5, "random", 1.0),
+        )
+    ]
+    assert differences(rows, {"selection": "herding"}, {"selection": "random"}, "B") == [(3.0 - 1.0) / 2]
+    assert differences(rows, {"selection": "herding"}, {"selection": "random"}, "B", largest=True) == [3.0]
+    full = {found.name: found.values for found in findings({"buffer": rows})}
+    assert full["herding"] == [3.0]  # with all nine samples both selections are the same set
+    assert full[ENOUGH] == [0.0, 0.0]  # not below all that is stored
+    longer = [
+        {"learner": "c", "stream": "cifar10", "B": size, "selection": "random", "avg_auroc": value}
+        for size, value in ((5, 60.0), (20, 69.8), (50, 70.4), (200, 70.0))
+    ]
+    elsewhere = [{**row, "stream": "cifar100"} for row in longer]
+    full = {found.name: found.values for found in findings({"buffer": longer + elsewhere})}
+    assert full[ENOUGH] == [1.0]  # the paper's plot is of CIFAR-10
+
+
+def test_seeds_of_a_setting_count_once():
+    rows = [
+        {"run": f"{who}-{seed}", "stream": "s", "learner": who, "seed": seed, "margin": m, "avg_auroc": value}
+        for who, seed, m, value in CASES
+    ]
+    settings = over_seeds(rows)
+    assert [(row["learner"], row["margin"], row["avg_auroc"]) for row in settings] == [
+        ("a", 0.0, 2.0),
+        ("a", 0.5, 7.0),
+        ("b", 0.0, 1.0),
+        ("b", 0.5, 0.0),
+    ]
+    assert differences(settings, {"margin": 0.5}, {"margin": 0.0}) == [5.0, -1.0]
+
+
+def test_signs_stand_beside_the_papers():
+    who = [
+        {"run": f"cifar10-{learner}", "stream": "cifar10", "learner": learner, "seed": 0}
+        for learner in ("icarl", "bic")
+    ]
+    rows = [
+        {**own, "mechanism": name, "gain": gain}
+        for own in who
+        for name, gain in (("temperature", -1.0), ("tood_mean_shift", -2.0))
+    ]
+    table = summarize({"mechanism": rows})
+    assert [cell.value.mean for cell in dict(table.rows)["Temperature"]] == [-1.0, -1.0, -1.0, 2.0, -3.6]
+
+
+def test_plots_are_of_the_papers_learners(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "tood.report.plots.margin", lambda rows, note: drawn.append(({r["learner"] for r in rows}, note))
+    )
+    monkeypatch.setattr("tood.report.plots.save", lambda figure, path: [path])
+    row = {"stream": "cifar10", "seed": 0, "detector": "tood_robust_anchor", "margin": 0.0, "avg_auroc": 1.0}
+    both = [{**row, "run": name, "learner": name} for name in ("icarl", "er")]
+    draw_ablations({"margin": both}, tmp_path)
+    draw_ablations({"margin": both[1:]}, tmp_path)
+    assert drawn == [({name}, "cifar10: 1 run of 1 learner; robust anchor (paper).") for name in ("icarl", "er")]

@@ -1,0 +1,291 @@
+"""Figures show exactly the numbers they were given, and their text never overlaps, at 5, 10 and 100 tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.colors
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+from scipy.stats import gaussian_kde, pearsonr
+
+from tood import ToodError, detectors
+from tood.outputs import Run, find_runs
+from tood.report import plots
+from tood.report.appearance import COLOURS, LEARNERS, label, spread
+from tood.report.gather import MeasuredRun, by_group, scores_at
+from tood.report.plots import distributions, learners, trajectories
+from tood.report.plots.distributions import density
+from tood.report.plots.style import learner_styles
+
+
+def triangle(tasks: int, seed: int = 0, low: float = 0.4) -> np.ndarray:
+    values = np.random.default_rng(seed).uniform(low, 1, size=(tasks, tasks))
+    values[np.triu_indices(tasks, 1)] = np.nan
+    return values
+
+
+def stepwise(tasks: int, seed: int = 0, invert: bool = False) -> list[dict[str, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    shift = -3 if invert else 3
+    return [
+        {
+            "id": rng.normal(10 + shift, 2, 40),
+            "near": rng.normal(10 + (0 if t else shift - 1), 1, 60),
+            "far": rng.normal(5, 1, 50),
+        }
+        for t in range(tasks)
+    ]
+
+
+COLUMNS = ("drift", "d_avg", "f_avg", "accuracy", "recent_accuracy", "old_accuracy", "gain")
+POINTS = [
+    {"learner": name, "seed": seed} | dict(zip(COLUMNS, figures_of, strict=True))
+    for k, name in enumerate(["icarl", "bic", "der", "wa"])
+    for seed in (0, 1)
+    for figures_of in [(0.1 * k + 0.01 * seed, 5 + (k * 7) % 5 + seed, 20 - 3 * k, 50 + 4 * k, 90, 60 - k, 3 - 2 * k)]
+]
+
+
+def every_figure(tasks: int) -> dict[str, Figure]:
+    """Each figure of a stream, from arrays alone."""
+    rng = np.random.default_rng(1)
+    pair = (stepwise(tasks), stepwise(tasks, 1))
+    both = ("energy", "tood_robust_anchor")
+    line = rng.uniform(0.5, 1, size=tasks)
+    note = "iCaRL on CIFAR-10, 5 tasks, seed 0; 1000 ID samples of task 0, 2000 near-OOD, 4000 far-OOD. " * 2
+    auroc = dict.fromkeys(both, line)
+    return {
+        "task": trajectories.task_trajectory(line, auroc, *pair, note=note),
+        "ridges": distributions.ridges(dict(zip(both, pair, strict=True)), note),
+        "gap": trajectories.confidence_gap(18 * triangle(tasks), note),
+        "forgetting": trajectories.forgetting_by_task(dict.fromkeys(both, line[1:] - 0.7), line[1:], note),
+        "nearest": distributions.nearest_distances([rng.normal(3, 0.4, 50) for _ in range(tasks)], note),
+    }
+
+
+def overlaps(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Pairs of texts that were drawn over each other."""
+    drawn: dict[int, Text] = {}
+    original = Text.draw
+
+    def draw(self: Text, renderer: object) -> None:
+        if self.get_visible() and self.get_text().strip():
+            drawn[id(self)] = self
+        original(self, renderer)
+
+    monkeypatch.setattr(Text, "draw", draw)
+    figure.draw_without_rendering()
+    monkeypatch.setattr(Text, "draw", original)
+    boxes = [(text.get_text(), text.get_window_extent().padded(-0.5)) for text in drawn.values()]
+    return [(name, other) for k, (name, box) in enumerate(boxes) for other, second in boxes[:k] if box.overlaps(second)]
+
+
+def test_overlapping_texts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = Figure()
+    figure.text(0.5, 0.5, "one")
+    figure.text(0.5, 0.51, "two")
+    figure.text(0.1, 0.1, "far away")
+    assert overlaps(figure, monkeypatch) == [("two", "one")]
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("tasks", [5, 10, 100])
+def test_no_text_overlaps_and_each_caption_is_there(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, figure in every_figure(tasks).items():
+        assert overlaps(figure, monkeypatch) == [], name
+        assert any("2000 near-OOD" in text.get_text().replace("\n", " ") for text in figure.texts), name
+
+
+def test_no_text_overlaps_over_learners(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [
+        {"learner": k, "B": b, "avg_auroc": 60 + b / 100, "d_avg": 9} for k in "abc" for b in (10, 20, 50, 200, 1000)
+    ]
+    gains = [{"mechanism": name, "gain": g} for name, g in (("temperature", -3.6), ("tood_robust_anchor", 3.1))]
+    margins = [{"learner": "icarl", "margin": m / 10, "avg_auroc": 60 + m, "d_avg": 9} for m in range(11)]
+    drawn = [learners.drift_and_forgetting(POINTS), learners.forgetting_and_accuracy(POINTS)]
+    drawn += [plots.buffer_size(sizes), plots.margin(margins)]
+    for figure in [*drawn, plots.mechanism(gains)]:
+        assert overlaps(figure, monkeypatch) == []
+
+
+def test_scatter_shows_the_means_over_seeds_and_scipy_s_r_and_p() -> None:
+    figure = learners.drift_and_forgetting(POINTS)
+    left = figure.axes[0]
+    shown = np.array([container.lines[0].get_xydata()[0] for container in left.containers])
+    names = ["icarl", "bic", "der", "wa"]
+    expected = [
+        [np.mean([p[column] for p in POINTS if p["learner"] == name]) for column in ("drift", "d_avg")]
+        for name in names
+    ]
+    np.testing.assert_allclose(shown, expected)
+    r, p = pearsonr(*np.array(expected).T)
+    title = left.get_title(loc="left").replace("−", "-")
+    assert title.startswith(f"r = {r:.2f} (") and title.endswith(f"p = {p:.3f}, n = 4")
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["iCaRL", "BiC", "DER", "WA"]
+
+
+def test_learners_are_named_and_bands_explained_in_ablations() -> None:
+    gains = [{"mechanism": "temperature", "gain": g, "learner": name} for name, g in (("icarl", -3.0), ("wa", 2.0))]
+    legend = plots.mechanism(gains).legends[0]
+    assert [text.get_text() for text in legend.get_texts()] == ["iCaRL", "WA"]
+    rows = [{"learner": "icarl", "B": b, "avg_auroc": b, "d_avg": 1} for b in (10, 50)]
+    assert any("one standard deviation" in text.get_text() for text in plots.buffer_size(rows).texts)
+
+
+def test_two_learners_give_no_correlation() -> None:
+    figure = learners.forgetting_and_accuracy(POINTS[:4])
+    assert figure.axes[0].get_title(loc="left") == "n = 2 learners: too few for r"
+
+
+def test_density_is_scipy_s_gaussian_kde() -> None:
+    scores = np.random.default_rng(0).gamma(3.0, 2.0, size=400)
+    where = np.linspace(-5, 40, 900)
+    curve = density(scores, where)
+    reference = gaussian_kde(scores)
+    reference.set_bandwidth(len(scores) ** -0.2 * np.std(scores) / np.std(scores, ddof=1))
+    assert np.abs(curve - reference(where)).max() < 0.002 * curve.max()
+    assert curve.sum() * (where[1] - where[0]) == pytest.approx(1, abs=1e-3)
+    assert np.isfinite(density(np.full(5, 2.0), where)).all()
+
+
+def test_ridges_mark_every_median() -> None:
+    steps = stepwise(3)
+    axes = distributions.ridges({"energy": steps}).axes[0]
+    dots = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
+    medians = {round(float(dot[0, 0]), 6) for dot in dots}
+    assert medians == {round(float(np.median(step[group])), 6) for step in steps for group in step}
+
+
+def test_forgetting_bars_are_d_and_f() -> None:
+    figure = trajectories.forgetting_by_task({"energy": [0.3, -0.1]}, [0.05, 0.2])
+    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([30, -10, 5, 20])
+
+
+def test_ablation_lines_are_means_over_seeds() -> None:
+    rows = [{"learner": "icarl", "B": b, "seed": s, "avg_auroc": b + s, "d_avg": s} for b in (50, 10) for s in (0, 2)]
+    figure = plots.buffer_size(rows, default=20)
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "iCaRL")
+    assert line.get_xydata().tolist() == [[10, 11], [50, 51]]
+    gains = [{"mechanism": "temperature", "gain": -3.0}, {"mechanism": "temperature", "gain": -4.0}]
+    assert "−3.5" in [text.get_text() for text in plots.mechanism(gains).axes[0].texts]
+
+
+def test_colours_differ_for_every_kind_of_eye() -> None:
+    """Machado et al. (2009): protanopia, deuteranopia and tritanopia at full strength; CIE76 difference over 10."""
+    eyes = {
+        "normal": np.eye(3),
+        "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+    }
+    names = ("id", "near", "far", "tood", "energy", "accuracy")
+    rgb = np.array([matplotlib.colors.to_rgb(COLOURS[name]) for name in names])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    for eye in eyes.values():
+        xyz = np.clip(linear @ np.array(eye).T, 0, 1) @ to_xyz.T / [0.9505, 1.0, 1.089]
+        f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+        lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
+        apart = np.linalg.norm(lab[:, None] - lab[None], axis=2)[np.triu_indices(len(names), 1)]
+        assert apart.min() > 10
+
+
+def test_saved_files_are_reproducible(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        paths = plots.save(trajectories.confidence_gap(triangle(4)), tmp_path / folder / "gap")
+        assert [path.name for path in paths] == ["gap.png", "gap.pdf"]
+    for name in ("gap.png", "gap.pdf"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_labels_and_spread() -> None:
+    assert [label(name) for name in ("icarl", "icarl+ber", "ash (variant=s)", "mine")] == [
+        "iCaRL", "iCaRL+BER", "ASH (variant=s)", "mine"]  # fmt: skip
+    assert all(label(name) != name for name in detectors.names())
+    assert spread(3, 8) == [0, 1, 2] and spread(100, 5) == [0, 25, 50, 74, 99] and spread(1, 5) == [0]
+
+
+def test_points_of_a_run_are_its_figures(five: Path) -> None:
+    one = MeasuredRun(Run(five))
+    point = one.point()
+    energy, tood = (one.trajectory(name) for name in ("energy", "tood_robust_anchor"))
+    assert point["gain"] == pytest.approx(100 * (tood.balanced().average() - energy.balanced().average()))
+    assert point["d_avg"] == pytest.approx(100 * energy.balanced().average_forgetting())
+    assert point["old_accuracy"] == pytest.approx(100 * one.accuracy[-1, :-1].mean())
+    features = {}
+    for step in (0, 4):
+        with np.load(five / f"steps/{step:02d}/outputs/test.npz") as file:
+            features[step] = file["features"][file["labels"] < 2].astype(np.float64)
+    a, b = (f - f.mean(axis=0) for f in features.values())
+    cka = np.linalg.norm(a.T @ b) ** 2 / (np.linalg.norm(a.T @ a) * np.linalg.norm(b.T @ b))
+    only = one.drift()
+    assert 0 < 1 - cka < 0.5 and 0 < only < 0.5
+    groups = by_group(scores_at(one.run, ["energy"], [0], compute=True)["energy"][0], one.run.ood)
+    assert {name: len(values) for name, values in groups.items()} == {"id": 60, "near": 150, "far": 270}
+
+
+def test_every_figure_of_a_sweep_is_drawn(sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, Figure] = {}
+
+    def keep(figure: Figure, stem: Path) -> list[Path]:
+        kept[stem.relative_to(tmp_path).as_posix()] = figure
+        return [stem]
+
+    monkeypatch.setattr("tood.report.plots.draw.save", keep)
+    paths = plots.draw_all(find_runs([sweep]), tmp_path)
+    own = {"task0", "ridges", "confidence-gap", "forgetting", "nearest", "nearest-relative"}
+    shared = {"drift", "forgetting-accuracy"}
+    assert len(paths) == len(kept)
+    assert set(kept) == {f"digits/{one}" for one in shared} | {
+        f"digits/{learner}/{one}" for learner in ("icarl", "der", "wa") for one in own
+    }
+    one = MeasuredRun(Run(sweep / "icarl-s0"))
+    line = kept["digits/icarl/task0"].axes[0].lines[0]
+    np.testing.assert_allclose(line.get_ydata(), 100 * one.accuracy[:, 0])
+
+
+def test_what_a_run_cannot_give_is_left_out(
+    build: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tood.report.plots.draw.save", lambda figure, stem: [stem])
+    run = build(tmp_path / "one", tasks=1, detectors=("energy",), seed=5)
+    drawn = {path.name for path in plots.draw_all([Run(run)], tmp_path / "plots")}
+    assert drawn == {"ridges", "confidence-gap", "nearest", "nearest-relative"}
+    run = build(tmp_path / "two", tasks=2, detectors=("msp",))
+    with pytest.raises(ToodError, match="expected metrics of energy"):
+        plots.draw_all([Run(run)], tmp_path)
+    with pytest.raises(ToodError, match="at least one"):
+        plots.draw_all([], tmp_path)
+
+
+def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, monkeypatch):
+    from tood.report.plots import draw
+
+    runs = []
+    for name, learner, change in (("a", "wa", {}), ("b", "icarl", {}), ("c", "icarl", {"finetune": "ber"})):
+        build(tmp_path / name, learner=learner, seed=0, per_class=10, detectors=("energy", "tood_robust_anchor"))
+        file = tmp_path / name / "manifest.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | change))
+        runs.append(Run(tmp_path / name))
+    seen = {}
+    monkeypatch.setattr(draw, "_from_metrics", lambda one: ())
+    monkeypatch.setattr(draw, "_from_outputs", lambda *_: ())
+    monkeypatch.setattr(draw, "_over_learners", lambda members: seen.update(over=[m.learner for m in members]) or ())
+    monkeypatch.setattr(draw, "save", lambda *_: [])
+    draw.draw_all(runs, tmp_path / "out")
+    assert seen == {"over": ["wa", "icarl"]}
+
+
+def test_a_learner_looks_the_same_in_every_figure() -> None:
+    one = learner_styles(["wa", "icarl", "bic+ber"])
+    other = learner_styles(["bic", "icarl", "mine", "joint", "icarl (memory=500)"])
+    assert one["icarl"] == other["icarl"]
+    assert one["bic+ber"] == other["bic"] | {"linestyle": "--"} and one["bic+ber"]["color"] != one["wa"]["color"]
+    assert other["icarl (memory=500)"] == one["icarl"] | {"linestyle": "--"}
+    looks = [(look["color"], look["marker"]) for look in learner_styles([*LEARNERS, "mine", "yours"]).values()]
+    assert len(set(looks)) == len(looks)
