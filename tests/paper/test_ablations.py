@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -144,6 +145,23 @@ def test_with_every_stored_sample_no_draw_matters(ablated, shared_run):
     assert found == pytest.approx([average(Run(shared_run), Scorer("tood_robust_anchor"))] * 4, abs=1e-9)
     small = [row["avg_auroc"] for row in rows if row["B"] == 5]
     assert np.ptp(small) > 0
+
+
+def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, tmp_path):
+    shutil.copytree(shared_run, tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fit": "all"}))
+    rows = ablate(Run(tmp_path / "run"), ["buffer"], draws=1).rows["buffer"]
+    herded = [row["avg_auroc"] for row in rows if row["selection"] == "herding" and row["B"] == 80]
+
+    def chosen(step):
+        labels, features = np.asarray(step.fit.labels), np.asarray(step.fit.features)
+        own = (np.flatnonzero(labels == column) for column in range(len(step.columns)))
+        rows = np.concatenate([rows[herding(features[rows], 10)] for rows in own])
+        cal = TOOD(step.partition, variant="robust_anchor").fit(np.asarray(step.fit.logits)[rows], labels[rows])
+        return lambda outputs: cal.score(np.asarray(outputs.logits))
+
+    assert herded == [pytest.approx(average_by_hand(Run(shared_run), chosen), abs=1e-6)]
 
 
 def test_auroc_counts_ties_half():

@@ -324,6 +324,15 @@ def test_plan_counts_the_images_that_run_forwards(finished):
     assert joint["training"].startswith(f"{seen:,} images")
 
 
+@pytest.mark.parametrize(("options", "expected"), [({}, "auto"), ({"preset": "paper"}, "32-true")])
+def test_what_is_compared_with_the_paper_is_computed_in_full_precision(monkeypatch, options, expected):
+    asked = {}
+    monkeypatch.setattr(learners, "create", lambda *args, **settings: asked.update(settings) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build(RunConfig(**options))
+    assert asked["precision"] == expected
+
+
 def test_config_round_trip_and_names(tmp_path, finished):
     assert RunConfig.from_mapping(read_yaml(finished[0] / "config.yaml")) == CONFIG
     assert RunConfig().name == "digits-icarl-cpu-s0"

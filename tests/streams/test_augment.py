@@ -104,3 +104,17 @@ def test_none_changes_nothing_and_mistakes_are_named():
         augment(torch.zeros(4, 3), "shift", generator, black=0)
     with pytest.raises(ToodError, match=r"pass stream\.black"):
         augment(batch, "shift", generator)
+
+
+def test_resized_crops_are_windows_of_8_to_100_percent_and_3_to_4():
+    size, n = 48, 400
+    ramp = torch.arange(size, dtype=torch.float32)
+    image = torch.stack([ramp.expand(size, size), ramp[:, None].expand(size, size)])  # each pixel's column and row
+    out = augment(image.expand(n, 2, size, size), "resized_crop", torch.Generator().manual_seed(0))
+    wide = (out[:, 0, 24, 30] - out[:, 0, 24, 18]) / 12  # the slope in the middle is the window's share of the width
+    high = (out[:, 1, 30, 24] - out[:, 1, 18, 24]) / 12
+    area, ratio = (wide.abs() * high).numpy(), (wide.abs() / high).numpy()
+    assert 0.07 < area.min() < 0.12 and 0.8 < area.max() <= 1 and 0.45 < area.mean() < 0.55  # drawn evenly
+    assert ratio.min() > 0.7 and ratio.max() < 1.43  # whole pixels
+    assert 0.4 < (wide < 0).float().mean() < 0.6  # mirrored
+    assert out.amin() >= 0 and out.amax() <= size - 1

@@ -70,7 +70,7 @@ class ICaRL(ExemplarLearner):
         super().end_task(task)
         rows = self.memory.rows
         features = normalize(self.outputs(rows)[0])
-        if self.stream.augmentation == "crop_flip":
+        if self.stream.augmentation in ("crop_flip", "resized_crop"):
             features = features + normalize(self.outputs(rows, flip=True)[0])
         member = one_hot(torch.from_numpy(self.memory.labels)).to(features).T
         self.means = normalize(normalize(member, p=1) @ features)

@@ -24,6 +24,7 @@ from tood.metrics import Trajectory
 from tood.metrics.resampling import Samples, TaskScores, auroc_by_task
 from tood.metrics.resampling import interval as with_interval
 from tood.outputs.directory import Run
+from tood.outputs.outputs import Outputs
 from tood.outputs.steps import Step
 from tood.partition import Partition
 
@@ -95,17 +96,18 @@ def margin(view: View) -> Cases:
 
 
 def buffer(view: View) -> Cases:
-    """Size B of the calibration set, at random or by herding from the stored set (paper, Fig. buffer_ablation)."""
-    step = view.step
-    outputs, partition = step.calibration(), step.partition
-    energies, labels = view.calibration(partition)
-    channels = partition.column_tasks[labels]
-    kinds: list[tuple[str, int, Any]] = [("random", draw, None) for draw in range(view.draws)]
-    kinds += [("herding", 0, np.asarray(outputs.features))] if outputs.features is not None else []
-    for selection, draw, features in kinds:
-        order = balanced_order(labels, partition, seed=draw, features=features)
-        for size in _sizes(step.run):
-            rows = order[: size * len(step.columns) // step.run.partition.columns]
+    """Size B of the calibration set, drawn at random or by herding (paper, Fig. buffer_ablation)."""
+    step, partition = view.step, view.step.partition
+    sizes = {size: size * len(step.columns) // step.run.partition.columns for size in _sizes(step.run)}
+    kinds: list[tuple[str, int, Outputs]] = [("random", draw, step.calibration()) for draw in range(view.draws)]
+    kinds += [("herding", 0, _herded(step))] if step.has("features") else []
+    for selection, draw, pool in kinds:
+        energies, labels = np.asarray(task_energies(pool.logits, partition)), np.asarray(pool.labels)
+        channels = partition.column_tasks[labels]
+        features = np.asarray(pool.features) if selection == "herding" else None
+        order = balanced_order(labels, partition, draw, features, -(-max(sizes.values()) // len(step.columns)))
+        for size, count in sizes.items():
+            rows = order[:count]
             calibrator = calibrate(energies[rows], channels[rows], "robust_anchor")
             case = {"detector": "tood_robust_anchor", "B": size, "selection": selection, "draw": draw}
             yield case, view.score(calibrator)
@@ -168,7 +170,14 @@ ABLATIONS: dict[str, Callable[[View], Cases]] = {
 # --- shared functions
 
 
-def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, features: Any = None) -> IntArray:
+def _herded(step: Step) -> Outputs:
+    """What herding chooses from: all training data if the run stored it (``fit: all``), else the calibration set."""
+    return step.fit if step.run.manifest.get("fit") == "all" and step.fit is not None else step.calibration()
+
+
+def balanced_order(
+    labels: IntArray, partition: Partition, seed: int = 0, features: Any = None, most: int | None = None
+) -> IntArray:
     """An order of the calibration samples whose every prefix is balanced over tasks, then over classes.
 
     Parameters
@@ -181,20 +190,22 @@ def balanced_order(labels: IntArray, partition: Partition, seed: int = 0, featur
         Seed of the order within each class, and of the order of classes and tasks.
     features:
         Features ``[B, D]``. If given, samples of a class are ordered by herding instead of at random.
+    most:
+        Order only so many of each class.
     """
     from tood.outputs.sampling import herding
 
     rng = np.random.default_rng(seed)
-    keys = np.empty((3, len(labels)))
+    shuffled = rng.permutation(len(partition))
+    keys = np.full((3, len(labels)), np.inf)
     for task, columns in enumerate(partition):
         for turn, column in enumerate(rng.permutation(columns)):
             own = np.flatnonzero(labels == column)
-            ranked = rng.permutation(len(own)) if features is None else herding(features[own], len(own))
-            keys[2, own[ranked]] = np.arange(len(own))  # rank within its class, then within its task
-            keys[1, own] = turn
-            keys[0, own] = task
-    shuffled = rng.permutation(len(partition))
-    return np.lexsort((shuffled[keys[0].astype(int)], keys[1], keys[2]))
+            count = min(len(own), most or len(own))
+            ranked = own[rng.permutation(len(own))[:count] if features is None else herding(features[own], count)]
+            keys[:, ranked] = np.stack(np.broadcast_arrays(shuffled[task], turn, np.arange(count)))
+    order = np.lexsort(keys)  # by rank within its class, then within its task
+    return np.asarray(order[np.isfinite(keys[2, order])], np.int64)
 
 
 def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
@@ -313,6 +324,7 @@ def _notes(run: Run, wanted: Sequence[str]) -> Iterator[str]:
     if not step.has("features"):
         yield "no features: herding and prototypes are left out"
     if "buffer" in wanted:
-        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among these samples"
+        pool = "all training data" if run.manifest.get("fit") == "all" else "these samples (--fit all: all data)"
+        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among {pool}"
     if "source" in wanted and len(_sources(run)) == 1:
         yield f"only one source of calibration samples is stored: {run.calibration}"

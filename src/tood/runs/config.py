@@ -32,7 +32,7 @@ Logits: TypeAlias = Literal["both", "corrected", "raw"]
 Store: TypeAlias = Literal["all", "metrics"]
 
 PER_CLASS = 10  # calibration samples per class of a stream for which the paper states no number
-EXACT = ("paper", "released")  # presets that train on all samples and reserve none
+EXACT = ("paper", "released")  # presets that train on all samples, reserve none, and compute in full precision
 # Defaults of evaluation that a preset changes: "released" evaluates as the authors of the paper did.
 EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: changing them needs no new training.
@@ -150,7 +150,8 @@ class RunConfig:
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
-        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it.
+        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it, except
+        with the presets ``paper`` and ``released``.
     threads:
         Threads of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine
         and much slower on a busy one.

@@ -38,7 +38,7 @@ from tood.outputs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.outputs.steps import Step
 from tood.registry import naming_errors
 from tood.runs.check import canonical, check_detectors, learner_choice
-from tood.runs.config import EVALUATION, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
+from tood.runs.config import EVALUATION, EXACT, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
 from tood.runs.extract import check_sources, extract_step, step_rows
 from tood.runs.frozen import freeze
 from tood.runs.network_scores import score_with_network, scorers_for
@@ -211,6 +211,7 @@ def build(
         stream, network = freeze(config, stream, choice, say, dry)
     elif choice.closed_form and network is None and len(stream.train.shape) == 1:  # the vectors are the features
         network = models.create("mlp", stream.train.shape, seed=config.seed, widths=[])
+    exact = config.precision == "auto" and config.preset in EXACT  # what is compared with the paper
     learner = learners.create(
         choice.name,
         stream=stream,
@@ -218,7 +219,7 @@ def build(
         finetune=config.identity.finetune,
         seed=config.seed,
         device=config.device,
-        precision=config.precision,
+        precision="32-true" if exact else config.precision,
         **choice.settings,
     )
     return learner.stream, learner  # normalised as the network expects

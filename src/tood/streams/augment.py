@@ -9,11 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import affine_grid, grid_sample
 
 from tood.errors import ToodError, UnknownNameError
 from tood.streams.stream import AUGMENTATIONS
 
-__all__ = ["augment", "crop", "prepare"]
+__all__ = ["augment", "crop", "prepare", "resized_crop"]
+
+SMALLEST, RATIO, TRIES = 0.08, 4 / 3, 10  # of a resized crop: share of the image, width to height, draws
 
 
 def prepare(
@@ -62,14 +65,15 @@ def augment(
     pad: int | None = None,
     black: Sequence[float] | float | None = None,
 ) -> Tensor:
-    """Random crops of the padded images, with or without horizontal flips; each image gets its own crop and flip.
+    """Random crops, with or without horizontal flips; each image gets its own crop and flip.
 
     Parameters
     ----------
     batch:
         Images ``[n, C, H, W]``.
     kind:
-        ``"crop_flip"``, ``"shift"`` (no flip, for digits) or ``"none"``.
+        ``"crop_flip"`` (of the padded image), ``"shift"`` (the same without flip, for digits), ``"resized_crop"`` (with
+        flips; see :func:`resized_crop`) or ``"none"``.
     generator:
         Source of the random offsets and flips; on any device.
     pad:
@@ -89,6 +93,8 @@ def augment(
         return batch
     if batch.ndim != 4:
         raise ToodError(f"batch: {kind} needs images [n, C, H, W], found shape {tuple(batch.shape)}")
+    if kind == "resized_crop":
+        return resized_crop(batch, generator)
     if black is None:
         if batch.is_floating_point():
             raise ToodError(
@@ -131,3 +137,32 @@ def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequenc
     flat = ((image[:, None] + row) * padded.shape[2])[:, :, None] + column[:, None, :]
     out = padded.view(-1, channels).index_select(0, flat.view(-1))
     return out.view(n, height, width, channels).permute(0, 3, 1, 2)
+
+
+def resized_crop(batch: Tensor, generator: torch.Generator) -> Tensor:
+    """A random window of each image, of 8 to 100 % of its area and 3:4 to 4:3, enlarged bilinearly; half are mirrored.
+
+    The crop of ImageNet's training (Szegedy et al. 2015); the whole image if no window of ten fits.
+
+    Parameters
+    ----------
+    batch:
+        Images ``[n, C, H, W]``, floating point.
+    generator:
+        Source of windows and flips; on any device.
+    """
+    n, _, height, width = batch.shape
+    draw = torch.rand((5, TRIES, n), generator=generator, device=generator.device)
+    area, ratio = height * width * (SMALLEST + (1 - SMALLEST) * draw[0]), RATIO ** (2 * draw[1] - 1)
+    wide, high = (area * ratio).sqrt().round(), (area / ratio).sqrt().round()
+    fits = (wide <= width) & (high <= height)
+    first = fits.to(torch.uint8).argmax(dim=0)[None]  # the first window that fits
+    wide, high = (torch.where(fits, w, full).gather(0, first)[0] for w, full in ((wide, width), (high, height)))
+    left, top = ((d[0] * (full - w + 1)).floor() for d, w, full in ((draw[2], wide, width), (draw[3], high, height)))
+    theta = torch.zeros(n, 2, 3, device=generator.device)
+    theta[:, 0, 0] = wide / width * torch.where(draw[4, 0] < 0.5, -1, 1)
+    theta[:, 1, 1] = high / height
+    theta[:, 0, 2], theta[:, 1, 2] = (2 * left + wide) / width - 1, (2 * top + high) / height - 1
+    grid = affine_grid(theta.to(batch), list(batch.shape), align_corners=False)
+    out = grid_sample(batch, grid, padding_mode="border", align_corners=False)
+    return out.contiguous(memory_format=torch.channels_last)

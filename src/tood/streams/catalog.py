@@ -44,6 +44,8 @@ class Entry:
         Per channel, of pixels in [0, 1].
     resize:
         Pixels that the shorter side of a file's image is scaled to before cropping.
+    augmentation:
+        Of training images; see :func:`tood.streams.augment.augment`.
     calibration_size:
         The paper's B; 0 if the paper states none.
     foreign:
@@ -64,6 +66,7 @@ class Entry:
     mean: Sequence[float]
     std: Sequence[float]
     resize: int | None = None
+    augmentation: str = "crop_flip"
     calibration_size: int = 0
     foreign: Sequence[str] = ()
     folders: bool = False
@@ -166,7 +169,7 @@ def open_named(
         tasks=entry.tasks if tasks is None else tasks,
         ood=groups,
         classes=train.classes,
-        augmentation="crop_flip",
+        augmentation=entry.augmentation,
         mean=entry.mean,
         std=entry.std,
     )

@@ -25,7 +25,7 @@ from tood.streams.sources import ArraySource, Source, measure
 __all__ = ["AUGMENTATIONS", "OODSet", "Stream"]
 
 Group: TypeAlias = Literal["near", "far"]
-AUGMENTATIONS = ("crop_flip", "shift", "none")
+AUGMENTATIONS = ("crop_flip", "resized_crop", "shift", "none")
 
 
 @dataclass(frozen=True, eq=False)
