@@ -18,23 +18,6 @@ from tood.errors import ToodError
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "Array",
-    "ArrayT",
-    "Float64Array",
-    "FloatArray",
-    "IntArray",
-    "as_array",
-    "back",
-    "finite",
-    "floats",
-    "indices",
-    "is_finite",
-    "is_tensor",
-    "label_columns",
-    "to_numpy",
-]
-
 Array: TypeAlias = Union["npt.NDArray[Any]", "torch.Tensor"]
 ArrayT = TypeVar("ArrayT", bound="npt.NDArray[Any] | torch.Tensor")
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]

@@ -129,8 +129,7 @@ def exponentials(x: FloatArray) -> Exponentials:
 
 def _row_sums(values: FloatArray) -> FloatArray:
     """``[n]``. A matrix product would add up a row in an order that depends on the number of rows."""
-    sums: FloatArray = np.einsum("nc->n", values)
-    return sums
+    return np.einsum("nc->n", values)
 
 
 def logsumexp(x: FloatArray) -> FloatArray:

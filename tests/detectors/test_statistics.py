@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tood.detectors import FitData, Outputs
 from tood.detectors.distance import whiten
 from tood.detectors.statistics import Moments, column_sums
 
@@ -32,9 +33,8 @@ def test_moments_are_those_of_the_whole_in_any_chunks(order, monkeypatch):
     monkeypatch.setattr("tood.detectors.statistics.MOMENT_BLOCK", 1)  # blocks of 256 rows
     rng = np.random.default_rng(0)
     x, y = np.asarray(rng.normal(3, 1, size=(700, 5)), dtype=np.float32, order=order), rng.integers(3, size=700)
-    moments = Moments(x[0], classes=4, scatter=True)
-    for start, end in ((0, 0), (0, 300), (300, 301), (301, 700)):
-        moments.add(x[start:end], y[start:end])
+    chunks = [Outputs(np.zeros((end - start, 4)), x[start:end], y[start:end]) for start, end in ((0, 300), (300, 700))]
+    moments = Moments.of(FitData(chunks, {"features", "labels"}, None, None, passes=1))
     exact = x.astype(np.float64)
     means = np.stack([exact[y == c].mean(axis=0) for c in range(3)])
     np.testing.assert_allclose(moments.class_means[:3], means, rtol=1e-12)

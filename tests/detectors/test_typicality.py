@@ -7,8 +7,8 @@ from scipy.spatial.distance import cdist
 from sklearn.covariance import OAS, oas
 
 from tood import detectors
+from tood.calibration.statistics import oas_shrinkage
 from tood.detectors import Outputs
-from tood.detectors.typicality import oas_shrinkage
 from tood.errors import ToodError
 
 PARTITION = [[0, 1], [2, 3], [4, 5]]

@@ -68,7 +68,7 @@ def run_scorer(path, outputs):
 def squared_distances(detector, features):
     """To each class mean, by SciPy."""
     z = features / np.linalg.norm(features, axis=1, keepdims=True) if detector.normalize else features
-    whitening, _ = detector._classes().shrunk(detector.shrinkage)
+    whitening = detector._prepare(np.dtype(np.float64)).whitening
     return cdist(z, detector.means_, "mahalanobis", VI=whitening @ whitening.T) ** 2
 
 

@@ -11,7 +11,7 @@ from scipy.stats import ortho_group, pearsonr
 
 from tood import Partition, ToodError
 from tood.errors import MissingDependencyError
-from tood.metrics import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance, representation
+from tood.metrics import confidence_gap, correlation, linear_cka, nearest_distance, representation
 
 
 @pytest.fixture
@@ -70,30 +70,13 @@ def test_cka_errors(a, b, message):
         linear_cka(a, b)
 
 
-def test_drift_is_one_minus_cka(rng):
-    steps = [rng.normal(size=(20, 5)) for _ in range(4)]
-    origin = [0.0, *(1 - hsic_cka(steps[0], now) for now in steps[1:])]
-    adjacent = [0.0, *(1 - hsic_cka(steps[k], steps[k + 1]) for k in range(3))]
-    assert feature_drift(steps) == pytest.approx(origin, abs=1e-12)
-    assert feature_drift(iter(steps), since="adjacent") == pytest.approx(adjacent, abs=1e-12)
-    assert feature_drift(steps[:1]).tolist() == [0.0]
-    with pytest.raises(ToodError, match=r"features: .* found none"):
-        feature_drift([])
-    with pytest.raises(ToodError, match="unknown since"):
-        feature_drift(steps, since="start")
-
-
-@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("block", [1, 40, 1 << 22])
-def test_distances_are_those_of_scipy(rng, monkeypatch, normalize, block):
+def test_distances_are_those_of_scipy(rng, monkeypatch, block):
     monkeypatch.setattr(representation, "BLOCK", block)
     oods, ids = rng.normal(size=(31, 6)).astype(np.float32), rng.normal(1, 2, (53, 6)).astype(np.float32)
-    a, b = oods.astype(np.float64), ids.astype(np.float64)
-    if normalize:
-        a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
-    expected = cdist(a, b).min(axis=1)
-    assert nearest_distance(oods, ids, normalize=normalize) == pytest.approx(expected, rel=1e-13)
-    tensor = nearest_distance(torch.from_numpy(oods), torch.from_numpy(ids), normalize=normalize)
+    expected = cdist(oods.astype(np.float64), ids.astype(np.float64)).min(axis=1)
+    assert nearest_distance(oods, ids) == pytest.approx(expected, rel=1e-13)
+    tensor = nearest_distance(torch.from_numpy(oods), torch.from_numpy(ids))
     assert isinstance(tensor, torch.Tensor)
     assert tensor.numpy() == pytest.approx(expected, rel=1e-13)
 
@@ -104,11 +87,6 @@ def test_close_neighbours_far_from_the_origin_keep_full_precision(rng):
     oods = 1e4 + rng.normal(size=(40, 5)) * 1e-6
     assert nearest_distance(oods, ids) == pytest.approx(cdist(oods, ids).min(axis=1), rel=1e-12)
     assert nearest_distance(ids, ids).tolist() == [0.0] * 60
-
-
-def test_rows_of_zeros_stay_under_normalization():
-    distances = nearest_distance(np.array([[0.0, 0.0], [0.0, 5.0]]), np.array([[3.0, 0.0]]), normalize=True)
-    assert distances == pytest.approx([1.0, np.sqrt(2)])
 
 
 def test_distance_errors():

@@ -104,14 +104,10 @@ class Channels(NamedTuple):
                 raise ToodError(f"{name}: expected one finite number per task, found {values}")
         if not (arrays["scale"] > 0).all():
             raise ToodError(f"scale: expected positive numbers, found {arrays['scale']}")
-        return cls(partition, arrays["location"], arrays["scale"], *finite_units(arrays["units"]).tolist())
-
-
-def finite_units(units: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Margin, gain, offset and weight of the energy, checked."""
-    if units.shape != (4,) or not np.isfinite(units).all() or units[:2].min() < 0:
-        raise ToodError(f"units: expected margin, gain, offset and energy, found {units}")
-    return units
+        units = arrays["units"]
+        if units.shape != (4,) or not np.isfinite(units).all() or units[:2].min() < 0:
+            raise ToodError(f"units: expected margin, gain, offset and energy, found {units}")
+        return cls(partition, arrays["location"], arrays["scale"], *units.tolist())
 
 
 def _like(values: Any, tensor: Any) -> Any:

@@ -12,17 +12,6 @@ from tood.arrays import Float64Array, IntArray, floats
 from tood.errors import ToodError
 from tood.partition import Partition
 
-__all__ = [
-    "Seen",
-    "check_calibration",
-    "check_scale",
-    "logit_range",
-    "looks_like_log_probabilities",
-    "looks_like_probabilities",
-    "near_chance",
-    "outside_range",
-]
-
 SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too few to cost time
 FEWEST_ROWS = 8  # fewer rows of logits could lie in [0, 1] and sum to 1 by chance
 FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
@@ -67,10 +56,8 @@ class Seen(NamedTuple):
         if len(logits) < BATCH or not len(self.mean):
             return ""
         values = floats(logits[:: max(1, len(logits) // ROWS)], "logits", ndim=2)
-        mean, spread = (
-            values.mean(axis=0, dtype=np.float64),
-            np.maximum(self.std, 1e-6 * np.abs(self.mean).max() + 1e-12),
-        )
+        mean = values.mean(axis=0, dtype=np.float64)
+        spread = np.maximum(self.std, 1e-6 * np.abs(self.mean).max() + 1e-12)
         shift = float(np.sqrt(np.mean(((mean - self.mean) / spread) ** 2)))
         in_order = float(np.sqrt(np.mean(((np.sort(mean) - np.sort(self.mean)) / spread) ** 2)))
         permuted = in_order < shift / 2

@@ -7,7 +7,7 @@ all other tasks ("rest"). The rest is also the best model of unknown inputs that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import erfc
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -60,7 +60,7 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
 
 def normal_auroc(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     """``[N]``: AUROC of own samples against the rest, if both were normally distributed."""
-    return _normal_cdf(separation(statistics) / np.sqrt(2))
+    return np.array([NormalDist().cdf(d / np.sqrt(2)) for d in separation(statistics)])
 
 
 def alive(auroc: Float64Array, count: Float64Array) -> npt.NDArray[np.bool_]:
@@ -69,8 +69,7 @@ def alive(auroc: Float64Array, count: Float64Array) -> npt.NDArray[np.bool_]:
     ``count`` are the samples of each task; the rest is all others.
     """
     rest = count.sum() - count
-    result: npt.NDArray[np.bool_] = auroc > 0.5 + Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))
-    return result
+    return auroc > 0.5 + Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))
 
 
 def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> str:
@@ -87,8 +86,7 @@ def describe_dead(diagnostics: Sequence[ChannelDiagnostics], shown: int = 5) -> 
 def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     """``[N]``: d′ of each channel, own mean minus the others' in units of the root mean square of both deviations."""
     variance = (statistics["std"] ** 2 + statistics["rest_std"] ** 2) / 2  # never 0: std has a floor
-    result: Float64Array = (statistics["mean"] - statistics["rest_mean"]) / np.sqrt(variance)
-    return result
+    return (statistics["mean"] - statistics["rest_mean"]) / np.sqrt(variance)
 
 
 def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
@@ -97,8 +95,7 @@ def trust(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
     d is the separation of own samples from the others. Half a deviation is half trusted.
     """
     squared = np.maximum(separation(statistics), 0) ** 2
-    result: Float64Array = squared / (squared + HALF)
-    return result
+    return squared / (squared + HALF)
 
 
 def rank_auroc(own: Float64Array, rest: Float64Array) -> float:
@@ -118,8 +115,7 @@ def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -
 
     def within(theta: Float64Array) -> npt.NDArray[np.bool_]:
         spread = 1 + half * (1 - theta) / (2 - theta) + half * theta / (1 + theta)
-        result: npt.NDArray[np.bool_] = (auroc - theta) ** 2 <= Z95**2 * theta * (1 - theta) * spread / (own * rest)
-        return result
+        return (auroc - theta) ** 2 <= Z95**2 * theta * (1 - theta) * spread / (own * rest)
 
     def bound(outside: float) -> Float64Array:
         inner, outer = np.array(auroc, dtype=np.float64), np.full(len(auroc), outside)
@@ -130,7 +126,3 @@ def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -
         return outer
 
     return bound(0.0), bound(1.0)
-
-
-def _normal_cdf(x: Float64Array) -> Float64Array:
-    return np.array([erfc(-value / np.sqrt(2)) / 2 for value in x])

@@ -19,12 +19,7 @@ import numpy as np
 from tood.arrays import ArrayT, Float64Array, as_array, indices
 from tood.calibration.channels import Channels
 from tood.calibration.checks import Seen, check_calibration, check_scale
-from tood.calibration.diagnostics import (
-    ChannelDiagnostics,
-    DeadChannelWarning,
-    describe_dead,
-    diagnose,
-)
+from tood.calibration.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose
 from tood.calibration.rules import DEFAULT, RULES, Reference, Variant, compiled
 from tood.calibration.statistics import (
     OWN,
@@ -80,11 +75,7 @@ class TOOD:
     """
 
     def __init__(
-        self,
-        tasks: Any,
-        variant: Variant = DEFAULT,
-        margin: float = 0.5,
-        reference: Reference = "latest",
+        self, tasks: Any, variant: Variant = DEFAULT, margin: float = 0.5, reference: Reference = "latest"
     ) -> None:
         self.tasks = tasks
         self.variant = variant

@@ -300,10 +300,10 @@ class NNGuide(_Neighbours):
         return min(total, max(self.k, int(np.ceil(self.alpha * total))))
 
     def _entries(self, rows: Rows) -> FloatArray:
-        return np.asarray(unit(rows.features) * logsumexp(rows.logits)[:, None])
+        return unit(rows.features) * logsumexp(rows.logits)[:, None]
 
     def _score(self, rows: Rows, prepared: Searched) -> FloatArray:
-        return np.asarray(self._top(rows, prepared).mean(axis=1) * logsumexp(rows.logits))
+        return self._top(rows, prepared).mean(axis=1) * logsumexp(rows.logits)
 
 
 @register

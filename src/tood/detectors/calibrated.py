@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ from tood.arrays import FloatArray, IntArray
 from tood.calibration import TOOD, Channels, Reference, Variant
 from tood.calibration.diagnostics import ChannelDiagnostics, diagnose
 from tood.calibration.statistics import OWN, REST, ROBUST
-from tood.detectors.base import Detector, Grid
+from tood.detectors.base import Detector, choice, number
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
 from tood.detectors.rows import FitData, Rows
@@ -36,7 +36,7 @@ class _Calibrated(Detector):
     units_: npt.NDArray[np.float64]  # [4]: margin, gain, offset and weight of the energy
 
     def _check(self) -> None:
-        self._calibrator([[0]])._check_parameters()
+        self._calibrator([[0]])  # raises for invalid settings
 
     def _calibrator(self, tasks: Any) -> TOOD:
         return TOOD(tasks, variant=self.variant, margin=self.margin, reference=self.reference)
@@ -65,8 +65,7 @@ class _Calibrated(Detector):
         return diagnose(dict(zip(STATISTICS, self.statistics_, strict=True)))
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
-        scores: FloatArray = prepared.evaluate(rows.logits, assign=False)[0]
-        return scores
+        return prepared.evaluate(rows.logits, assign=False)[0]
 
 
 class _Variant(_Calibrated):
@@ -81,12 +80,8 @@ class _Variant(_Calibrated):
         ranking does not depend on it.
     """
 
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
-    refit = frozenset({"reference"})
-
-    def __init__(self, margin: float = 0.5, reference: Reference = "latest") -> None:
-        self.margin = margin
-        self.reference = reference
+    margin: float = number(0.5, 0, grid=(0.0, 0.5, 1.0))
+    reference: Reference = choice("latest", "oldest", "widest", "mean", searched=False, refit=True)
 
 
 @register
@@ -131,7 +126,4 @@ class Temperature(_Calibrated):
     title = "Temperature"
     variant = "temperature"
     reference = "latest"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5, 1.0)}
-
-    def __init__(self, margin: float = 0.0) -> None:
-        self.margin = margin
+    margin: float = number(0.0, 0, grid=(0.0, 0.5, 1.0))

@@ -55,7 +55,7 @@ def whiten(covariance: Float64Array, scale: float = 0.0) -> Float64Array:
     """
     values, vectors = np.linalg.eigh(covariance)
     kept = values > max(values.max(initial=0), scale) * len(values) * np.finfo(np.float64).eps
-    return np.asarray(vectors[:, kept] / np.sqrt(values[kept]))
+    return vectors[:, kept] / np.sqrt(values[kept])
 
 
 def _size(moments: Moments) -> float:
@@ -95,7 +95,7 @@ class MDS(Detector):
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         own, other = prepared.squared(rows.features)
-        return np.asarray(np.minimum(-own - other.min(axis=1), 0.0))
+        return np.minimum(-own - other.min(axis=1), 0.0)
 
 
 @register
@@ -122,7 +122,7 @@ class RMDS(MDS):
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         y = (rows.features - self.mean_) @ self.background_
-        return np.asarray(np.einsum("nd,nd->n", y, y) + super()._score(rows, prepared))
+        return np.einsum("nd,nd->n", y, y) + super()._score(rows, prepared)
 
 
 @register

@@ -12,15 +12,10 @@ from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.registry import register
 from tood.detectors.rows import FitData, Rows
 from tood.detectors.statistics import Moments
-from tood.detectors.typicality import oas_shrinkage
+from tood.detectors.typicality import check_shrinkage, mean_variance, shrunk
 from tood.energy import logsumexp
 
 MOST_NUMBERS = 3 << 20  # of all covariances together, with which one per class is still cheap
-
-
-def _check_shrinkage(detector: Any, name: str) -> None:
-    if not isinstance(detector.shrinkage, str) or detector.shrinkage != "oas":
-        detector._number(name, 0, 1)
 
 
 @register
@@ -48,7 +43,7 @@ class GMM(Detector):
     citation = "Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023"
     passes = 2
     covariance: str = choice("auto", "class", "tied", refit=True)
-    shrinkage: float | str = setting("oas", _check_shrinkage, refit=True)
+    shrinkage: float | str = setting("oas", check_shrinkage, refit=True)
 
     def _fit(self, data: FitData) -> None:
         moments = Moments.of(data)
@@ -56,13 +51,13 @@ class GMM(Detector):
         self.means_ = moments.class_means[classes]
         self.shares_ = moments.counts[classes] / moments.total
         within = moments.within_covariance()
-        common = float(np.trace(within)) / len(within)
-        if common <= np.finfo(np.float64).eps * float(np.mean(self.means_**2)):  # one sample per class: Euclidean
+        common = mean_variance(within, self.means_)
+        if common == 0:  # Euclidean
             self.covariances_ = np.eye(len(within))[None]
             return
         affordable = len(classes) * len(within) ** 2 <= MOST_NUMBERS
         if self.covariance == "tied" or (self.covariance == "auto" and not affordable):
-            self.covariances_ = self._shrunk(within, moments.total - len(classes), common)[None]
+            self.covariances_ = shrunk(within, moments.total - len(classes), self.shrinkage)[None]
             return
         scatter = np.zeros((len(classes), *within.shape))
         for rows in data:
@@ -73,13 +68,10 @@ class GMM(Detector):
         self.covariances_ = np.stack([self._shrunk(s / n, n, common) for s, n in zip(scatter, counts, strict=True)])
 
     def _shrunk(self, covariance: Float64Array, samples: float, common: float) -> Float64Array:
-        """A covariance shrunk towards its mean variance, or towards the ``common`` one if it has none itself."""
-        identity = np.eye(len(covariance))
-        own = float(np.trace(covariance)) / len(covariance)
-        if own <= 1e-12 * common:
-            return identity * common
-        share = oas_shrinkage(covariance, samples) if self.shrinkage == "oas" else float(self.shrinkage)
-        return (1 - share) * covariance + share * own * identity
+        """A covariance shrunk towards its mean variance; the ``common`` variance if it has none itself."""
+        if float(np.trace(covariance)) / len(covariance) <= 1e-12 * common:
+            return common * np.eye(len(covariance))
+        return shrunk(covariance, samples, self.shrinkage)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[Float64Array, list[Means]]:
         """``[K]``: ``log π_k - ½ log |Σ_k| - ½ D log 2π``; the means, whitened: all together if they share Σ."""

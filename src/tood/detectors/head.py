@@ -207,13 +207,13 @@ class CORE(Detector):
     def _score(self, rows: Rows, prepared: Directions) -> FloatArray:
         (energy, cosine), (energy_std, cosine_std) = self.centres_, self.spreads_
         confidence = (logsumexp(rows.logits) - energy) / energy_std
-        return np.asarray(confidence + (cosines(rows, prepared) - cosine) / cosine_std)
+        return confidence + (cosines(rows, prepared) - cosine) / cosine_std
 
 
 def residual(features: FloatArray, classes: IntArray, weight: FloatArray) -> FloatArray:
     """``[n, D]``: features without their part along the weight (of unit length) of one class per row."""
     own = weight[classes]
-    return np.asarray(features - np.einsum("nd,nd->n", features, own)[:, None] * own)
+    return features - np.einsum("nd,nd->n", features, own)[:, None] * own
 
 
 def cosines(rows: Rows, directions: Directions) -> FloatArray:
@@ -339,4 +339,4 @@ def gram_sums(features: FloatArray, orders: int) -> list[FloatArray]:
 
 def l1(x: FloatArray) -> FloatArray:
     """``[n]``: the sum of absolute values of each row."""
-    return np.asarray(np.abs(x) @ np.ones(x.shape[1], dtype=x.dtype))
+    return np.abs(x) @ np.ones(x.shape[1], dtype=x.dtype)

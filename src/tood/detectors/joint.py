@@ -108,7 +108,7 @@ class TOODJoint(_Calibrated):
         z = np.asarray(unit(rows.features.astype(np.float64)))
         # 1 - d² / 2, as exported graphs have it: a feature of length 0, which has no direction, counts as ½.
         nearest = (z @ prepared.means.T).max(axis=1) + (1 - np.einsum("nd,nd->n", z, z)) / 2
-        return np.asarray(scores + prepared.cosine * nearest)
+        return scores + prepared.cosine * nearest
 
 
 def _spread(values: Float64Array) -> float:

@@ -34,7 +34,7 @@ class MSP(Detector):
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         values, total, _ = exponentials(rows.logits)
-        return np.asarray(own_columns(values, rows.logits.argmax(axis=1)) / total)
+        return own_columns(values, rows.logits.argmax(axis=1)) / total
 
 
 @register
@@ -150,7 +150,7 @@ class KLM(Detector):
         # For the nearest only, the sum of log-ratios: a difference of two large sums would lose digits.
         logs = np.log(np.maximum(p, np.finfo(p.dtype).tiny))
         logs -= prepared[nearest]
-        return np.asarray(-np.einsum("nc,nc->n", p, logs))
+        return -np.einsum("nc,nc->n", p, logs)
 
 
 @register
@@ -177,7 +177,7 @@ class Entropy(Detector):
         weights[np.arange(len(winner)), winner] = 0
         rest = weights.sum(axis=1)
         # A logit so far below that exp is zero contributes zero, whatever the gap is.
-        return np.asarray(np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest))
+        return np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest)
 
 
 class Tails(NamedTuple):
@@ -251,7 +251,7 @@ class OpenMax(Detector):
             revised = weights[rank] * self._outside(distance, c, prepared)
             each = np.arange(len(c))
             lost[each, c] = logits[each, c] * revised
-        return np.asarray(logsumexp(logits - lost) - lost.sum(axis=1))
+        return logsumexp(logits - lost) - lost.sum(axis=1)
 
     def _outside(self, distance: Float64Array, c: Any, tails: Tails) -> Float64Array:
         """``F_c(distance)`` per row; 1 for a class without samples."""

@@ -27,7 +27,7 @@ TOOD_PAPER = (
 def nearest(features: FloatArray, means: Means) -> Float64Array:
     """``[n]``: the distance of each feature to the nearest mean."""
     own, other = means.squared(features)
-    return np.asarray(np.sqrt(np.maximum(own + other.min(axis=1), 0)))
+    return np.sqrt(np.maximum(own + other.min(axis=1), 0))
 
 
 @register
@@ -111,7 +111,7 @@ class TOODPrototype(Prototype):
     def _by_task(self, rows: Rows, means: Means) -> Float64Array:
         """``[n, N]``: minus the distance to the nearest prototype of each task seen."""
         own, other = means.squared(self._features(rows))
-        return np.asarray(-np.sqrt(np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0)))
+        return -np.sqrt(np.maximum(np.minimum.reduceat(other, self.starts_, axis=1) + own[:, None], 0))
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         return with_lead((self._by_task(rows, prepared) - self.median_) / self.mad_, float(self.margin))
@@ -170,13 +170,13 @@ class AnaNC(Detector):
 
     def _score(self, rows: Rows, prepared: list[FloatArray]) -> FloatArray:
         weight, theta, classes = prepared
-        return np.asarray((unit(random_features(rows.features, weight) @ theta) @ classes).max(axis=1))
+        return (unit(random_features(rows.features, weight) @ theta) @ classes).max(axis=1)
 
 
 def random_features(features: FloatArray, weight: FloatArray) -> FloatArray:
     """``[n, dim]``: gelu, in its tanh form, of the product of a feature's direction with each column of ``weight``."""
     z = unit(features) @ weight
-    return np.asarray(0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z * z * z))))
+    return 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z * z * z)))
 
 
 class Gradients(NamedTuple):
@@ -261,7 +261,7 @@ class GROOD(Bank):
 
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:
     """``[n]``: correctly classified, and not all zero."""
-    return np.asarray((rows.logits.argmax(axis=1) == rows.classes) & rows.features.any(axis=1))
+    return (rows.logits.argmax(axis=1) == rows.classes) & rows.features.any(axis=1)
 
 
 def gradients(features: FloatArray, prototypes: Means, unknown: Float64Array) -> Float64Array:
@@ -274,4 +274,4 @@ def gradients(features: FloatArray, prototypes: Means, unknown: Float64Array) ->
         unknown_probability = 1 / np.exp(distances, out=distances).sum(axis=1)
     away = features - unknown
     length = norms(away)
-    return np.asarray(away * (unknown_probability / np.where(length > 0, length, 1))[:, None])
+    return away * (unknown_probability / np.where(length > 0, length, 1))[:, None]

@@ -20,7 +20,7 @@ def softmax(x: FloatArray) -> FloatArray:
 
 def norms(x: FloatArray) -> FloatArray:
     """``[n, D]`` to ``[n]``: Euclidean lengths."""
-    return np.asarray(np.sqrt(np.einsum("nd,nd->n", x, x)))
+    return np.sqrt(np.einsum("nd,nd->n", x, x))
 
 
 def unit(x: FloatArray) -> FloatArray:
@@ -45,4 +45,4 @@ def ratio(above: FloatArray, below: FloatArray, otherwise: float) -> FloatArray:
 
 def own_columns(x: npt.NDArray[Any], columns: IntArray) -> npt.NDArray[Any]:
     """``x[i, columns[i]]`` of each row."""
-    return np.asarray(x[np.arange(len(x)), columns])
+    return x[np.arange(len(x)), columns]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +29,7 @@ def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Arra
     return sums
 
 
-def features_of(rows: Rows) -> FloatArray:
-    """``[n, D]``: the features of some rows."""
-    return rows.features
-
-
-def mean_of(data: FitData, part: Callable[[Rows], FloatArray] = features_of) -> Float64Array:
+def mean_of(data: FitData, part: Callable[[Rows], FloatArray] = attrgetter("features")) -> Float64Array:
     """``[D]``: the mean over all fit samples of a part of their outputs."""
     total, count = np.zeros(()), 0
     for rows in data:
@@ -66,7 +62,7 @@ def column_sums(values: FloatArray) -> Float64Array:
     whole = len(values) - len(values) % 256
     ones = np.ones((1, 256), dtype=values.dtype)
     blocks = ones @ values[:whole].reshape(-1, 256, values.shape[1])
-    return np.asarray(blocks.sum(axis=(0, 1), dtype=np.float64) + values[whole:].sum(axis=0, dtype=np.float64))
+    return blocks.sum(axis=(0, 1), dtype=np.float64) + values[whole:].sum(axis=0, dtype=np.float64)
 
 
 class CorrectMeans(NamedTuple):
@@ -121,27 +117,27 @@ class Moments:
         data: FitData,
         scatter: bool = True,
         by_class: bool = True,
-        part: Callable[[Rows], FloatArray] = features_of,
+        part: Callable[[Rows], FloatArray] = attrgetter("features"),
     ) -> Moments:
         """Moments of all fit features, or another part of the outputs, by label or all together."""
         moments: Moments | None = None
-        for rows in data:
-            values = part(rows)
-            if moments is None:
-                moments = cls(values.mean(axis=0, dtype=np.float64), data.columns if by_class else 1, scatter)
-            moments.add(values, rows.classes if by_class else np.zeros(len(values), dtype=np.int64))
+        for block in data:
+            step = max(256, MOMENT_BLOCK // max(1, data.dimensions))
+            for start in range(0, len(block.logits), step):
+                rows = block.block(start, start + step)
+                values = part(rows)
+                if moments is None:
+                    moments = cls(values.mean(axis=0, dtype=np.float64), data.columns if by_class else 1, scatter)
+                moments._add(values, rows.classes if by_class else np.zeros(len(values), dtype=np.int64))
         assert moments is not None  # no rows are an error of their own
         return moments
 
-    def add(self, features: FloatArray, labels: IntArray) -> None:
-        """Add rows ``[n, D]`` and their classes ``[n]``."""
-        self.counts += np.bincount(labels, minlength=len(self.counts))
-        step = max(256, MOMENT_BLOCK // max(1, features.shape[1]))
-        for start in range(0, len(features), step):
-            centred = features[start : start + step] - self.origin
-            self._sums += class_sums(centred, labels[start : start + step], len(self.counts))
-            if self._scatter.size:
-                self._scatter += centred.T @ centred
+    def _add(self, values: FloatArray, classes: IntArray) -> None:
+        self.counts += np.bincount(classes, minlength=len(self.counts))
+        centred = values - self.origin
+        self._sums += class_sums(centred, classes, len(self.counts))
+        if self._scatter.size:
+            self._scatter += centred.T @ centred
 
     @property
     def total(self) -> float:
@@ -156,23 +152,23 @@ class Moments:
     @property
     def mean(self) -> Float64Array:
         """``[D]``: the mean of all rows."""
-        return np.asarray(self.origin + self._sums.sum(axis=0) / self.total)
+        return self.origin + self._sums.sum(axis=0) / self.total
 
     @property
     def class_means(self) -> Float64Array:
         """``[C, D]``: the mean of each class; the origin for a class without rows."""
-        return np.asarray(self.origin + self._sums / np.maximum(self.counts, 1)[:, None])
+        return self.origin + self._sums / np.maximum(self.counts, 1)[:, None]
 
     def second_moment(self, about: Float64Array) -> Float64Array:
         """``[D, D]``: the mean of ``(z - about)(z - about)ᵀ`` over all rows."""
         shift, mean = about - self.origin, self._sums.sum(axis=0) / self.total
         cross = np.outer(mean, shift)
-        return np.asarray(self._scatter / self.total - cross - cross.T + np.outer(shift, shift))
+        return self._scatter / self.total - cross - cross.T + np.outer(shift, shift)
 
     def within_covariance(self) -> Float64Array:
         """``[D, D]``: the covariance about the class means, divided by the number of rows."""
         scaled = self._sums / np.sqrt(np.maximum(self.counts, 1))[:, None]
-        return np.asarray((self._scatter - scaled.T @ scaled) / self.total)
+        return (self._scatter - scaled.T @ scaled) / self.total
 
 
 def percentiles(data: FitData, wanted: Sequence[float]) -> list[float]:

@@ -113,7 +113,7 @@ class TPL(Bank):
         """``[n, T]``: the largest logit of each task."""
         columns = np.concatenate(self.tasks_)
         starts = np.cumsum([0, *map(len, self.tasks_[:-1])])
-        return np.asarray(np.maximum.reduceat(rows.logits[:, columns], starts, axis=1).astype(np.float64))
+        return np.maximum.reduceat(rows.logits[:, columns], starts, axis=1).astype(np.float64)
 
     def _far(self, rows: Rows, tasks: Tasks) -> Float64Array:
         """``[n, T]``: squared distance to the k-th nearest fit feature of other tasks; 0 if there is none."""
@@ -133,4 +133,4 @@ class TPL(Bank):
         ratio = self._near(rows, prepared) / near + self._far(rows, prepared)
         logits = self._logits(rows) / logit
         composed = np.logaddexp(ratio, logits) if self.composition == "max" else -np.logaddexp(-ratio, -logits)
-        return np.asarray(composed[:, prepared.seen].max(axis=1))
+        return composed[:, prepared.seen].max(axis=1)

@@ -93,10 +93,7 @@ class WeiPer(Detector):
         by_head = logits.reshape(len(logits), self.repeats, -1)
         others = np.exp(by_head - by_head.max(axis=2, keepdims=True)).sum(axis=2)
         score = float(self.lambda_2) * (1 / others).mean(axis=1, dtype=np.float64)
-        parts = (
-            (1.0, rows.features, self.smoothing),
-            (float(self.lambda_1), logits, self.smoothing_perturbed),
-        )
+        parts = ((1.0, rows.features, self.smoothing), (float(self.lambda_1), logits, self.smoothing_perturbed))
         for i, (factor, x, window) in enumerate(parts):
             shares = smooth(histogram(x, self.bins, *self.ranges_[i]), min(window, self.bins))
             density, mean = floored(shares, FLOORS[i]), floored(self.densities_[i : i + 1], FLOORS[i])
@@ -116,7 +113,7 @@ def histogram(x: FloatArray, bins: int, low: float, high: float) -> Float64Array
     right = places - counts * np.arange(bins)  # what goes to the bin on the right; nothing from the last one
     counts = counts - right
     counts[:, 1:] += right[:, :-1]
-    return np.asarray(counts / x.shape[1])
+    return counts / x.shape[1]
 
 
 def smooth(density: Float64Array, window: int) -> Float64Array:
@@ -124,10 +121,10 @@ def smooth(density: Float64Array, window: int) -> Float64Array:
     before = (window - 1) // 2
     padded = np.pad(density, ((0, 0), (before, window - 1 - before)), mode="edge")
     total = np.pad(padded.cumsum(axis=1), ((0, 0), (1, 0)))
-    return np.asarray((total[:, window:] - total[:, :-window]) / window)
+    return (total[:, window:] - total[:, :-window]) / window
 
 
 def floored(density: Float64Array, floor: float) -> Float64Array:
     """``[n, bins]``: a density with a floor added to each bin, summing to 1."""
     raised = np.maximum(density, 0) + floor
-    return np.asarray(raised / raised.sum(axis=1, keepdims=True))
+    return raised / raised.sum(axis=1, keepdims=True)

@@ -20,17 +20,6 @@ from tood.outputs.steps import Step
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Measured",
-    "complete_metrics",
-    "default_scorers",
-    "evaluate",
-    "is_measured",
-    "measure",
-    "measure_step",
-    "with_earlier",
-]
-
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
 WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {

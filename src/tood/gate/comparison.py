@@ -104,7 +104,7 @@ class Gate:
         changes = self.judged._asdict() | {"tasks": self.tasks, "classes": self.classes}
         names = ("verdict", "text", "max_loss", "alpha", "remedies", "now_rejected", "notes")
         found: dict[str, Any] = {name: getattr(self, name) for name in names} | {"ways": ways}
-        return for_json(found | {name: entries(some) for name, some in changes.items()})  # type: ignore[no-any-return]
+        return for_json(found | {name: entries(some) for name, some in changes.items()})
 
 
 def compare(

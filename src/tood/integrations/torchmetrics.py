@@ -13,7 +13,7 @@ from typing import Any
 from tood import metrics
 from tood.errors import ToodError
 from tood.integrations.adapter import peer
-from tood.metrics.detection import Method
+from tood.metrics.comparison import Method
 
 with peer("torchmetrics", '"tood[torchmetrics]"', "tood.integrations.torchmetrics"):
     import torch

@@ -10,7 +10,7 @@ from tood.metrics.detection import (
     fpr_at_id_recall,
     fpr_at_ood_recall,
 )
-from tood.metrics.representation import confidence_gap, correlation, feature_drift, linear_cka, nearest_distance
+from tood.metrics.representation import confidence_gap, correlation, linear_cka, nearest_distance
 from tood.metrics.selective import augrc, aurc
 from tood.metrics.trajectory import (
     Trajectory,
@@ -34,7 +34,6 @@ __all__ = [
     "correlation",
     "evaluate",
     "evaluate_tasks",
-    "feature_drift",
     "fpr_at_id_recall",
     "fpr_at_ood_recall",
     "linear_cka",

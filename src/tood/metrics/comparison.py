@@ -44,8 +44,8 @@ class Comparison:
     @cached_property
     def not_above(self) -> IntArray:
         """``[n]``: number of OOD samples not above each ID sample."""
-        at = np.minimum(self.below, self.m - 1)  # without a tie, the same as below; with one, up to the end of its run
-        return np.where(self.oods[at] == self.ids, self.ood_rank[at], self.below)
+        first = np.minimum(self.below, self.m - 1)  # the first OOD sample that could be equal to the ID sample
+        return np.where(self.oods[first] == self.ids, self.ood_rank[first], self.below)
 
     @cached_property
     def ids_not_above(self) -> IntArray:
@@ -72,14 +72,14 @@ class Comparison:
         """The area under the precision-recall curve with ID as the positive class."""
         first, last = ranks(self.ids)
         area = precision(self.n - first, self.m - self.below).mean()
-        if _checked_method(method) == "trapezoid":
+        if _is_trapezoid(method):
             area = (area + precision(self.n - last, self.m - self.not_above).mean()) / 2
         return float(area)
 
     def aupr_out(self, method: Method = "average_precision") -> float:
         """The area under the precision-recall curve with OOD as the positive class."""
         area = precision(self.ood_rank, self.ids_not_above).mean()
-        if _checked_method(method) == "trapezoid":
+        if _is_trapezoid(method):
             beyond, _ = ranks(self.oods)
             area = (area + precision(beyond, self.ids.searchsorted(self.oods)).mean()) / 2
         return float(area)
@@ -109,7 +109,7 @@ def precision(positives: IntArray, negatives: IntArray) -> npt.NDArray[np.float6
     threshold before it, which selects only samples strictly beyond: none at the start of the curve.
     """
     selected = positives + negatives
-    return np.asarray(np.maximum(positives, selected == 0) / np.maximum(selected, 1))
+    return np.maximum(positives, selected == 0) / np.maximum(selected, 1)
 
 
 def least_count(recall: float, total: int) -> int:
@@ -120,7 +120,7 @@ def least_count(recall: float, total: int) -> int:
     return count if count / total >= recall else count + 1
 
 
-def _checked_method(method: Method) -> Method:
+def _is_trapezoid(method: Method) -> bool:
     if method not in get_args(Method):
         raise UnknownNameError("method", method, get_args(Method))
-    return method
+    return method == "trapezoid"

@@ -15,18 +15,6 @@ from tood.arrays import FloatArray, IntArray, finite, floats, indices
 from tood.errors import ToodError
 from tood.metrics.comparison import Comparison, Method
 
-__all__ = [
-    "Method",
-    "aupr_in",
-    "aupr_out",
-    "auroc",
-    "bootstrap",
-    "evaluate",
-    "evaluate_tasks",
-    "fpr_at_id_recall",
-    "fpr_at_ood_recall",
-]
-
 
 def auroc(id_scores: Any, ood_scores: Any) -> float:
     """The probability that an ID sample scores higher than an OOD sample, ties counted half.
@@ -125,11 +113,7 @@ def evaluate(id_scores: Any, ood_scores: Any, recall: float = 0.95) -> dict[str,
 
 
 def evaluate_tasks(
-    id_scores: Any,
-    id_tasks: Any,
-    ood_scores: Any,
-    num_tasks: int | None = None,
-    recall: float = 0.95,
+    id_scores: Any, id_tasks: Any, ood_scores: Any, num_tasks: int | None = None, recall: float = 0.95
 ) -> tuple[dict[str, npt.NDArray[np.float64]], dict[str, float]]:
     """All five metrics of each task seen at one step against one OOD set, which is sorted once.
 
@@ -206,13 +190,12 @@ def bootstrap(
     if resamples < 1:
         raise ToodError(f"resamples: expected 1 or more, found {resamples}")
     tail = (1 - _checked_share("level", level)) / 2
-    pair = _compare(id_scores, ood_scores)
-    rng = np.random.default_rng(seed)
-    values = np.empty(resamples)
-    for r in range(resamples):
-        chosen_ids = rng.integers(pair.n, size=pair.n)
-        chosen_oods = rng.integers(pair.m, size=pair.m)
-        values[r] = metric(pair.ids[chosen_ids], pair.oods[chosen_oods])
+    compared, rng = _compare(id_scores, ood_scores), np.random.default_rng(seed)
+
+    def resampled(scores: FloatArray) -> FloatArray:
+        return scores[rng.integers(len(scores), size=len(scores))]
+
+    values = [metric(resampled(compared.ids), resampled(compared.oods)) for _ in range(resamples)]
     low, high = np.quantile(values, [tail, 1 - tail])
     return float(low), float(high)
 

@@ -1,21 +1,19 @@
-"""Representations along a stream: feature drift (CKA), crowding (nearest distances), the confidence gap."""
+"""Representations along a stream: similarity (CKA), crowding (nearest distances), the confidence gap."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 import numpy as np
 
 from tood.arrays import Array, ArrayT, Float64Array, back, finite, floats
 from tood.calibration.statistics import own_energies, task_of_labels
 from tood.energy import check_columns
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.errors import MissingDependencyError, ToodError
 from tood.partition import Partition
 
-__all__ = ["confidence_gap", "correlation", "feature_drift", "linear_cka", "nearest_distance"]
-
-Since: TypeAlias = Literal["origin", "adjacent"]
+__all__ = ["confidence_gap", "correlation", "linear_cka", "nearest_distance"]
 
 BLOCK = 1 << 22  # elements per block of distances: 32 MiB
 EPSILON = float(np.finfo(np.float64).eps)
@@ -49,43 +47,7 @@ def linear_cka(a: Any, b: Any) -> float:
     return float(min(1.0, alignment))
 
 
-def feature_drift(features: Iterable[Any], since: Since = "origin") -> Float64Array:
-    """How far a task's features have moved: 1 - CKA, step by step.
-
-    Parameters
-    ----------
-    features:
-        The features ``[n, D]`` of the same samples of task i at step i, i + 1, and so on.
-    since:
-        ``"origin"``: against the task's own step i; ``"adjacent"``: against the step before.
-
-    Returns
-    -------
-    One drift per step, the first of them 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> first = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> feature_drift([first, 2 * first, first[:, :1]]).round(4)
-    array([0.    , 0.    , 0.2929])
-    """
-    if since not in get_args(Since):
-        raise UnknownNameError("since", since, get_args(Since))
-    steps = iter(features)
-    try:
-        reference = next(steps)
-    except StopIteration:
-        raise ToodError("features: expected those of at least one step, found none") from None
-    drifts = [0.0]
-    for now in steps:
-        drifts.append(1.0 - linear_cka(reference, now))
-        if since == "adjacent":
-            reference = now
-    return np.array(drifts)
-
-
-def nearest_distance(ood_features: ArrayT, id_features: Array, normalize: bool = False) -> ArrayT:
+def nearest_distance(ood_features: ArrayT, id_features: Array) -> ArrayT:
     """The Euclidean distance from each OOD sample to the nearest ID sample, which crowding reduces.
 
     Computed in blocks of bounded size. Matrix products find the candidates; their distances come from the differences
@@ -95,8 +57,6 @@ def nearest_distance(ood_features: ArrayT, id_features: Array, normalize: bool =
     ----------
     ood_features, id_features:
         ``[n, D]`` and ``[m, D]``, NumPy or torch.
-    normalize:
-        Scale every row to length 1 first (a row of zeros stays as it is).
 
     Returns
     -------
@@ -111,8 +71,6 @@ def nearest_distance(ood_features: ArrayT, id_features: Array, normalize: bool =
     oods, ids = _features(ood_features, "ood_features"), _features(id_features, "id_features")
     if oods.shape[1] != ids.shape[1]:
         raise ToodError(f"ood_features: expected the {ids.shape[1]} columns of id_features, found {oods.shape[1]}")
-    if normalize:
-        oods, ids = _unit(oods), _unit(ids)
     squares = np.einsum("ij,ij->i", ids, ids)
     nearest = np.empty(len(oods))
     step = max(1, BLOCK // len(ids))
@@ -149,7 +107,7 @@ def confidence_gap(logits: Any, labels: Any, partition: Partition | Iterable[Ite
     partition = check_columns(logits, partition)
     tasks = task_of_labels(labels, partition, rows=len(logits))
     own = own_energies(logits, tasks, partition)
-    return np.asarray(np.bincount(tasks, weights=own) / np.bincount(tasks))
+    return np.bincount(tasks, weights=own) / np.bincount(tasks)
 
 
 def correlation(x: Any, y: Any) -> tuple[float, float]:
@@ -203,11 +161,6 @@ def _centred(features: Any, name: str) -> Float64Array:
 def _cross_norm(x: Float64Array, y: Float64Array) -> float:
     """The squared Frobenius norm of ``xᵀ y``."""
     return float(np.linalg.norm(x.T @ y) ** 2)
-
-
-def _unit(rows: Float64Array) -> Float64Array:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length == 0, 1.0, length)
 
 
 def _nearest(oods: Float64Array, ids: Float64Array, squares: Float64Array) -> Float64Array:

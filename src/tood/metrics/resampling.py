@@ -50,15 +50,13 @@ def weight_below(scores: FloatArray, others: FloatArray, weights: Float64Array) 
     order = np.argsort(others, kind="stable")
     cumulative, ordered = np.append(0.0, weights[order].cumsum()), others[order]
     below, not_above = (cumulative[np.searchsorted(ordered, scores, side)] for side in ("left", "right"))
-    half: Float64Array = (below + not_above) / 2
-    return half
+    return (below + not_above) / 2
 
 
 def auroc_by_task(id_scores: FloatArray, tasks: IntArray, ood_scores: FloatArray) -> Float64Array:
     """``[tasks]``: AUROC of each task; every task must have samples."""
     below = weight_below(id_scores, ood_scores, np.ones(len(ood_scores))) / len(ood_scores)
-    aurocs: Float64Array = np.bincount(tasks, below) / np.bincount(tasks)
-    return aurocs
+    return np.bincount(tasks, below) / np.bincount(tasks)
 
 
 def draw_counts(rng: np.random.Generator, size: int, resamples: int) -> IntArray:

@@ -70,4 +70,4 @@ def _errors_among_highest(scores: Any, correct: Any) -> Float64Array:
     order = np.argsort(-values, kind="stable")
     ends = np.flatnonzero(np.append(np.diff(values[order]) != 0, True))  # the last of each group of equal scores
     errors = np.cumsum(~right[order])[ends]
-    return np.asarray(np.interp(np.arange(1, len(values) + 1), np.append(0, ends + 1), np.append(0, errors)))
+    return np.interp(np.arange(1, len(values) + 1), np.append(0, ends + 1), np.append(0, errors))

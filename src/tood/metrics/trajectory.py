@@ -10,15 +10,6 @@ import numpy as np
 from tood.arrays import Float64Array, floats
 from tood.errors import ToodError, UnknownNameError
 
-__all__ = [
-    "Definition",
-    "Trajectory",
-    "accuracy_forgetting",
-    "average_incremental_accuracy",
-    "mean_std",
-    "near_far_mean",
-]
-
 Definition: TypeAlias = Literal["at_learning", "peak"]
 
 
@@ -56,11 +47,11 @@ class Trajectory:
 
     def mean(self) -> Float64Array:
         """``[T, T]``: the unweighted mean over OOD sets of each step and task, NaN where i > t."""
-        return np.asarray(self.values.mean(axis=2) if self.values.ndim == 3 else self.values)
+        return self.values.mean(axis=2) if self.values.ndim == 3 else self.values
 
     def by_step(self) -> Float64Array:
         """``[T]``: per step, the mean over the tasks seen."""
-        return np.asarray(np.nanmean(self.mean(), axis=1))
+        return np.nanmean(self.mean(), axis=1)
 
     def average(self) -> float:
         """The mean over steps of the mean over tasks seen (paper, Eq. avg_auroc)."""
@@ -136,7 +127,7 @@ def near_far_mean(values: Any, groups: Sequence[str]) -> Float64Array:
     array, names = np.asarray(values, dtype=np.float64), np.asarray(groups)
     if array.shape[-1:] != names.shape or not len(names):
         raise ToodError(f"groups: expected one for each of the sets of {array.shape}, found {len(names)}")
-    return np.asarray(np.mean([array[..., names == name].mean(axis=-1) for name in dict.fromkeys(groups)], axis=0))
+    return np.mean([array[..., names == name].mean(axis=-1) for name in dict.fromkeys(groups)], axis=0)
 
 
 def accuracy_forgetting(accuracy: Any) -> Float64Array:

@@ -71,7 +71,7 @@ def builder(name: str) -> Callable[..., nn.Module]:
     module = isinstance(build, type) and issubclass(build, nn.Module)
     if not module and all(build is not known for _, known in NETWORKS.items()):
         raise ToodError(f"network {name!r}: expected a subclass of torch.nn.Module, or registered, found {build!r}")
-    return build  # type: ignore[no-any-return]
+    return build
 
 
 def suggest(shape: Sequence[int]) -> str:

@@ -147,7 +147,7 @@ class Step:
         return self._tasks(self.test)
 
     def _tasks(self, outputs: Outputs) -> IntArray:
-        return self.partition.column_tasks[outputs.labels]  # type: ignore[no-any-return]
+        return self.partition.column_tasks[outputs.labels]
 
     def has(self, array: str) -> bool:
         """True if every set of this step has ``array`` ("features"). Reads no data."""

@@ -176,10 +176,7 @@ def for_json(value: Any) -> Any:
 
 
 def write_tensors(
-    path: str | os.PathLike[str],
-    kind: str,
-    tensors: Mapping[str, npt.NDArray[Any]],
-    metadata: Mapping[str, str],
+    path: str | os.PathLike[str], kind: str, tensors: Mapping[str, npt.NDArray[Any]], metadata: Mapping[str, str]
 ) -> None:
     """Write arrays and text to one safetensors file of a given kind, atomically, with a digest of both."""
     from safetensors.numpy import save

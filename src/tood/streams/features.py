@@ -206,7 +206,7 @@ class Extractor:
                 f"{path.parent}: features cannot be written ({error.strerror or error}); "
                 "nothing incomplete is used; set TOOD_CACHE to a folder with room and start again"
             ) from error
-        return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        return np.load(path, mmap_mode="r", allow_pickle=False)
 
     def _shape(self, source: Source) -> tuple[int, int]:
         return len(source), self.network.head.dim

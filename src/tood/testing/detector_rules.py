@@ -46,7 +46,7 @@ class DetectorCase:
     @cached_property
     def scores(self) -> npt.NDArray[Any]:
         """Scores of the usual problem's test set."""
-        return self.fit().score(self.usual.test)  # type: ignore[no-any-return]
+        return self.fit().score(self.usual.test)
 
     def create(self, **parameters: Any) -> Detector:
         """An unfitted detector."""
