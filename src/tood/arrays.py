@@ -68,8 +68,7 @@ def is_finite(array: FloatArray) -> bool:
     overflows needs the second test.
     """
     flat = array.reshape(-1)
-    with np.errstate(over="ignore"):
-        return math.isfinite(np.dot(flat, flat)) or bool(np.isfinite(array).all())
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
 
 
 def finite(array: FloatArray, name: str) -> FloatArray:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["energy", "task_energies"]
 
 BLOCK = 1 << 19  # elements per block, 2 MiB of float32: smaller ones cost more calls, larger ones leave the cache
+FEW = 64  # columns up to which argmax is faster than one pass per channel
 SAFE = 1e-20, 1e25  # a sum of exponentials between these has lost nothing, in float32 too
 
 
@@ -164,6 +165,8 @@ def segment_logsumexp(block: FloatArray, partition: Partition) -> FloatArray:
         segment.sum(axis=1, out=total[places])
     np.log(total, out=total)
     total += top
+    if len(groups) == 1:
+        return total
     top[np.concatenate([members for _, _, members in groups])] = total
     return top
 
@@ -221,7 +224,9 @@ def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) 
     if len(values) == 1:
         return top, channel
     at_top = values == top
-    if winners:
+    if winners and len(top) <= FEW:
+        channel = at_top.argmax(axis=0)
+    elif winners:
         for number in range(len(values) - 1, -1, -1):
             np.putmask(channel, at_top[number], number)
     if margin:
@@ -240,8 +245,8 @@ def tensor_with_lead(values: torch.Tensor, margin: float) -> tuple[torch.Tensor,
 
 def score_dtype(logits: Any) -> np.dtype[Any]:
     """float64 for float64 and integers, float32 for float32 and less."""
-    name = getattr(logits.dtype, "name", None) or str(logits.dtype).removeprefix("torch.")
-    return np.dtype(np.float32 if name in ("float32", "float16", "bfloat16") else np.float64)
+    floating = logits.dtype.is_floating_point if is_tensor(logits) else logits.dtype.kind == "f"
+    return np.dtype(np.float32 if floating and logits.dtype.itemsize <= 4 else np.float64)
 
 
 def check_columns(logits: Any, partition: Any) -> Partition:

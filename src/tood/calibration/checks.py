@@ -139,7 +139,7 @@ def outside_range(logits: Any, seen: Float64Array) -> float:
     """
     values = floats(logits, "logits", ndim=2)
     slack = (seen[1] - seen[0]) / 2
-    if values.size == 0 or (values.min() >= seen[0] - slack and values.max() <= seen[1] + slack):
+    if values.size == 0:
         return 0.0
     outside = (values.min(axis=1) < seen[0] - slack) | (values.max(axis=1) > seen[1] + slack)
     return float(outside.mean())
@@ -185,7 +185,8 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel:
         Stack level of the warning, as in :func:`warnings.warn`.
     """
     seen, values = known.range, floats(logits[:rows], "logits", ndim=2)
-    if values.size and values.min() >= 0 and (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
+    low, high = (values.min(), values.max()) if values.size else seen
+    if 0 <= low and high <= 1 and (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
         message = (
             "logits: expected logits as in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}), found probabilities (rows in [0, 1] that sum to 1); {REMEDY}"
@@ -193,7 +194,8 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel:
         if len(values) >= FEWEST_ROWS:
             raise ToodError(message)
         warnings.warn(message, UserWarning, stacklevel=stacklevel)
-    if outside_range(values, seen) > OUTSIDE:
+    slack = (seen[1] - seen[0]) / 2
+    if not (seen[0] - slack <= low and high <= seen[1] + slack) and outside_range(values, seen) > OUTSIDE:
         warnings.warn(
             f"logits: more than {OUTSIDE:.0%} of the rows lie far outside the range seen in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}); check that network, preprocessing and column order are the "

@@ -8,6 +8,7 @@ score, provided that the samples are exchangeable with the inputs: the same sour
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 import warnings
@@ -17,7 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, as_array, back, floats, indices, label_columns
+from tood.arrays import Float64Array, FloatArray, IntArray, as_array, back, floats, indices, label_columns
 from tood.calibration.statistics import task_of_labels
 from tood.decision.calibrators import file_of, from_file, score_and_assign
 from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
@@ -200,10 +201,10 @@ class Conformal:
                 p[rows] = pooled_p_values(groups.get(int(t), everything), [scores[rows]], drawn)
         elif self.per_class:
             own = floats(getattr(logits, "logits", logits), "logits", ndim=2).T
-            p = np.max([pooled_p_values(groups[c], [own[c]] * len(self._folds), uniform) for c in groups], axis=0)
+            p = _largest(pooled_p_values(groups[c], [own[c]] * len(self._folds), uniform) for c in groups)
         else:
             each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
-            p = np.max([pooled_p_values(ranks, each, uniform) for ranks in groups.values()], axis=0)
+            p = _largest(pooled_p_values(ranks, each, uniform) for ranks in groups.values())
         like = getattr(logits, "logits", logits)
         task = None if tasks is None else back(tasks, like)
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
@@ -389,6 +390,10 @@ def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
 
 def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
     return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
+
+
+def _largest(p_values: Iterable[Float64Array]) -> Float64Array:
+    return functools.reduce(np.maximum, p_values)
 
 
 def _samples(folds: list[Ranks]) -> int:

@@ -15,6 +15,7 @@ from tood.errors import ToodError
 __all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
 
 CELLS = 64  # of the grid, per known score
+FEW = 64  # scores up to which bisection is faster than the grid
 MOST_CELLS = 1 << 22
 
 
@@ -140,6 +141,8 @@ class Ranks:
 
     def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
         """How many values are at most (``"right"``) or below (``"left"``) each score."""
+        if len(scores) <= FEW:
+            return self.values.searchsorted(scores, side).astype(np.int32)
         count = self._before.take(self._cells(scores))
         unknown = np.flatnonzero(count < 0)
         count[unknown] = np.searchsorted(self.values, scores[unknown], side=side)
