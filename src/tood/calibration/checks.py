@@ -16,7 +16,9 @@ SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too f
 FEWEST_ROWS = 8  # fewer rows of logits could lie in [0, 1] and sum to 1 by chance
 FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
 BATCH, ROWS = 200, 1000  # rows of a batch whose column means are compared, and about how many of them are read
-SHIFT, PERMUTED = 1.0, 0.5  # root mean square shift of column means that is a warning; if sorted ones fit twice as well
+SHIFT = 0.55  # root mean square shift of column means that is a warning
+PERMUTED, SAME_SPREAD = 0.25, 0.2  # the same if sorted means fit twice as well, and sorted spreads (logarithms) fit
+UNKNOWN = 1.1  # divided by √(C - 1): a batch of unknown inputs without any signal moves C columns by nearly as much
 OUTSIDE = 0.01  # a larger share of rows outside the calibrated range is a warning
 REMEDY = "pass the network's outputs before softmax"
 
@@ -55,13 +57,20 @@ class Seen(NamedTuple):
         """
         if len(logits) < BATCH or not len(self.mean):
             return ""
-        values = floats(logits[:: max(1, len(logits) // ROWS)], "logits", ndim=2)
-        mean = values.mean(axis=0, dtype=np.float64)
-        spread = np.maximum(self.std, 1e-6 * np.abs(self.mean).max() + 1e-12)
-        shift = float(np.sqrt(np.mean(((mean - self.mean) / spread) ** 2)))
-        in_order = float(np.sqrt(np.mean(((np.sort(mean) - np.sort(self.mean)) / spread) ** 2)))
-        permuted = in_order < shift / 2
-        if shift <= (PERMUTED if permuted else SHIFT):  # a batch of unknown inputs moves columns too, in their order
+        if len(logits) > ROWS:  # drawn: every k-th row may be of one class
+            logits = logits[np.random.default_rng(0).integers(0, len(logits), ROWS)]
+        values = floats(logits, "logits", ndim=2)
+        mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+        least = 1e-6 * np.abs(self.mean).max() + 1e-12
+        spread, std = np.maximum(self.std, least), np.maximum(std, least)
+        shift, in_order = (
+            float(np.sqrt(np.mean(((found - expected) / spread) ** 2)))
+            for found, expected in ((mean, self.mean), (np.sort(mean), np.sort(self.mean)))
+        )
+        apart = float(np.abs(np.log(np.sort(std) / np.sort(spread))).mean())
+        permuted = in_order < shift / 2 and apart < SAME_SPREAD
+        limit = max(SHIFT, UNKNOWN / np.sqrt(max(1, len(mean) - 1)))
+        if shift <= (PERMUTED if permuted else limit):
             return ""
         cause = "their order looks permuted" if permuted else "they may come from another network"
         return (
@@ -186,7 +195,7 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel:
     """
     seen, values = known.range, floats(logits[:rows], "logits", ndim=2)
     low, high = (values.min(), values.max()) if values.size else seen
-    if 0 <= low and high <= 1 and (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
+    if low >= 0 and high <= 1 and (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
         message = (
             "logits: expected logits as in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}), found probabilities (rows in [0, 1] that sum to 1); {REMEDY}"
