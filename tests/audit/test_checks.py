@@ -65,7 +65,7 @@ def test_labels_off_by_one_and_permuted(tmp_path):
         return findings(run.path)
 
     assert "labels" not in write([0, 1, 2, 3])
-    assert "off by" in write([3, 0, 1, 2])["labels"] and "permuted" in write([2, 3, 1, 0])["labels"]
+    assert all("logit columns" in write(wrong)["labels"] for wrong in ([3, 0, 1, 2], [2, 3, 1, 0]))
 
 
 @pytest.mark.parametrize("count", [20, 1000])
@@ -80,15 +80,6 @@ def test_right_labels_of_a_weak_network_with_two_classes_are_no_finding(tmp_path
     for right, found in ((0.7, set()), (0.5, {"labels"}), (0.0, {"labels"})):
         write_step(run.path, 0, test=part(0.7), calibration=part(right), ood={"noise": rng.normal(size=(50, 2))})
         assert set(findings(run.path)) & {"labels"} == found
-    assert "off by 1" in findings(run.path)["labels"]
-
-
-def test_labels_that_are_mostly_right_per_class_are_not_off_by_zero():
-    from tood.audit.checks import _mistake
-
-    labels = np.repeat([0, 1, 2, 3], [10, 10, 10, 300])
-    predicted = np.where(labels == 3, np.arange(330) % 3, labels)
-    assert "shuffled" in _mistake(labels, predicted, 4)
 
 
 def test_shuffled_labels(build, tmp_path):
@@ -139,7 +130,7 @@ def test_logits_of_the_wrong_sign(build, tmp_path):
     path = build(tmp_path / "run", features=False)
     change(path, ["ood/far"], lambda arrays, file: arrays | {"logits": arrays["logits"] + 20})
     verdict = audit(Run(path), ["energy"]).verdict  # far-OOD alone may be so, and near-OOD and accuracy are right
-    assert "swapped" not in findings(path) and "below chance on far-OOD" in " ".join(verdict.sentences())
+    assert "swapped" not in findings(path) and "far-OOD is below chance" in verdict.card()["lost"]
     change(path, ["outputs"], lambda arrays, file: arrays | {"logits": -arrays["logits"]})
     change(path, ["ood"], lambda arrays, file: arrays | {"logits": arrays["logits"] + 20})
     assert "sign" in findings(path)["swapped"]

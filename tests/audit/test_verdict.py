@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tood.audit import audit, read_verdict
-from tood.audit.advice import advise, default_score
+from tood.audit.advice import DEFAULT, advise
 from tood.audit.causes import judge
 from tood.audit.evidence import Evidence, combine
 from tood.audit.wording import use
@@ -120,7 +120,7 @@ def test_what_is_surely_better_is_recommended_with_the_values_of_the_other_half(
 
 
 def test_the_default_is_kept_unless_another_is_clearly_better_and_its_loss_is_named():
-    default = default_score()
+    default = DEFAULT
     found = advise(scores(energy=0.70, msp=0.804, knn=0.804, **{default: 0.80}))
     assert found.use == found.logits.name == default and found.features.name == "knn"
     worse = advise(scores(energy=0.70, msp=0.75, **{default: 0.62}))
@@ -129,18 +129,18 @@ def test_the_default_is_kept_unless_another_is_clearly_better_and_its_loss_is_na
 
 
 def test_a_default_that_gains_nothing_does_not_hide_a_score_that_does():
-    found = advise(scores(spread=0.0005, energy=0.800, gen=0.8065, **{default_score(): 0.802}))
+    found = advise(scores(spread=0.0005, energy=0.800, gen=0.8065, **{DEFAULT: 0.802}))
     assert found.best == found.use == "gen"
 
 
 def test_logits_and_features_have_a_line_each_with_near_before_far():
-    advice = advise(scores(energy=0.70, gmm=0.90, **{default_score(): 0.80}))
+    advice = advise(scores(energy=0.70, gmm=0.90, **{DEFAULT: 0.80}))
     lines = use(SimpleNamespace(advice=advice, cause="confidence gap"))
     assert list(lines) == ["from logits", "with features"] and lines["with features"].startswith("GMM: near-OOD 70.0 →")
     assert lines["from logits"].startswith("TOOD") and lines["from logits"].index("near") < lines["from logits"].index(
         "far"
     )
-    useless = advise(scores(energy=0.70, **{default_score(): 0.70}))
+    useless = advise(scores(energy=0.70, **{DEFAULT: 0.70}))
     words = use(SimpleNamespace(advice=useless, cause="confidence gap"))["from logits"]
     assert "with this calibration set" in words  # why the score for this cause is not advised
 

@@ -89,7 +89,7 @@ def test_names_in_figures_are_text_and_their_folders_stay_in_out(tmp_path, name)
     assert all(c.isprintable() or c == "\n" for c in said)
     drawn = {path.relative_to(parent).parts[0] for path in tmp_path.rglob("*.png") if parent in path.parents}
     assert drawn == {"report", "ablations"}
-    assert {path.name for path in tmp_path.rglob("*")} >= {"margin.png", "forgetting.png"}
+    assert {path.name for path in tmp_path.rglob("*")} >= {"margin.png", "task0.png"}
     assert [path.name for path in tmp_path.iterdir()] == ["a"] and [p.name for p in (tmp_path / "a").iterdir()] == ["b"]
 
 

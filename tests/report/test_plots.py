@@ -60,10 +60,9 @@ def every_figure(tasks: int) -> dict[str, Figure]:
     note = "iCaRL on CIFAR-10, 5 tasks, seed 0; 1000 ID samples of task 0, 2000 near-OOD, 4000 far-OOD. " * 2
     auroc = dict.fromkeys(both, line)
     return {
-        "task": trajectories.task_trajectory(line, auroc, *pair, note=note),
+        "task": trajectories.task_trajectory(line, auroc, dict(zip(both, pair, strict=True)), note),
         "ridges": distributions.ridges(dict(zip(both, pair, strict=True)), note),
         "gap": trajectories.confidence_gap(18 * triangle(tasks), note),
-        "forgetting": trajectories.forgetting_by_task(dict.fromkeys(both, line[1:] - 0.7), line[1:], note),
         "nearest": distributions.nearest_distances([rng.normal(3, 0.4, 50) for _ in range(tasks)], note),
     }
 
@@ -126,7 +125,7 @@ def test_scatter_shows_the_means_over_seeds_and_scipy_s_r_and_p() -> None:
     r, p = pearsonr(*np.array(expected).T)
     title = left.get_title(loc="left").replace("−", "-")
     assert title.startswith(f"r = {r:.2f} (") and title.endswith(f"p = {p:.3f}, n = 4")
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["iCaRL", "BiC", "DER", "WA"]
+    assert {text.get_text() for text in left.texts} == {"iCaRL", "BiC", "DER", "WA"}
 
 
 def test_learners_are_named_and_bands_explained_in_ablations() -> None:
@@ -159,11 +158,6 @@ def test_ridges_mark_every_median() -> None:
     dots = [line.get_xydata() for line in axes.lines if line.get_marker() == "o"]
     medians = {round(float(dot[0, 0]), 6) for dot in dots}
     assert medians == {round(float(np.median(step[group])), 6) for step in steps for group in step}
-
-
-def test_forgetting_bars_are_d_and_f() -> None:
-    figure = trajectories.forgetting_by_task({"energy": [0.3, -0.1]}, [0.05, 0.2])
-    assert [bar.get_height() for bar in figure.axes[0].patches] == pytest.approx([30, -10, 5, 20])
 
 
 def test_ablation_lines_are_means_over_seeds() -> None:
@@ -238,7 +232,7 @@ def test_every_figure_of_a_sweep_is_drawn(sweep: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("tood.report.plots.draw.save", keep)
     paths = plots.draw_all(find_runs([sweep]), tmp_path)
-    own = {"task0", "ridges", "confidence-gap", "forgetting", "nearest", "nearest-relative"}
+    own = {"task0", "ridges", "confidence-gap", "nearest", "nearest-relative"}
     shared = {"drift", "forgetting-accuracy"}
     assert len(paths) == len(kept)
     assert set(kept) == {f"digits/{one}" for one in shared} | {
@@ -273,8 +267,7 @@ def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, m
         file.write_text(json.dumps(json.loads(file.read_text()) | change))
         runs.append(Run(tmp_path / name))
     seen = {}
-    monkeypatch.setattr(draw, "_from_metrics", lambda one: ())
-    monkeypatch.setattr(draw, "_from_outputs", lambda *_: ())
+    monkeypatch.setattr(draw, "_of_run", lambda *_: ())
     monkeypatch.setattr(draw, "_over_learners", lambda members: seen.update(over=[m.learner for m in members]) or ())
     monkeypatch.setattr(draw, "save", lambda *_: [])
     draw.draw_all(runs, tmp_path / "out")

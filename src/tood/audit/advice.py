@@ -11,8 +11,9 @@ from tood.audit.gap import energies_by_task, spread_within
 from tood.metrics.resampling import Samples, WithInterval, interval
 from tood.outputs.steps import Step
 
-__all__ = ["Advice", "Candidate", "advise", "advise_without_ood", "default_score"]
+__all__ = ["DEFAULT", "Advice", "Candidate", "advise", "advise_without_ood"]
 
+DEFAULT = "tood"  # the detector that scores as ``TOOD()`` does by default
 GAIN = 0.005  # AUROC: a score that is better by less is not worth choosing
 GAP = 0.5  # of the spread within tasks: a smaller confidence gap reorders few samples
 
@@ -69,11 +70,6 @@ class Advice:
     gap: WithInterval | None = None
 
 
-def default_score() -> str:
-    """The detector that scores as ``TOOD()`` does by default."""
-    return "tood"
-
-
 def advise(evidence: Evidence) -> Advice:
     """Choose among all scores that were measured."""
     choice, known = evidence.choice, detectors.classes()
@@ -94,7 +90,7 @@ def advise(evidence: Evidence) -> Advice:
         best=best.name if best else "energy",
         tried=len(choice),
         energy=candidates["energy"].scores,
-        default=candidates.get(default_score()),
+        default=candidates.get(DEFAULT),
         logits=logits,
         features=features,
         losers=tuple(sorted(losers, key=lambda one: one.gains["all"].value)),
@@ -109,7 +105,7 @@ def advise_without_ood(step: Step, source: str | None) -> Advice:
         samples.add_mean("gap", -1 / len(old), energies, samples.indices(task, len(energies)))
     samples.add_mean("gap", float(bool(old)), latest, samples.indices("latest", len(latest)))
     gap = interval(samples.drawn()["gap"] / max(spread_within([*old, latest]), 1e-12))
-    use = default_score() if gap.low >= GAP else "energy"
+    use = DEFAULT if gap.low >= GAP else "energy"
     return Advice(use=use, basis="calibration", best=use, gap=gap)
 
 
@@ -125,9 +121,9 @@ def _candidate(evidence: Evidence, name: str) -> Candidate:
 def _best(names: Sequence[str], candidates: Mapping[str, Candidate], choice: Mapping[str, float]) -> Candidate | None:
     """The best of some scores; TOOD if none is better than it, or than energy, by half a point."""
     best = max(names, key=lambda name: choice[name], default=None)
-    default, gaining = default_score(), choice["energy"] + GAIN
+    gaining = choice["energy"] + GAIN
     if best is None:
         return None
-    if default in names and (choice[best] < gaining or choice[default] >= max(choice[best] - GAIN, gaining)):
-        best = default
+    if DEFAULT in names and (choice[best] < gaining or choice[DEFAULT] >= max(choice[best] - GAIN, gaining)):
+        best = DEFAULT
     return candidates[best]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tood import detectors
-from tood.audit.advice import advise, advise_without_ood, default_score
+from tood.audit.advice import DEFAULT, advise, advise_without_ood
 from tood.audit.causes import Judgement, judge
 from tood.audit.checks import Finding, check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence, combine
@@ -206,6 +206,6 @@ def _count_steps(run: Run) -> int:
 def _with_default(scorers: Sequence[Scorer], calibration: str | None) -> list[Scorer]:
     """The scorers, with energy first, since the evidence starts from it, and TOOD's default."""
     present = {(scorer.detector, scorer.settings()) for scorer in scorers}
-    needed = [Scorer(name, calibration=calibration) for name in ("energy", default_score())]
+    needed = [Scorer(name, calibration=calibration) for name in ("energy", DEFAULT)]
     added = [scorer for scorer in needed if (scorer.detector, scorer.settings()) not in present]
     return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")

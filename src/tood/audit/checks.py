@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import IntArray
 from tood.audit.evidence import Evidence
 from tood.audit.gap import Gap
 from tood.calibration.checks import looks_like_log_probabilities
@@ -27,6 +26,18 @@ HEAD_ERROR = 0.05  # of the deviation of the logits; half precision stays far be
 SMALLER = 0.2  # of the length of ID features; for logits such a ratio is normal
 
 
+REMEDIES = {
+    "calibration": "Calibrate on samples that were never trained on, such as a few held out per class.",
+    "swapped": "Check that logits keep their sign, and that ID and OOD files are not swapped.",
+    "probabilities": "Store the output of the last linear layer, before softmax, sigmoid or log-softmax.",
+    "labels": "Labels are logit columns, counted from 0 in the order of the head.",
+    "missing class": "Add samples of every class seen: a class without any does not count in metrics or statistics.",
+    "overlap": "Keep the sets apart: metrics on samples that a score was fitted on are too good.",
+    "preprocessing": "Check that ID and OOD images went through the same resizing and normalisation.",
+    "head": "Leave the head out, or store that of this step; detectors that use it are wrong otherwise.",
+}
+
+
 class Finding(NamedTuple):
     """Something that is probably wrong with the files, and what to do."""
 
@@ -36,6 +47,10 @@ class Finding(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.problem} {self.remedy}"
+
+
+def _finding(check: str, problem: str) -> Finding:
+    return Finding(check, problem, REMEDIES[check])
 
 
 def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
@@ -54,45 +69,35 @@ def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
 
 def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Finding]:
     """Calibration samples that were replayed during training, or that hide the confidence gap."""
-    used, problem = source or run.calibration, ""
+    used = source or run.calibration
     if gap.hidden():
+        ends = (f"{energies[0]:.1f} (oldest) to {energies[-1]:.1f}" for energies in (gap.calibration, gap.test))
+        ranges = "{}, those of test data from {}".format(*ends)
         problem = (
-            f"The calibration set ({used}) hides the confidence gap: its mean energies per task range from "
-            f"{_ends(gap.calibration)}, those of test data from {_ends(gap.test)}."
+            f"The calibration set ({used}) hides the confidence gap: its mean energies per task range from {ranges}."
         )
+        yield _finding("calibration", problem)
     elif any(word in used.lower() for word in REPLAYED):
-        problem = f"The calibration set holds replayed exemplars ({used}), which a network knows better than new data."
-    if problem:
-        remedy = "Calibrate on samples that were never trained on, such as a few held out per class."
-        yield Finding("calibration", problem, remedy)
+        known = "which a network knows better than new data"
+        yield _finding("calibration", f"The calibration set holds replayed exemplars ({used}), {known}.")
 
 
 def check_swapped(evidence: Evidence, accuracy: float) -> Iterator[Finding]:
     """Energy ranks OOD above ID in every group of OOD sets, and the newest task is classified wrongly too."""
     ends = [evidence.estimate("end", scope) for scope in evidence.scopes if scope != "all"]
     if accuracy < 0.5 and all(end.high < 0.5 for end in ends):
-        yield Finding(
-            "swapped",
-            f"At the last step energy is below chance on every group of OOD sets, and accuracy on the newest task is "
-            f"{100 * accuracy:.0f} %.",
-            "Check that logits keep their sign, and that ID and OOD files are not swapped.",
-        )
+        known = f"accuracy on the newest task is {100 * accuracy:.0f} %"
+        yield _finding("swapped", f"At the last step energy is below chance on every group of OOD sets, and {known}.")
 
 
 def _probabilities(step: Step) -> Iterator[Finding]:
     logits = np.asarray(step.test.logits)
     if logits.min() >= 0 and logits.max() <= 1 and logits.shape[1] > 1:
-        yield Finding(
-            "probabilities",
-            "The logits all lie between 0 and 1: they are probabilities, on which energy and TOOD mean nothing.",
-            "Store the output of the last linear layer, before softmax or sigmoid.",
-        )
+        why = "they are probabilities, on which energy and TOOD mean nothing"
+        yield _finding("probabilities", f"The logits all lie between 0 and 1: {why}.")
     elif looks_like_log_probabilities(logits):
-        yield Finding(
-            "probabilities",
-            "The logits are log-probabilities (log-softmax): their energy is 0 for every sample.",
-            "Store the output of the last linear layer, before log-softmax.",
-        )
+        why = "their energy is 0 for every sample"
+        yield _finding("probabilities", f"The logits are log-probabilities (log-softmax): {why}.")
 
 
 def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
@@ -100,32 +105,13 @@ def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     columns = step.partition.columns
     labels, predicted = np.asarray(outputs.labels), np.asarray(outputs.logits).argmax(axis=1)
     new = step.partition.column_tasks[labels] == len(step.partition) - 1
-    labels, predicted = labels[new], predicted[new]
-    if columns < 2 or len(labels) < 10:
+    if columns < 2 or new.sum() < 10:
         return
-    accuracy, chance = float(np.mean(labels == predicted)), 1 / columns
-    doubt = 2 * np.sqrt(chance * (1 - chance) / len(labels))  # two standard deviations of the accuracy by chance
+    accuracy, chance = float(np.mean(labels[new] == predicted[new])), 1 / columns
+    doubt = 2 * np.sqrt(chance * (1 - chance) / new.sum())  # two standard deviations of the accuracy by chance
     if accuracy <= min(chance + doubt, (1 + chance) / 2 - doubt):  # with few samples, chance alone proves nothing
-        yield Finding(
-            "labels",
-            f"Labels in {name} do not belong to the logits: accuracy on the newest classes at step {step.index} is "
-            f"{100 * accuracy:.0f} %; {_mistake(labels, predicted, columns)}.",
-            "Labels are logit columns, counted from 0 in the order of the head.",
-        )
-
-
-def _mistake(labels: IntArray, predicted: IntArray, columns: int) -> str:
-    """What is probably wrong with labels, from the most frequent prediction of each class."""
-    classes, places = np.unique(labels, return_inverse=True)
-    modes = np.array([np.bincount(predicted[labels == label]).argmax() for label in classes])
-    offsets = (modes - classes) % columns
-    offset = int(np.bincount(offsets).argmax())
-    if np.mean(predicted == modes[places]) > 0.5:
-        if np.mean(offsets == offset) <= 0.7 and len(np.unique(modes)) > 0.7 * len(classes):
-            return "they are permuted"
-        if np.mean(offsets == offset) > 0.7 and offset:
-            return f"they are off by {offset if offset <= columns // 2 else offset - columns}"
-    return "they are shuffled, or the network has not learned these classes"
+        measured = f"accuracy on the newest classes at step {step.index} is {100 * accuracy:.0f} %"
+        yield _finding("labels", f"Labels in {name} do not belong to the logits: {measured}.")
 
 
 def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
@@ -133,11 +119,8 @@ def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     missing = step.columns[counts == 0]
     if len(missing):
         shown = ", ".join(map(str, missing[:5])) + (" and others" if len(missing) > 5 else "")
-        yield Finding(
-            "missing class",
-            f"{name} has no sample of {len(missing)} of {len(counts)} classes at step {step.index} (columns {shown}).",
-            "Add samples of every class seen: a class without any does not count in metrics or statistics.",
-        )
+        where = f"{len(missing)} of {len(counts)} classes at step {step.index} (columns {shown})"
+        yield _finding("missing class", f"{name} has no sample of {where}.")
 
 
 def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Finding]:
@@ -151,12 +134,8 @@ def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Findin
         return
     total, shared = len(calibrated), _shared_rows(np.asarray(tested), np.asarray(calibrated))
     if shared > max(1, 0.01 * total):
-        yield Finding(
-            "overlap",
-            f"{shared} of {total} calibration samples at step {index} are test samples too: their {compared} are "
-            "equal.",
-            "Keep the sets apart: metrics on samples that a score was fitted on are too good.",
-        )
+        what = f"{shared} of {total} calibration samples at step {index} are test samples too"
+        yield _finding("overlap", f"{what}: their {compared} are equal.")
 
 
 def _scale(step: Step) -> Iterator[Finding]:
@@ -165,12 +144,8 @@ def _scale(step: Step) -> Iterator[Finding]:
     for name, outputs in step.ood.items():
         ratio = _length(outputs) / known if known > 0 else 1.0
         if ratio > LARGER or (ratio < SMALLER and step.has("features")):
-            yield Finding(
-                "preprocessing",
-                f"Activations of OOD set {name} at step {step.index} are {ratio:.2g} times as large as those of ID "
-                "test data.",
-                "Check that ID and OOD images went through the same resizing and normalisation.",
-            )
+            compared = f"at step {step.index} are {ratio:.2g} times as large as those of ID test data"
+            yield _finding("preprocessing", f"Activations of OOD set {name} {compared}.")
 
 
 def _head(step: Step) -> Iterator[Finding]:
@@ -183,12 +158,8 @@ def _head(step: Step) -> Iterator[Finding]:
         return  # detectors that need both say so
     error = np.abs(features @ weight.T + bias - logits).max()
     if error > HEAD_ERROR * (logits.std() or 1.0):
-        yield Finding(
-            "head",
-            f"head.npz at step {step.index} does not give the stored logits: features @ weight.T + bias differs from "
-            f"them by up to {error:.3g}.",
-            "Leave the head out, or store that of this step; detectors that use it are wrong otherwise.",
-        )
+        differs = f"features @ weight.T + bias differs from them by up to {error:.3g}"
+        yield _finding("head", f"head.npz at step {step.index} does not give the stored logits: {differs}.")
 
 
 def _length(outputs: Outputs) -> float:
@@ -204,7 +175,3 @@ def _shared_rows(test: npt.NDArray[np.floating], calibration: npt.NDArray[np.flo
         return 0
     nearest = nearest_distance(calibration, rows[counts == 1])
     return int(np.sum(nearest <= EQUAL * np.linalg.norm(calibration, axis=1)))
-
-
-def _ends(energies: tuple[float, ...]) -> str:
-    return f"{energies[0]:.1f} (oldest) to {energies[-1]:.1f} (latest)"

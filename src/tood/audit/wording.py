@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tood import detectors
-from tood.audit.advice import Advice, Candidate, default_score
-from tood.audit.causes import DEAD, LOSS, LOST, NEARER, PARTS, SHARE, Judgement
+from tood.audit.advice import DEFAULT, Advice, Candidate
+from tood.audit.causes import LOSS, LOST, NEARER, PARTS, SHARE, Judgement
 from tood.audit.gap import of_old_tasks
 from tood.metrics.resampling import WithInterval
 
@@ -26,19 +26,20 @@ LATER = "later tasks worse from the start, though OOD is not nearer,"
 
 
 def lost(verdict: Verdict) -> str:
-    """How much energy lost on each group of OOD sets."""
+    """What happened to energy on each group of OOD sets, near-OOD first."""
     if not verdict.judgements:
         why = "one task has been learned" if verdict.tasks == 1 else "there are no OOD sets to measure it on"
         return f"Not known: {why}."
     *groups, whole = verdict.judgements
-    losses = [f"{_points(one.loss)} {_interval(one.loss)} on {one.scope}-OOD" for one in groups if one.state == "lost"]
-    others = [_change(one) for one in groups if one.state != "lost"]
-    if losses:
-        return "; ".join([f"On old tasks, energy lost {' and '.join(losses)} (points of AUROC)", *others]) + "."
-    if whole.state == "lost":
-        both = f"On old tasks, energy lost {_points(whole.loss)} {_interval(whole.loss)} on near- and far-OOD together"
-        return f"{both} (points of AUROC); neither loss is certain alone: {', '.join(others)}."
-    return f"No loss of energy on old tasks is certain: {'; '.join(others)} (points of AUROC)."
+    changes = [_change(one) for one in groups]
+    if verdict.spoken == (whole,) and all(one.state != "lost" for one in groups):
+        changes.append(f"together they lost {_points(whole.loss)} {_interval(whole.loss)}")
+    sentences = [f"AUROC of energy on old tasks, in points: {'; '.join(changes)}."]
+    for one in groups:
+        if one.end.high < 0.5:
+            why = "most of these inputs have more energy than known ones, so a threshold accepts them first"
+            sentences.append(f"At the last step {one.scope}-OOD is below chance (AUROC {_points(one.end)}): {why}.")
+    return " ".join(sentences)
 
 
 def cause(verdict: Verdict) -> str:
@@ -50,11 +51,9 @@ def cause(verdict: Verdict) -> str:
         assert size is not None
         times = f"{size.value:.1f} ({size.low:.1f} to {size.high:.1f}) times the spread within tasks"
         return f"Old tasks lie {gap:.1f} below the latest in energy on the calibration set, {times}."
-    if not verdict.spoken:
-        return "There is no loss to explain."
     if len(verdict.spoken) == 1:
         return _explained(verdict.spoken[0])
-    return " ".join(f"{one.scope}-OOD: {_explained(one)}" for one in verdict.spoken)
+    return " ".join(f"{one.scope}-OOD: {_explained(one)}" for one in verdict.spoken) or "There is no loss to explain."
 
 
 def use(verdict: Verdict) -> dict[str, str]:
@@ -63,20 +62,19 @@ def use(verdict: Verdict) -> dict[str, str]:
     if advice.basis == "calibration":
         text = f"{_name(advice.use)}, from the calibration set alone; OOD samples would show what it gains."
         return {"from logits": text}
-    if advice.logits is None:
-        lines = {"from logits": "plain energy; no other score of logits was measured."}
-    elif advice.logits.certain:
-        other = advice.default if advice.default != advice.logits else None
-        default = f"{_effect(other, advice)}. Better: " if other else ""
-        lines = {"from logits": f"{default}{_effect(advice.logits, advice)}."}
+    lines, default, best = {}, advice.default or advice.logits, advice.logits
+    if default is None or best is None:
+        lines["from logits"] = "Energy; no other score of logits was measured."
     else:
-        gap = "TOOD cannot restore it with this calibration set. " * ("confidence gap" in verdict.cause)
-        lines = {"from logits": f"plain energy. {gap}No gain is certain: {_effect(advice.logits, advice)}."}
+        better = f" Better: {_effect(best, advice)}." if best.certain and best.name != default.name else ""
+        keep = " No gain of half a point is certain, so energy is as good." if not best.certain else ""
+        if keep and "confidence gap" in verdict.cause:
+            keep += " TOOD cannot restore what the gap took with this calibration set."
+        lines["from logits"] = f"{_effect(default, advice)}.{better}{keep}"
     if advice.features:
-        best = advice.use == advice.features.name
-        why = "" if best else "nothing certainly better. The best: "
-        lines["with features"] = f"{why}{_effect(advice.features, advice)}."
-    return {name: f"{text[0].upper()}{text[1:]}" for name, text in lines.items()}
+        doubt = "" if advice.features.certain else " This is not certainly better than energy."
+        lines["with features"] = f"{_effect(advice.features, advice)}.{doubt}"
+    return lines
 
 
 def _effect(one: Candidate, advice: Advice) -> str:
@@ -95,18 +93,15 @@ def details(verdict: Verdict) -> Iterator[str]:
     losses = [f"task {i} {100 * verdict.by_task[i]:.1f}" for i in worst if verdict.by_task[i] >= LOSS]
     if losses:
         yield f"Tasks that lost most: {', '.join(losses)}."
-    whole = verdict.judgements[-1] if verdict.judgements else None
     if verdict.tasks > 1:
         changed = "rose" if verdict.accuracy_forgetting < -1e-9 else "fell"
         yield f"Accuracy on old tasks {changed} by {abs(100 * verdict.accuracy_forgetting):.1f} points."
         yield f"Mean own-channel energies, oldest to latest task, on test data: {_numbers(verdict.gap.test)}."
-    for one in verdict.judgements[:-1]:
-        if one.end.high < 0.5:
-            yield f"Energy is below chance on {one.scope}-OOD at the last step: AUROC {_points(one.end)}."
-    if whole and whole.nearer is None:
+    nearer = verdict.judgements[-1].nearer if verdict.judgements else None
+    if nearer:
+        yield f"In feature space, in units of the distances between ID samples, OOD is {_percent(nearer)} nearer."
+    elif verdict.judgements:
         yield "Distances between OOD and ID are not known: a step has no features, or too few test samples."
-    elif whole and whole.nearer:
-        yield f"In feature space, in units of the distances between ID samples, OOD is {_percent(whole.nearer)} nearer."
     yield f"Scored: {verdict.logits}. Calibration set: {verdict.calibration}."
     advice = verdict.advice
     if advice.tried:
@@ -119,39 +114,40 @@ def details(verdict: Verdict) -> Iterator[str]:
 def _explained(one: Judgement) -> str:
     """The causes of one judgement with their shares, what is undecided, and the rest."""
     shares: dict[str, WithInterval] = {cause: one.shares[part] for cause, part in PARTS.items() if part in one.shares}
-    shares |= {WEAKER: one.shares["own"], "unexplained": one.shares["left"]}
-    if "features" in one.shares:  # divided into the two causes
-        del shares[WEAKER]
-    single = [causes[0] for causes in one.undecided if len(causes) == 1]
-    alike = (LOST, DEAD) in one.undecided
-    mentioned = {*one.causes, *single, *((LOST, DEAD, WEAKER) if alike else ())}
-    rest = {name: share for name, share in shares.items() if name not in mentioned and share.value >= MINOR}
-    if one.nearer and one.nearer.value < NEARER and "crowding" in rest:
-        rest = {LATER if name == "crowding" else name: share for name, share in rest.items()}
-    sentences = [] if mentioned else [f"no cause is shown; {RULE}"]
+    shares |= {} if LOST in shares else {WEAKER: one.shares["own"]}  # with features, divided into the two causes
+    shares["unexplained"] = one.shares["left"]
+    sentences = []
     if one.causes:
         points = {cause: 100 * shares[cause].value * one.loss.value for cause in one.causes}
         named = (f"{cause} {_percent(shares[cause])} of the loss, {lost:.1f} points" for cause, lost in points.items())
         sentences.append(" and ".join(named))
-    if single:
-        undecided = " and ".join(f"{cause} {_percent(shares[cause])}" for cause in single)
-        near = f"; OOD is {_percent(one.nearer)} nearer" if one.nearer and "crowding" in single else ""
-        sentences.append(f"cannot be decided: {undecided}{near}; {RULE}")
-    if alike:
-        both = " or ".join(f"{cause} {_percent(shares[cause])}" if cause in shares else cause for cause in (LOST, DEAD))
-        more = "" if LOST in shares else "; features would distinguish the two"
-        sentences.append(f"cannot be distinguished: {both}, together {_percent(one.shares['own'])} of the loss{more}")
+    for causes in one.undecided:
+        if len(causes) == 1:
+            near = f"; OOD is {_percent(one.nearer)} nearer" if one.nearer and "crowding" in causes else ""
+            sentences.append(f"cannot be decided: {causes[0]} {_percent(shares[causes[0]])}{near}; {RULE}")
+        else:
+            more = "" if LOST in shares else "; features would distinguish the two"
+            both = f"together {_percent(one.shares['own'])} of the loss{more}"
+            sentences.append(f"cannot be distinguished: {' or '.join(causes)}, {both}")
+    mentioned = {*one.causes, *(cause for causes in one.undecided for cause in (*causes, WEAKER))}
+    rest = {name: share for name, share in shares.items() if name not in mentioned and share.value >= MINOR}
+    if one.nearer and one.nearer.value < NEARER and "crowding" in rest:
+        rest = {LATER if name == "crowding" else name: share for name, share in rest.items()}
     if rest:
         sentences.append("the rest: " + ", ".join(f"{name} {100 * share.value:.0f} %" for name, share in rest.items()))
+    if not mentioned:
+        sentences.insert(0, f"no cause is shown; {RULE}")
     return " ".join(f"{text[0].upper()}{text[1:]}." for text in sentences)
 
 
 def _change(one: Judgement) -> str:
-    """The change of a group without a certain loss; a gain is positive."""
+    """What happened on a group; a gain is positive."""
+    if one.state == "lost":
+        return f"{one.scope}-OOD lost {_points(one.loss)} {_interval(one.loss)}"
     gain = WithInterval(-one.loss.value, -one.loss.high, -one.loss.low)
     if one.state == "gained":
         return f"{one.scope}-OOD gained {_points(gain)} {_interval(gain)}"
-    words = "hardly changed" if one.state == "kept" else "has too few samples to decide"
+    words = "hardly changed" if one.state == "kept" else "may have lost, too few samples to decide"
     return f"{one.scope}-OOD {words}, {_gain(gain)}"
 
 
@@ -159,7 +155,7 @@ def _name(detector: str) -> str:
     """The title of a detector, with the name to type if it differs; TOOD is its default variant."""
     title = detectors.title(detector)
     same = re.sub(r"\W+", "_", title.lower()).strip("_") == detector
-    return title if same or detector == default_score() else f"{title} (`{detector}`)"
+    return title if same or detector == DEFAULT else f"{title} (`{detector}`)"
 
 
 def _points(value: WithInterval) -> str:
@@ -181,7 +177,5 @@ def _percent(value: WithInterval) -> str:
 
 def _numbers(values: Sequence[float]) -> str:
     """At most six of the values, evenly spaced."""
-    shown = np.asarray(values)
-    if len(shown) > 6:
-        shown = shown[np.linspace(0, len(shown) - 1, 6).round().astype(int)]
-    return " ".join(f"{value:.1f}" for value in shown)
+    chosen = np.unique(np.linspace(0, len(values) - 1, 6).round().astype(int))
+    return " ".join(f"{values[place]:.1f}" for place in chosen)

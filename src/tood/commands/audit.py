@@ -53,12 +53,8 @@ def command(
         audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
     groups = _groups(audits)
     overviews = [_overview(group, several=len(groups) > 1) for group in groups]
-    tables: list[Table] = []
     measured = [(one.run, one.table) for one in audits if one.evidence]
-    if measured and (full or as_json or out):
-        tables = tables_of(measured)
-        if len(groups) == 1:
-            tables.pop()  # ranks mean little on one learner
+    tables = tables_of(measured) if measured and (full or as_json or out) else []
     all_tables = [*filter(None, overviews), *tables]
     if out is not None:
         _write(groups, all_tables, out)
@@ -94,13 +90,14 @@ def _groups(audits: list[Audit]) -> list[Group]:
 
 
 def _overview(group: Group, several: bool) -> Table | None:
-    """AUROC along the stream of energy and of the recommended score, and accuracy; None without OOD sets."""
+    """AUROC along the stream of energy, TOOD and the recommended score, and accuracy; None without OOD sets."""
+    from tood.audit.advice import DEFAULT
     from tood.evaluation.metrics_file import detectors_of
     from tood.report.tables import overview_table
 
     first = group.audits[0]
     measured = detectors_of(first.table)
-    shown = [name for name in dict.fromkeys(("energy", group.verdict.advice.best)) if name in measured]
+    shown = [name for name in dict.fromkeys(("energy", DEFAULT, group.verdict.advice.best)) if name in measured]
     if not (first.evidence and shown):
         return None
     table = overview_table(first.table, shown, first.run)
@@ -113,31 +110,20 @@ def _print(groups: list[Group], overviews: list[Table | None], tables: list[Tabl
     ``named``: the user named the detectors, so the card says which of them were left out.
     """
     from rich.console import Console
-    from rich.table import Table as Grid
-    from rich.text import Text
 
-    from tood.report.render import print_tables
+    from tood.report.render import print_card, print_tables
     from tood.storage.files import printable
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for group, overview in zip(groups, overviews, strict=True):
         if len(groups) > 1:
-            console.print(Text(printable(", ".join(group.paths)), style="bold"))
+            console.print(printable(", ".join(group.paths)), style="bold")
         verdict = group.verdict
-        lines = [(name.capitalize(), text) for name, text in verdict.card().items()]
-        lines += [("Check", str(finding)) for finding in verdict.findings]
-        notes = verdict.notes if full else _about_the_run(verdict.notes, named)
-        card = Grid.grid(padding=(0, 2))
-        for name, text in [*lines, *(("Note", f"{note}.") for note in notes)]:
-            card.add_row(Text(name, style="bold"), Text(printable(text)))
-        console.print(card)
-        if full:
-            console.print(Text("\n".join(["", *map(printable, verdict.sentences())])))
-        console.print()
+        print_card(verdict.to_dict(), verdict.notes if full else _about_the_run(verdict.notes, named), console)
+        console.print("\n".join(["", *map(printable, verdict.sentences() if full else []), *[""] * full]))
         print_tables([overview] if overview else [], console)
     print_tables(tables, console)
-    if not full:
-        console.print(Text("--full prints the evidence and every table, --json everything.", style="dim"))
+    console.print("Next: `tood report RUN` writes the page, --full prints the evidence and every table.", style="dim")
 
 
 def _about_the_run(notes: Sequence[str], named: bool) -> list[str]:
@@ -158,7 +144,7 @@ def _for_json(groups: list[Group], tables: list[Table]) -> dict[str, object]:
 def _write(groups: list[Group], tables: list[Table], out: Path) -> None:
     """Write tables, metrics and verdicts to a folder."""
     from tood.evaluation.metrics_file import save_metrics
-    from tood.report.render import markdown_line, write_tables
+    from tood.report.render import write_tables
     from tood.storage.files import write_text
 
     write_tables(tables, out)
@@ -166,14 +152,6 @@ def _write(groups: list[Group], tables: list[Table], out: Path) -> None:
         save_metrics(groups[0].audits[0].table, out / "metrics.parquet")
     verdicts = [group.verdict.to_dict() for group in groups]
     write_text(out / "verdict.json", json.dumps(verdicts[0] if len(verdicts) == 1 else verdicts, indent=2) + "\n")
-    lines = []
-    for group in groups:
-        verdict = group.verdict
-        lines += [f"## {', '.join(group.paths)}", ""] if len(groups) > 1 else []
-        lines += [f"- {name}: {text}" for name, text in verdict.card().items()]
-        notes = [f"Note: {note}." for note in verdict.notes]
-        lines += ["", *verdict.sentences(), "", *map(str, verdict.findings), *notes, ""]
-    write_text(out / "verdict.md", "\n".join(map(markdown_line, lines)))
 
 
 @contextlib.contextmanager

@@ -91,11 +91,12 @@ def _along_the_stream() -> list[dict[str, float]]:
 
 def _whole_job(out: Path, workers: int, as_json: bool) -> None:
     from tood import learners  # noqa: F401 (if torch is missing, this names the extra to install)
-    from tood.audit import ensure_verdict
     from tood.errors import ToodError
     from tood.outputs import find_runs
-    from tood.paper.reference import report_page
+    from tood.paper.reference import report_page, verdicts_of
     from tood.report.gather import MeasuredRun
+    from tood.report.render import print_results
+    from tood.report.tables import best_tables
     from tood.runs.config import RunConfig
     from tood.runs.sweep import Cell, run_cells
 
@@ -106,12 +107,15 @@ def _whole_job(out: Path, workers: int, as_json: bool) -> None:
     failed = run_cells(cells, workers, say=lambda text: click.echo(text, err=as_json))
     if failed:
         raise ToodError("; ".join(f"{name}: {error}" for name, error in failed.items()))
-    runs = find_runs([cell.path for cell in cells])
-    page = report_page(MeasuredRun.all_of(runs), out / "report" / "report.html")
-    cards = {run.manifest["learner"]: (ensure_verdict(run) or {})["card"] for run in runs}
+    runs = MeasuredRun.all_of(find_runs([cell.path for cell in cells]))
+    verdicts = verdicts_of(runs)
+    page = report_page(runs, out / "report" / "report.html", verdicts)
     if as_json:
+        cards = {one.run.learner: (verdicts[one.run.path] or {})["card"] for one in runs}
         click.echo(json.dumps(cards, indent=2))
     else:
-        for learner, card in cards.items():
-            click.echo("\n".join([f"\n{learner}", *(f"  {name:<6} {text}" for name, text in card.items())]))
-    click.echo(f"\n{len(runs)} runs in {time.perf_counter() - started:.0f} s. Page: {page.resolve()}", err=as_json)
+        print_results(runs, verdicts, best_tables([(one.run, one.table) for one in runs]))
+    click.echo(f"{len(runs)} runs in {time.perf_counter() - started:.0f} s. Page: {page.resolve()}", err=as_json)
+    click.echo(
+        f"Next, with your own checkpoints: `tood audit --help`; with these: `tood report {out} --full`.", err=as_json
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,8 @@ from tood.commands._console import FILE
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN_OR_PARENT...")
-@click.option("--tables", "want_tables", is_flag=True, help="Tables only, without the page.")
+@click.option("--full", is_flag=True, help="Print every table, not only the ten best scores.")
+@click.option("--tables", "want_tables", is_flag=True, help="Print every table, and write no page.")
 @click.option("--plots", "want_plots", is_flag=True, help="Draw every plot, as PNG and PDF, and no page.")
 @click.option(
     "--format",
@@ -38,6 +40,7 @@ from tood.commands._console import FILE
 )
 def command(
     paths: tuple[Path, ...],
+    full: bool,
     want_tables: bool,
     want_plots: bool,
     form: str | None,
@@ -48,22 +51,23 @@ def command(
 ) -> None:
     """Report on measured runs: each RUN_OR_PARENT is a run directory or a folder of them.
 
-    Prints tables and writes a page, one HTML file to look at or to send to a colleague.
+    Writes a page, one HTML file to look at or to send to a colleague, and prints what was lost, why, what to use, and
+    the ten best scores.
 
     \b
     Examples:
       tood report runs/digits-icarl-cpu-s0
       tood report runs --plots
-      tood report runs --tables
+      tood report runs --full
       tood report runs --tables --against paper --format md
       tood report runs/cifar10-icarl-cpu-s0 runs/cifar10-icarl-cpu-s1 --json
     """
     from tood.evaluation.versions import summary
     from tood.outputs import find_runs
-    from tood.paper.reference import report_page, reported, with_variants
+    from tood.paper.reference import report_page, reported, verdicts_of, with_variants
     from tood.report.gather import MeasuredRun
-    from tood.report.render import print_tables, to_csv, to_latex, to_markdown, write_tables
-    from tood.report.tables import tables_of
+    from tood.report.render import print_results, print_tables, to_csv, to_latex, to_markdown, write_tables
+    from tood.report.tables import best_tables, tables_of
 
     runs = MeasuredRun.all_of(find_runs(paths))
     if note := summary(one.table for one in runs):
@@ -76,7 +80,7 @@ def command(
         write_tables(tables, out)
     if as_json:
         click.echo(json.dumps([record for table in tables for record in table.records()], indent=2))
-    elif want_tables or not want_plots:
+    elif want_tables or form:
         form = form or ("terminal" if sys.stdout.isatty() else "md")
         if form == "terminal":
             print_tables(tables)
@@ -87,6 +91,10 @@ def command(
     if want_plots:
         from tood.report.plots import draw_all
 
-        click.echo(f"{len(draw_all(runs, folder / 'plots'))} files in {folder / 'plots'}", err=True)
+        files = draw_all(runs, folder / "plots", against == "paper", say=partial(click.echo, err=True))
+        click.echo(f"{len(files)} files in {folder / 'plots'}", err=True)
     elif not (want_tables or as_json):
-        click.echo(f"The page: {report_page(runs, folder / 'report.html')}", err=True)
+        verdicts = verdicts_of(runs)
+        if not form:
+            print_results(runs, verdicts, tables if full or against or fpr == "id" else best_tables(measured))
+        click.echo(f"The page: {report_page(runs, folder / 'report.html', verdicts)}", err=True)

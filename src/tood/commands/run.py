@@ -18,6 +18,7 @@ from tood.storage.durations import duration
 if TYPE_CHECKING:
     from tood.integrations.trackers import Tracking
     from tood.learners import Progress
+    from tood.outputs import Run
     from tood.runs import RunConfig
 
 
@@ -151,7 +152,7 @@ def command(
     """
     from tood.commands._training import training_progress
     from tood.runs.check import canonical
-    from tood.runs.config import RunConfig
+    from tood.runs.config import SWEEP, RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
     from tood.storage.yaml_files import read_yaml
@@ -196,11 +197,21 @@ def command(
             figures.setdefault(detector, {})[metric] = value
         click.echo(json.dumps({"run": str(folder), "percent": figures}, indent=2))
     elif not quiet:
+        if SWEEP not in os.environ:
+            _show(result)
         click.echo(f"processor time: {duration(time.process_time())}")
-        click.echo(
-            f"{folder}: the metrics are in {result.metrics_path.name}; "
-            f"`tood report {shlex.quote(str(folder))}` shows them"
-        )
+        click.echo(f"Next: `tood report {shlex.quote(str(folder))}` writes the page, with --full every table.")
+
+
+def _show(result: Run) -> None:
+    """Print the card and the ten best scores."""
+    from tood.audit import ensure_verdict
+    from tood.report.gather import MeasuredRun
+    from tood.report.render import print_results
+    from tood.report.tables import best_tables
+
+    one = MeasuredRun(result)
+    print_results([one], {result.path: ensure_verdict(result)}, best_tables([(result, one.table)]))
 
 
 def _tracking(

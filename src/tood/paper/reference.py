@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tood.audit import ensure_verdict
 from tood.evaluation.measure import default_scorers, evaluate
@@ -21,7 +21,7 @@ from tood.report.tables import TOOD_VARIANTS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["reference_for", "report_page", "reported", "stated", "with_variants"]
+__all__ = ["reference_for", "report_page", "reported", "stated", "verdicts_of", "with_variants"]
 
 VIT = "timm:vit_base_patch16_224+pretrained"  # the network in sweeps/vit.yaml
 
@@ -81,10 +81,17 @@ def with_variants(run: Run, table: pa.Table) -> pa.Table:
     return pa.concat_tables([table, added.replace_schema_metadata(table.schema.metadata)])
 
 
-def report_page(runs: Sequence[Run | MeasuredRun], path: Path) -> Path:
-    """Write the page of some runs, with the paper's values and verdicts; runs without a verdict are audited first."""
+def verdicts_of(measured: Sequence[MeasuredRun]) -> dict[Path, dict[str, Any] | None]:
+    """The verdict on the first run of each learner; runs without one are audited."""
+    return {one.run.path: ensure_verdict(one.run) for one in chosen_runs(measured)}
+
+
+def report_page(
+    runs: Sequence[Run | MeasuredRun], path: Path, verdicts: Mapping[Path, dict[str, Any] | None] | None = None
+) -> Path:
+    """Write the page of some runs, with the paper's values and verdicts (by default :func:`verdicts_of`)."""
     from tood.report.page.write import write_page
 
     measured = MeasuredRun.all_of(runs)
-    verdicts = {one.run.path: ensure_verdict(one.run) for one in chosen_runs(measured)}
-    return write_page(measured, path, reference_for([one.run for one in measured]), verdicts)
+    reference = reference_for([one.run for one in measured])
+    return write_page(measured, path, reference, verdicts_of(measured) if verdicts is None else verdicts)

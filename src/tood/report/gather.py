@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tood import detectors
 from tood.arrays import Float64Array, IntArray
-from tood.audit.advice import default_score
+from tood.audit.advice import DEFAULT
 from tood.evaluation.metrics_file import RAW, accuracy, load_metrics, trajectory
 from tood.evaluation.metrics_only import feature_drift, step_facts
 from tood.evaluation.score import Scorer, kept_scores, scores
@@ -25,7 +25,7 @@ __all__ = ["MeasuredRun", "StepScores", "by_group", "scores_at"]
 
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
-TOOD_DETECTORS = ("tood_robust_anchor", "tood_mean_shift", default_score())  # the paper's primary variant first
+TOOD_DETECTORS = (DEFAULT, "tood_robust_anchor", "tood_mean_shift")  # the default, else the paper's
 
 
 class StepScores(NamedTuple):

@@ -5,11 +5,11 @@ Detectors and learners are shown by title, as in plots and on the page; CSV keep
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tood.report.appearance import label
 from tood.report.tables import Column, Table, TableCell
@@ -18,8 +18,20 @@ from tood.storage.files import csv_text, file_name, printable, write_text
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["markdown_line", "print_tables", "to_csv", "to_latex", "to_markdown", "write_tables"]
+    from tood.report.gather import MeasuredRun
 
+__all__ = [
+    "markdown_line",
+    "print_card",
+    "print_results",
+    "print_tables",
+    "to_csv",
+    "to_latex",
+    "to_markdown",
+    "write_tables",
+]
+
+CARDS = 3  # printed at most
 _LATEX = str.maketrans(
     {
         **{character: rf"\{character}" for character in "_%&#${}"},
@@ -90,9 +102,10 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
         for part in _parts(table, texts, console.width):
             shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
             shown.add_column(table.corner, no_wrap=True)
+            heads = _heads(table)
             for place in part:
-                heading = f"{table.columns[place].group}\n{table.columns[place].name}".lstrip("\n")
-                shown.add_column(Text(printable(heading, keep="\n")), justify="right", no_wrap=True)
+                text = "\n".join(heads[place]) if any(group for group, _ in heads) else heads[place][1]
+                shown.add_column(Text(printable(text, keep="\n")), justify="right", no_wrap=True)
             for (name, *row), (_, cells) in zip(texts, table.rows, strict=True):
                 best = ["bold" if cell and cell.best else "" for cell in cells]
                 shown.add_row(Text(printable(name)), *(Text(row[place], style=best[place]) for place in part))
@@ -100,6 +113,37 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
         for note in table.notes:
             console.print(Text(printable(note), style="dim"))
         console.print()
+
+
+def print_card(verdict: Mapping[str, Any], notes: Iterable[str] = (), console: Console | None = None) -> None:
+    """Print the card of a verdict, as ``Verdict.to_dict`` gives it, with what to check and notes."""
+    from rich.console import Console
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    lines = [*verdict["card"].items(), *(("check", finding["text"]) for finding in verdict["findings"])]
+    card = Grid.grid(padding=(0, 2))
+    for name, text in [*lines, *(("note", f"{note}.") for note in notes)]:
+        card.add_row(Text(name.capitalize(), style="bold"), Text(printable(text)))
+    (console or Console(highlight=False)).print(card)
+
+
+def print_results(
+    measured: Sequence[MeasuredRun], verdicts: Mapping[Path, Mapping[str, Any] | None], tables: Sequence[Table]
+) -> None:
+    """Print the cards of at most three runs that have a verdict, then tables."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    judged = [(one.name, verdict) for one in measured if (verdict := verdicts.get(one.run.path))]
+    for name, verdict in judged[:CARDS]:
+        console.print(Text(printable(name), style="bold"))
+        print_card(verdict, console=console)
+        console.print()
+    if len(judged) > CARDS:
+        console.print(f"{len(judged) - CARDS} more cards are on the page.\n")
+    print_tables(tables, console)
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
@@ -114,20 +158,15 @@ def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
 
 def _titled(table: Table) -> Table:
     """The table with titles in place of the names of detectors and learners."""
-
-    def title(name: str) -> str:
-        before, plus, last = name.rpartition(" + ")  # "BER + energy"
-        return f"{before}{plus}{label(last)}"
-
-    columns = tuple(replace(column, group=title(column.group)) for column in table.columns)
-    return replace(table, columns=columns, rows=tuple((title(name), cells) for name, cells in table.rows))
+    columns = tuple(replace(column, group=label(column.group)) for column in table.columns)
+    return replace(table, columns=columns, rows=tuple((label(name), cells) for name, cells in table.rows))
 
 
 def _parts(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
     """Columns split into parts that fit into ``width`` characters; a group of columns is not divided."""
-    names, *columns = zip(*texts, strict=True) if texts else [("detector",), *((),) * len(table.columns)]
-    widths = [max(map(len, (c.group, c.name, *own))) for c, own in zip(table.columns, columns, strict=True)]
-    room = width - max(map(len, names)) - 2
+    names, *columns = zip(*texts, strict=True) if texts else [(), *((),) * len(table.columns)]
+    widths = [max(map(len, (*head, *own))) for head, own in zip(_heads(table), columns, strict=True)]
+    room = width - max(map(len, (table.corner, *names))) - 2
     parts: list[list[int]] = [[]]
     for _, places in groupby(range(len(widths)), key=lambda place: table.columns[place].group):
         group = list(places)
@@ -135,6 +174,15 @@ def _parts(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[lis
             parts.append([])
         parts[-1] += group
     return parts
+
+
+def _heads(table: Table) -> list[tuple[str, str]]:
+    """The two lines of each heading; the group stands over its first column only."""
+    groups = ["", *(column.group for column in table.columns)]
+    return [
+        (column.group if column.group != before else "", column.name)
+        for before, column in zip(groups, table.columns, strict=False)
+    ]
 
 
 def _texts(table: Table, bold: str = "{}", deviation: str = " ± {}") -> Iterator[list[str]]:

@@ -1,17 +1,18 @@
 """Tables like the paper's, for any set of runs; :mod:`tood.report.render` formats them.
 
-Table 1: detectors × learners. Table 2: with and without BER's fine-tuning. Ranks: how often each detector is first.
+Detectors × learners: Avg AUROC and FPR@95 (Tables 1 and 2), near and far, forgetting; ranks; the ten best scores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from tood import detectors
+from tood.audit.advice import DEFAULT
 from tood.evaluation.metrics_file import accuracy, trajectory
 from tood.outputs.directory import Run
 from tood.outputs.identity import RunIdentity
@@ -19,7 +20,6 @@ from tood.report.appearance import label as title_of
 from tood.report.appearance import spread
 from tood.report.summary import (
     ACCURACY,
-    LOWER_IS_BETTER,
     Fpr,
     Key,
     Summary,
@@ -36,19 +36,22 @@ from tood.report.summary import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Column", "Table", "TableCell", "build", "overview_table", "tables_of"]
+__all__ = ["Column", "Table", "TableCell", "best_tables", "build", "overview_table", "tables_of"]
 
+BEST = 10  # scores in the short table
+SETTINGS = 3  # ranks over fewer mean little
 LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # the paper's order; others follow alphabetically
 TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
 HEADINGS = {
     "avg_auroc": "AUROC ↑",
     "avg_fpr95": "FPR@95 ↓",
-    "near_auroc": "near AUROC ↑",
-    "far_auroc": "far AUROC ↑",
+    "near_auroc": "near ↑",
+    "far_auroc": "far ↑",
     "d_avg": "D_avg ↓",
     "near_d_avg": "near D_avg ↓",
     "far_d_avg": "far D_avg ↓",
 }
+FORGETTING = ("d_avg", "near_d_avg", "far_d_avg")
 FPR_NOTES = {
     "ood": "FPR@95: the share of ID flagged when 95 % of OOD is caught (`fpr_at_ood_recall`, as OpenOOD and the "
     "paper's tables), each task with its own threshold.",
@@ -135,17 +138,67 @@ def tables_of(
 
 def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:
     """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one."""
-    best = best_keys(summaries)
     if fpr != "ood":  # the paper's tables have the other one
         reference = {key: value for key, value in reference.items() if key.metric != "avg_fpr95"}
-    published = compared(summaries, reference)
-    cells = {key: TableCell(value, key in best, published.get(key)) for key, value in summaries.items()}
+    cells = _cells(summaries, reference)
     notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
     tables = []
     for stream in sorted({key.stream for key in cells}):
-        tables += _main(cells, stream, notes)
-        tables += _fine_tuning(cells, stream, notes)
-    return [*tables, _ranks(summaries)]
+        compared = any(cell.paper for key, cell in cells.items() if key.stream == stream)
+        below = (ACCURACY_NOTE, *notes, _seeds_note(cells, stream), *([MISMATCH_NOTE] if compared else []))
+        tables += [
+            _grid(cells, stream, "main", "Avg AUROC and Avg FPR@95", ("avg_auroc", "avg_fpr95"), below),
+            _grid(cells, stream, "groups", "Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc")),
+            _grid(cells, stream, "forgetting", "OOD forgetting D_avg", FORGETTING, (FORGETTING_NOTE,)),
+        ]
+    return [*(table for table in tables if table.columns), *_ranks(summaries)]
+
+
+def best_tables(measured: Iterable[tuple[Run, pa.Table]]) -> list[Table]:
+    """Per stream the ten best scores by Avg AUROC, mean over learners, best first; energy and TOOD in any case."""
+    cells, tables = _cells(collect(measured), {}), []
+    for stream in sorted({key.stream for key in cells}):
+        learners = _learners(cells, stream)
+        averages = {  # scores that not every learner has come last
+            name: [cell.value.mean for one in learners if (cell := cells.get(Key(stream, one, name, "avg_auroc")))]
+            for name in _detectors(cells, stream)
+        }
+        ranked = sorted(averages, key=lambda name: (-len(averages[name]), -float(np.mean(averages[name]))))
+        kept = [name for place, name in enumerate(ranked) if place < BEST or name in ("energy", DEFAULT)]
+        metrics = (
+            ("avg_auroc",) if len(learners) > 1 else ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
+        )
+        title = f"the {min(BEST, len(ranked))} best of {len(ranked)} scores, by Avg AUROC"
+        tables.append(_grid(cells, stream, "best", title, metrics, names=kept))
+    return tables
+
+
+def _cells(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary]) -> dict[Key, TableCell]:
+    best, published = best_keys(summaries), compared(summaries, reference)
+    return {key: TableCell(value, key in best, published.get(key)) for key, value in summaries.items()}
+
+
+def _grid(
+    cells: Mapping[Key, TableCell],
+    stream: str,
+    name: str,
+    title: str,
+    metrics: Sequence[str],
+    notes: tuple[str, ...] = (),
+    names: Sequence[str] | None = None,
+) -> Table:
+    """Scores × learners, and the accuracy of each learner in the first column of its group if there is Avg AUROC."""
+    measured = {key.metric for key in cells if key.stream == stream}
+    shown = [(one, metric) for one in _learners(cells, stream) for metric in metrics if metric in measured]
+    keys = {
+        name: [Key(stream, one, name, metric) for one, metric in shown] for name in names or _detectors(cells, stream)
+    }
+    if metrics[0] == "avg_auroc":
+        first = {"avg_auroc": ACCURACY}
+        keys = {"accuracy ↑": [Key(stream, one, "-", first.get(metric, "")) for one, metric in shown], **keys}
+    rows = tuple((name, tuple(cells.get(key) for key in own)) for name, own in keys.items())
+    columns = tuple(Column(learner, HEADINGS[metric]) for learner, metric in shown)
+    return Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, rows, notes)
 
 
 def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
@@ -169,38 +222,6 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
     return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
 
 
-def _main(cells: Mapping[Key, TableCell], stream: str, notes: tuple[str, ...]) -> list[Table]:
-    """Table 1, and tables of near against far OOD and of forgetting."""
-    learners = _learners(cells, stream)
-    measured = {key.metric for key in cells if key.stream == stream}
-    compared = any(cell.paper for key, cell in cells.items() if key.stream == stream)
-    below = (ACCURACY_NOTE, *notes, _seeds_note(cells, stream), *([MISMATCH_NOTE] if compared else []))
-    layouts = {
-        "main": ("Avg AUROC and Avg FPR@95", ("avg_auroc", "avg_fpr95"), below),
-        "groups": ("Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc"), ()),
-        "forgetting": ("OOD forgetting D_avg", ("d_avg", "near_d_avg", "far_d_avg"), (FORGETTING_NOTE,)),
-    }
-    tables = []
-    for name, (title, metrics, under) in layouts.items():
-        shown = [metric for metric in metrics if metric in measured]
-        rows = {
-            detector: [Key(stream, learner, detector, metric) for learner in learners for metric in shown]
-            for detector in _detectors(cells, stream)
-        }
-        if name == "main":  # one accuracy per learner, in the first column of its group
-            first = dict.fromkeys(shown[:1], ACCURACY)
-            accuracy = [Key(stream, learner, "-", first.get(metric, "")) for learner in learners for metric in shown]
-            rows = {"accuracy ↑": accuracy, **rows}
-        columns = tuple(Column(learner, HEADINGS[metric]) for learner in learners for metric in shown)
-        if shown:
-            tables.append(Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, _rows(rows, cells), under))
-    return tables
-
-
-def _rows(rows: Mapping[str, Sequence[Key]], cells: Mapping[Key, TableCell]) -> Rows:
-    return tuple((name, tuple(cells.get(key) for key in keys)) for name, keys in rows.items())
-
-
 def _plain(values: Iterable[float]) -> tuple[TableCell, ...]:
     """Cells of single values, without seeds."""
     return tuple(TableCell(Summary(float(value), 0.0, 1)) for value in values)
@@ -214,40 +235,15 @@ def _seeds_note(cells: Mapping[Key, TableCell], stream: str) -> str:
     return f"{BOLD_NOTE} Seeds: {', '.join(f'{title_of(learner)} {count}' for learner, count in seeds.items())}."
 
 
-def _fine_tuning(cells: Mapping[Key, TableCell], stream: str, notes: tuple[str, ...]) -> list[Table]:
-    """Table 2, if there are runs with and without BER."""
-    labels = {RunIdentity.from_label(name): name for name in _learners(cells, stream)}
-    tuned = {  # labels of learners that have runs with and without BER, and their labels with it
-        name: labels[replace(identity, finetune="ber")]
-        for identity, name in labels.items()
-        if identity.finetune == "none" and replace(identity, finetune="ber") in labels
-    }
-    if not tuned:
-        return []
-    metrics = ("avg_auroc", "avg_fpr95")
-    rows = {
-        prefix + detector: [Key(stream, learner, detector, metric) for learner in learners for metric in metrics]
-        for prefix, learners in (("", list(tuned)), ("BER + ", list(tuned.values())))
-        for detector in ("energy", *TOOD_VARIANTS)
-    }
-    best: set[Key] = set()  # of each column, over both halves
-    for keys in zip(*rows.values(), strict=True):
-        sign = -1 if keys[0].metric in LOWER_IS_BETTER else 1
-        values = {key: sign * cells[key].value.mean for key in keys if key in cells}
-        best |= {key for key, value in values.items() if value == max(values.values())}
-    marked = {key: replace(cell, best=key in best) for key, cell in cells.items()}
-    columns = tuple(Column(learner, HEADINGS[metric]) for learner in tuned for metric in metrics)
-    title = f"{stream}: calibration after training against fine-tuning (BER), percent"
-    return [Table(f"{stream}-ber", title, columns, _rows(rows, marked), (*notes, BEST_NOTE))]
-
-
-def _ranks(summaries: Mapping[Key, Summary]) -> Table:
-    """Ranks of each detector by Avg AUROC over streams and learners.
+def _ranks(summaries: Mapping[Key, Summary]) -> Iterator[Table]:
+    """Ranks of each detector by Avg AUROC over streams and learners, if there are three settings or more.
 
     Left out: runs with BER or options, and detectors on raw logits, with settings or another calibration set.
     """
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner) and " " not in key.detector}
     pairs = ranks_by_pair(plain or summaries)
+    if len(pairs) < SETTINGS:
+        return
     by_detector = ranks(plain or summaries)
     means = {name: sum(own) / len(own) for name, own in by_detector.items()}
     rows = []
@@ -262,7 +258,7 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Table:
         top = sum(any(of_pair.get(name, 3) <= 2 for name in TOOD_VARIANTS) for of_pair in pairs.values())
         variants = "Mean shift (paper) or robust anchor (paper)"
         notes.append(f"{variants} is first or second in {top} of {len(pairs)}, of {len(by_detector)} detectors.")
-    return Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
+    yield Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
 
 
 def _learners(cells: Mapping[Key, TableCell], stream: str) -> list[str]:

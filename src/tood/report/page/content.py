@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from tood import __version__
 from tood.audit import read_verdict
+from tood.audit.advice import DEFAULT
 from tood.evaluation.metrics_file import accuracy
 from tood.report.appearance import spread
 from tood.report.gather import MeasuredRun, StepScores, scores_at
@@ -156,12 +157,13 @@ def _scores(one: MeasuredRun, limit: int) -> Json | None:
 
 
 def _shown(one: MeasuredRun, limit: int) -> list[str]:
-    """At most ``limit`` detectors: energy, then the best others. All, in the preferred order, if they are no more."""
+    """At most ``limit`` detectors: energy, TOOD, then the best others; if there are no more, all in preferred order."""
     order = sorted(one.detectors, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
     if limit >= len(order):
         return order
-    averages = {name: one.trajectory(name).balanced().average() for name in order[1:]}
-    return [order[0], *sorted(averages, key=lambda name: -averages[name])[: max(1, limit - 1)]]
+    first = [name for name in order if name in ("energy", DEFAULT)] or order[:1]
+    averages = {name: one.trajectory(name).balanced().average() for name in order if name not in first}
+    return [*first, *sorted(averages, key=lambda name: -averages[name])[: max(1, limit - len(first))]]
 
 
 def histograms(along: Sequence[StepScores], steps: Sequence[int]) -> Json:

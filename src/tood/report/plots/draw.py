@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,21 +10,25 @@ from matplotlib.figure import Figure
 
 from tood.audit.distances import nearest
 from tood.errors import ToodError
-from tood.metrics import accuracy_forgetting
 from tood.outputs.directory import Run
 from tood.report.gather import MeasuredRun, by_group, scores_at
 from tood.report.plots.distributions import nearest_distances, ridges
 from tood.report.plots.learners import drift_and_forgetting, forgetting_and_accuracy
 from tood.report.plots.style import as_text, label, save
-from tood.report.plots.trajectories import confidence_gap, forgetting_by_task, task_trajectory
+from tood.report.plots.trajectories import confidence_gap, task_trajectory
 from tood.report.summary import on_its_own
-from tood.report.tables import LEARNERS, place
-from tood.storage.files import file_name
+from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
+from tood.storage.files import file_name, printable
 
 __all__ = ["draw_all"]
 
 
-def draw_all(runs: Iterable[Run | MeasuredRun], out_dir: Path) -> list[Path]:
+def draw_all(
+    runs: Iterable[Run | MeasuredRun],
+    out_dir: Path,
+    paper: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> list[Path]:
     """Draw every plot that the data allows, as PNG and PDF.
 
     Plots of a single run show the first seed of each learner. Plots over learners use all seeds and need two learners;
@@ -36,6 +40,10 @@ def draw_all(runs: Iterable[Run | MeasuredRun], out_dir: Path) -> list[Path]:
         Runs with a ``metrics.parquet``.
     out_dir:
         Parent of one folder per stream, with one folder per learner inside.
+    paper:
+        Show the paper's variants beside TOOD, if they were measured.
+    say:
+        Called with a line before the plots of a run are drawn.
 
     Returns
     -------
@@ -43,29 +51,24 @@ def draw_all(runs: Iterable[Run | MeasuredRun], out_dir: Path) -> list[Path]:
     """
     streams: dict[str, list[MeasuredRun]] = {}
     for measured in MeasuredRun.all_of(runs):
-        run = measured.run
         if "energy" not in measured.detectors:
-            raise ToodError(f"{run.metrics_path}: expected metrics of energy, which all plots need; found none")
-        streams.setdefault(run.stream, []).append(measured)
+            file = measured.run.metrics_path
+            raise ToodError(f"{file}: expected metrics of energy, which all plots need; found none")
+        streams.setdefault(measured.run.stream, []).append(measured)
     if not streams:
         raise ToodError("runs: expected at least one, found none")
     paths: list[Path] = []
     for stream, members in streams.items():
+        folder = Path(out_dir) / file_name(stream)
         first = {one.learner: one for one in reversed(members)}
-        chosen = sorted(first.values(), key=lambda one: (place(one.run.learner, LEARNERS), one.learner))
-        for name, figure in _of_stream(members, chosen):
-            paths += save(figure, Path(out_dir) / file_name(stream) / name)
+        for one in sorted(first.values(), key=lambda one: (place(one.run.learner, LEARNERS), one.learner)):
+            say(f"drawing {printable(one.name)}")
+            for name, figure in _of_run(one, paper) if one.has_outputs else ():
+                paths += save(figure, folder / file_name(one.learner) / name)
+        compared = [one for one in members if on_its_own(one.learner)] or members  # without BER and options
+        for name, figure in _over_learners(compared) if len({one.learner for one in compared}) > 1 else ():
+            paths += save(figure, folder / name)
     return paths
-
-
-def _of_stream(measured: Sequence[MeasuredRun], chosen: Sequence[MeasuredRun]) -> Iterator[tuple[str, Figure]]:
-    """The plots of each learner's run, then those over learners (without BER and options)."""
-    for one in chosen:
-        for name, figure in (*_from_metrics(one), *(_from_outputs(one) if one.has_outputs else ())):
-            yield f"{file_name(one.learner)}/{name}", figure
-    compared = [one for one in measured if on_its_own(one.learner)] or measured
-    if len({one.learner for one in compared}) > 1:
-        yield from _over_learners(compared)
 
 
 def _over_learners(measured: Sequence[MeasuredRun]) -> Iterator[tuple[str, Figure]]:
@@ -77,24 +80,18 @@ def _over_learners(measured: Sequence[MeasuredRun]) -> Iterator[tuple[str, Figur
     )
     note += "AUROC: of energy, near- and far-OOD sets weighted equally, mean over old tasks. "
     if all(np.isfinite(point["drift"]) for point in points):
-        drift = "Drift: between each task's own step and the last, mean over tasks."
+        drift = "Drift: between each task's own step and the last, mean over tasks. "
         yield "drift", drift_and_forgetting(points, note + drift)
     if measured[0].steps > 1:
         yield "forgetting-accuracy", forgetting_and_accuracy(points, note)
 
 
-def _from_metrics(one: MeasuredRun) -> Iterator[tuple[str, Figure]]:
-    """The plot of a single run that needs only its metrics."""
-    if one.steps > 1:
-        lost = {name: one.trajectory(name).balanced().forgetting() for name in _compared(one)}
-        note = f"{as_text(one.name)}, {one.steps} tasks; near- and far-OOD sets weighted equally."
-        yield "forgetting", forgetting_by_task(lost, accuracy_forgetting(one.accuracy), note)
-
-
-def _from_outputs(one: MeasuredRun) -> Iterator[tuple[str, Figure]]:
-    """The plots of a single run that need scores, logits or features."""
+def _of_run(one: MeasuredRun, paper: bool) -> Iterator[tuple[str, Figure]]:
+    """The plots of a single run, from its scores, logits and features."""
     of = f"{as_text(one.name)}, {one.steps} tasks"
-    scored = scores_at(one.run, _compared(one), range(one.steps), compute=True)
+    shown = [one.tood] if one.tood else []
+    shown += [name for name in TOOD_VARIANTS if paper and name in one.detectors and name not in shown]
+    scored = scores_at(one.run, ["energy", *shown], range(one.steps), compute=True)
     groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
     counts = {group: len(np.asarray(scores)) for group, scores in groups["energy"][0].items()}
     ood = [f"{count} {label(group)}" for group, count in counts.items() if group != "id"]
@@ -102,15 +99,11 @@ def _from_outputs(one: MeasuredRun) -> Iterator[tuple[str, Figure]]:
     note = f"{of}; {', '.join([known, *ood])}."
     if one.tood:
         auroc = {name: one.trajectory(name).balanced().mean()[:, 0] for name in scored}
-        yield "task0", task_trajectory(one.accuracy[:, 0], auroc, groups["energy"], groups[one.tood], note=note)
+        both = {name: groups[name] for name in ("energy", one.tood)}
+        yield "task0", task_trajectory(one.accuracy[:, 0], auroc, both, note)
     yield "ridges", ridges(groups, note)
     yield "confidence-gap", confidence_gap(one.own_energies(), f"{of}; ID test samples.")
     yield from _nearest(one, of)
-
-
-def _compared(one: MeasuredRun) -> list[str]:
-    """Energy and, if one was measured, a TOOD variant."""
-    return ["energy", one.tood] if one.tood else ["energy"]
 
 
 def _nearest(one: MeasuredRun, of: str) -> Iterator[tuple[str, Figure]]:

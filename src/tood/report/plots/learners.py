@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ AXES = {
     "f_avg": "accuracy lost by the last step (points)",
     "old_accuracy": "accuracy on old tasks, last step (%)",
 }
+FEW = 6  # learners that are all named
 MARGIN = 0.5  # the paper's, marked by a dashed line
 MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": "AUROC lost (points)"}
 
@@ -57,16 +57,24 @@ def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figur
     figure, panels = grid(1, len(pairs), 2.9)
     for axes, (x, y) in zip(panels[0], pairs, strict=True):
         xs, ys = average_by(points, "learner", x), average_by(points, "learner", y)
+        values = {name: (xs[name][0], ys[name][0]) for name in xs}
+        ends = {end(values, key=lambda name: values[name][place]) for end in (min, max) for place in (0, 1)}
+        ends = set(values) if len(values) <= FEW else ends
         for name, look in learner_styles(xs).items():
-            bars = {"xerr": _bars([xs[name][1]]), "yerr": _bars([ys[name][1]]), "elinewidth": 0.7}
-            shape = {"fmt": look["marker"], "color": look["color"], "markersize": 5.5, "label": label(name)}
-            axes.errorbar(xs[name][0], ys[name][0], **bars, **shape)
+            bars = {"xerr": xs[name][1] or None, "yerr": ys[name][1] or None, "elinewidth": 0.7}
+            shape = {"fmt": look["marker"], "color": look["color"] if name in ends else "#A6A6A6", "markersize": 5.5}
+            axes.errorbar(*values[name], **bars, **shape, zorder=2 + (name in ends))
+            if name in ends:
+                above = 5 if values[name][1] <= np.median([y for _, y in values.values()]) else -11
+                axes.annotate(
+                    label(name), values[name], (4, -above - 6), textcoords="offset points", color=look["color"]
+                )
         axes.set(xlabel=AXES[x], ylabel=AXES[y])
         axes.margins(0.14)
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the points set the limits, not the trend
         _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
-    figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center", handletextpad=0.2)
-    caption(figure, note)
+    named = "Coloured and named: the lowest and the highest of each axis." if len(xs) > FEW else ""
+    caption(figure, f"{note}{named}")
     return figure
 
 
@@ -87,11 +95,6 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
     ends = np.array([min(xs), max(xs)])
     slope, offset = np.polyfit(xs, ys, 1)
     axes.plot(ends, slope * ends + offset, color=COLOURS["muted"], linewidth=1, linestyle="--", zorder=1)
-
-
-def _bars(deviations: Sequence[float]) -> list[float] | None:
-    """Error bars: NaN for a single seed, which has no deviation; None if no learner has one."""
-    return [deviation or math.nan for deviation in deviations] if any(deviations) else None
 
 
 @styled

@@ -113,7 +113,7 @@ function mainTable() {
   const foot = make("tr", { className: "accuracy" }, make("th", { scope: "row" }, "Accuracy"),
     ...all.slice(1).map((_, place) => make("td", {}, known[place] ? known[place].mean.toFixed(1) + paper : "")));
   at("main-table").replaceChildren(make("thead", {}, make("tr", {}, ...heads)),
-    make("tbody", {}, ...rows.map((row) => make("tr", { className: row.detector.startsWith("tood_") ? "tood" : "" },
+    make("tbody", {}, ...rows.map((row) => make("tr", { className: row.detector === "tood" ? "tood" : "" },
       make("th", { scope: "row" }, label(row.detector)), ...all.slice(1).map((one) => cell(one, row))))),
     make("tfoot", {}, foot));
   at("table-metric").closest("label").hidden = !everyone();
@@ -146,13 +146,27 @@ function settings() {
 
 // ---- everything together
 
+// TOOD as it is by default; the paper's variants only if it was not measured.
+const ourScore = () => ["tood", "tood_robust_anchor", "tood_mean_shift"].find((name) => run().detectors.includes(name));
+
+function tiles() {
+  const shown = [["accuracy", "Accuracy"], ...["energy", ourScore()].filter((name) => run().detectors.includes(name))
+    .map((name) => [name, `AUROC by ${name === "energy" ? "energy" : label(name)}`])];
+  at("tiles").replaceChildren(...shown.map(([name, title]) => {
+    const values = name === "accuracy" ? run().pooled_accuracy.map((share) => 100 * share)
+      : series(name, "auroc", "*", "*").map((row) => row.value);
+    const tile = make("div", { className: "tile" }, make("span", {}, title),
+      make("strong", {}, `${values[0].toFixed(1)} → ${values.at(-1).toFixed(1)}`));
+    tile.style.borderColor = look(name).stroke;
+    return tile;
+  }));
+}
+
 function chooseRun() {
   state.run = +at("run").value;
   const { detectors, metrics, sets, steps } = run();
-  const tood = ["tood", "tood_robust_anchor"].find((name) => detectors.includes(name))
-    ?? detectors.find((name) => name.startsWith("tood_"));
-  const other = recommended() !== "energy" && detectors.includes(recommended()) ? recommended() : tood;
-  const first = ["energy", other, "accuracy"];
+  const other = recommended() !== "energy" && detectors.includes(recommended()) ? recommended() : ourScore();
+  const first = ["energy", ourScore(), other, "accuracy"];
   state.hidden = new Set([...detectors].filter((name) => !first.includes(name)));
   const groups = [...new Set(Object.values(sets))];
   options(at("metric"), Object.keys(metrics[detectors[0]]).map((name) => [name, METRICS[name]]));
@@ -163,6 +177,7 @@ function chooseRun() {
   const named = detectors.map((name) => [name, label(name)]);
   options(at("map-left"), named, at("map-left").value || "energy");
   options(at("map-right"), named, other ?? "energy");
+  tiles();
   chips();
   trajectories();
   scorePanel();
