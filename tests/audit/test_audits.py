@@ -255,7 +255,7 @@ def test_command_prints_a_card_then_one_table(gap_run, tmp_path):
     assert "Confidence gap" in card and "Energy" in table
     assert "Scored:" not in result.stdout and "Scored:" in tood(*given, "--full").stdout
     files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"verdict.json", "verdict.md", "tables.md", "tables.csv", "metrics.parquet", "stream-main.tex"} <= files
+    assert {"verdict.json", "tables.md", "tables.csv", "metrics.parquet", "stream-main.tex"} <= files
     assert json.loads((tmp_path / "out/verdict.json").read_text())["cause"] == "confidence gap"
 
 
