@@ -1,9 +1,9 @@
 """Claim: conformal decisions reject alpha of in-distribution inputs if the samples were held out, and more otherwise.
 
-    tood run --stream digits --learner er --reserve 20 --calibration train --calibration-size 160 --out runs/er
+    tood run --stream digits --learner er --reserve 20 --calibration-size 160 --out runs/er
     python benchmarks/coverage.py runs/er
 
-Of each run directory's last step: samples of each source (held out: half of the test split; reserved; memory; train)
+Of each run directory's last step: samples of each source (held out: half of the test split; the tracks)
 are cut in two at random, one half for TOOD, one for the p-values, and the test samples that are left are judged. The
 table shows the share of them rejected, over all and in the task where it is largest, and the share of the near-OOD
 sets rejected: means over `--splits` random splits. Held out must come to alpha or less; the others show what it costs
@@ -27,7 +27,7 @@ import numpy as np
 from tood import TOOD, Partition, ToodError
 from tood.decision import Conformal
 
-SOURCES = ("reserved", "memory", "train")
+SOURCES = ("calibration", "memory", "train")
 Sample = tuple[np.ndarray, np.ndarray]  # logits, labels
 
 

@@ -38,7 +38,7 @@ from tood.streams import ArraySource, OODSet, Stream
 
 OOD = {"cifar100": 10_000, "tinyimagenet": 5_000, "mnist": 5_000, "svhn": 5_000, "textures": 1_200, "places": 5_000}
 EVERY = 8  # one detector at a time takes many forward passes
-CONFIG = RunConfig(stream="cifar10", preset="cpu")
+CONFIG = RunConfig(stream="cifar10", preset="cpu", track="all")
 
 
 def random_stream(share: float) -> Stream:
@@ -83,7 +83,7 @@ def main() -> None:
 
     def ours(folder: Path) -> list[str]:
         write_manifest(folder, tasks=stream.partition, far=list(OOD))
-        write_step(folder, 4, **extract(network, stream, 4, rows, "train"))
+        write_step(folder, 4, **extract(network, stream, 4, rows, "all"))
         run = Run(folder)
         scorers, _ = default_scorers(run)
         measure_step(Step(run, 4), scorers, keep=True)
@@ -95,7 +95,7 @@ def main() -> None:
         labels = stream.columns(stream.test.labels[last])
         for name in names:
             detector = detectors.create(name)
-            fit = {"fit": rows.fit, "calibration": rows.calibration["train"]}.get(detector.fits_on)
+            fit = None if detector.fits_on == "none" else rows.calibration["all"]
             outputs = None
             if fit is not None:
                 labelled = forward(fused, stream, stream.train, fit)

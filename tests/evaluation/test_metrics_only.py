@@ -42,7 +42,7 @@ def test_figures_are_the_same_and_little_else_is_kept(parents):
     assert size(short) < size(kept) / 8
 
 
-@pytest.mark.parametrize("change", [{"calibration": "reserved"}, {"fit": "all"}, {"ood": ("noise",)}])
+@pytest.mark.parametrize("change", [{"track": "memory"}, {"track": "all"}, {"ood": ("noise",)}])
 def test_figures_of_other_settings_are_not_taken_for_those_asked_for(parents, tmp_path, change):
     folder = shutil.copytree(parents[1] / ALL.name, tmp_path / ALL.name)
     before = (folder / "metrics.parquet").read_bytes()
@@ -106,7 +106,7 @@ def test_an_unknown_choice(tmp_path):
 
 def test_old_figures_are_not_taken_for_new_ones_after_an_interruption(parents, tmp_path):
     folder = shutil.copytree(parents[1] / ALL.name, tmp_path / ALL.name)
-    other = dataclasses.replace(FIGURES, fit="all")
+    other = dataclasses.replace(FIGURES, track="all")
 
     def interrupt(step, rows):
         raise KeyboardInterrupt

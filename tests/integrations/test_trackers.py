@@ -81,7 +81,7 @@ def test_a_run_that_is_refused_opens_no_tracker(tmp_path, opened):
     from tood.storage.yaml_files import write_yaml
 
     write_yaml(tmp_path / "config.yaml", {**RunConfig().to_mapping(), "seed": 5})
-    result = CliRunner().invoke(cli, [*RUN, "--out", str(tmp_path), "--track", "tensorboard"])
+    result = CliRunner().invoke(cli, [*RUN, "--out", str(tmp_path), "--log-to", "tensorboard"])
     assert result.exit_code == 1 and "was made with" in str(result.exception)
     assert opened == []
 
@@ -118,7 +118,7 @@ def expected(folder):
 
 def test_tensorboard(tmp_path):
     pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    done = tood(*RUN, "--out", "r", "--track", "tensorboard", folder=tmp_path)
+    done = tood(*RUN, "--out", "r", "--log-to", "tensorboard", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -139,7 +139,7 @@ def test_mlflow(tmp_path, monkeypatch):
     """In MLflow's default store: nothing is set, as after ``pip install "tood[mlflow]"``."""
     pytest.importorskip("mlflow", reason=MLFLOW)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    done = tood(*RUN, "--out", "r", "--track", "mlflow", folder=tmp_path)
+    done = tood(*RUN, "--out", "r", "--log-to", "mlflow", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path)
     from mlflow.tracking import MlflowClient
@@ -158,7 +158,7 @@ def test_runs_of_a_sweep_start_in_a_new_mlflow_store_at_once(tmp_path, monkeypat
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     grid = "base: {stream: digits, preset: smoke, detectors: energy}\ngrid: {seed: [0, 1]}"
     (tmp_path / "sweep.yaml").write_text(grid)
-    done = tood("sweep", "sweep.yaml", "--workers", "2", "--track", "mlflow", folder=tmp_path)
+    done = tood("sweep", "sweep.yaml", "--workers", "2", "--log-to", "mlflow", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     monkeypatch.chdir(tmp_path)
     from mlflow.tracking import MlflowClient
@@ -171,7 +171,7 @@ def test_runs_of_a_sweep_start_in_a_new_mlflow_store_at_once(tmp_path, monkeypat
 def test_a_store_that_mlflow_cannot_open_is_one_line(tmp_path, monkeypatch):
     pytest.importorskip("mlflow", reason=MLFLOW)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "nonsense://nowhere")
-    with pytest.raises(ToodError, match="--track mlflow: MLflow cannot start: ") as caught:
+    with pytest.raises(ToodError, match="--log-to mlflow: MLflow cannot start: ") as caught:
         TRACKERS["mlflow"]("run", tmp_path, {})
     assert "\n" not in str(caught.value)
 
@@ -193,7 +193,7 @@ def log_records(content, block=32768, header=7):
 
 def test_wandb(tmp_path):
     pytest.importorskip("wandb", reason=WANDB)
-    done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
+    done = tood(*RUN, "--out", "r", "--log-to", "wandb", folder=tmp_path, WANDB_MODE="offline", WANDB_SILENT="true")
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/run-*.wandb")
     from wandb.proto import wandb_internal_pb2
@@ -211,9 +211,9 @@ def test_wandb(tmp_path):
 def test_wandb_without_a_login_is_one_line(tmp_path):
     pytest.importorskip("wandb", reason=WANDB)
     home = {"HOME": str(tmp_path), "NETRC": str(tmp_path / "netrc"), "WANDB_MODE": "online", "WANDB_API_KEY": ""}
-    done = tood(*RUN, "--out", "r", "--track", "wandb", folder=tmp_path, **home)
+    done = tood(*RUN, "--out", "r", "--log-to", "wandb", folder=tmp_path, **home)
     assert done.returncode == 1 and "a bug" not in done.stderr
-    assert "tood: --track wandb: " in done.stderr and "set WANDB_MODE=offline" in done.stderr
+    assert "tood: --log-to wandb: " in done.stderr and "set WANDB_MODE=offline" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["mlflow", "wandb", "tensorboard"])
@@ -221,7 +221,7 @@ def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, 
     for module in [module for module in sys.modules if module.startswith(f"{name}.")]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
-    message = rf'--track {name} needs {name}: pip install "tood\[{name}\]"'
+    message = rf'--log-to {name} needs {name}: pip install "tood\[{name}\]"'
     with pytest.raises(ToodError, match=message), tracking([name], "run", tmp_path, {}):
         pass
     with pytest.raises(ToodError, match=message):  # once, before a sweep starts its runs

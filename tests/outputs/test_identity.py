@@ -9,10 +9,10 @@ from tood.runs import RunConfig
 
 
 def test_a_configuration_and_the_manifest_made_from_it_have_one_identity(tmp_path):
-    config = RunConfig(stream="cifar10", learner="icarl+ber", seed=3, settings={"memory": 500}, calibration="memory")
+    config = RunConfig(stream="cifar10", learner="icarl+ber", seed=3, settings={"memory": 500}, track="memory")
     identity = config.identity
     assert (identity.learner, identity.finetune, identity.method) == ("icarl", "ber", "icarl+ber")
-    assert identity.label == "icarl+ber (calibration=memory, memory=500)"
+    assert identity.label == "icarl+ber (memory=500, track=memory)"
     assert identity.folder == config.name and config.name.startswith("cifar10-icarl+ber-cpu-s3-")
     run = write_manifest(tmp_path, [[0], [1]], far=["svhn"], **identity.to_manifest())
     assert Run(run.path).identity == identity

@@ -67,18 +67,11 @@ def test_pretrained_is_every_learner_on_short_and_long_streams_with_three_seeds(
     assert wrong.exit_code == 2 and "unknown preset of table1 'frozen'" in wrong.stderr
 
 
-def test_released_is_evaluated_as_the_authors_did_and_the_other_presets_as_a_user_would():
-    evaluated = {
-        p: {(c.config.calibration, c.config.fit) for c in cells("table1", "runs", p)} for p in presets_of("table1")
-    }
-    assert evaluated == {
-        "cpu": {("train", "current")},
-        "paper": {("train", "current")},
-        "released": {("augmented", "all")},
-    }
+def test_presets_of_the_paper_are_evaluated_as_the_authors_did_and_the_others_as_a_user_would():
+    evaluated = {p: {c.config.track for c in cells("table1", "runs", p)} for p in presets_of("table1")}
+    assert evaluated == {"cpu": {("calibration",)}, "paper": {("paper",)}, "released": {("paper",)}}
     assert names("table1", preset="released")[0] == "cifar10-icarl-released-s0"  # no option of its own
-    chosen = RunConfig(preset="released", calibration="train")
-    assert chosen.fit == "all" and chosen.identity.options == {"calibration": "train"}
+    assert RunConfig(preset="released", track="memory").identity.options == {"track": "memory"}
 
 
 def test_every_published_row_is_measured():
@@ -186,8 +179,8 @@ def test_options_are_what_sets_a_run_apart():
         == {}
         == RunConfig(stream="cifar10", learner="wa", seed=3, preset="paper").identity.options
     )
-    changed = RunConfig(order=0, network="vit", calibration="memory", settings={"epochs": 3})
-    assert changed.identity.options == {"order": 0, "network": "vit", "calibration": "memory", "epochs": 3}
+    changed = RunConfig(order=0, network="vit", track="memory", settings={"epochs": 3})
+    assert changed.identity.options == {"order": 0, "network": "vit", "track": "memory", "epochs": 3}
 
 
 def test_against_the_paper_adds_its_variants_and_bic_is_compared_on_raw_logits(build, tmp_path):

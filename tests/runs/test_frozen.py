@@ -163,12 +163,11 @@ def test_more_detectors_are_measured_even_if_the_run_is_killed_first(tmp_path, m
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"calibration": "augmented"}, "'augmented' needs augmented images"),
         ({"settings": {"epoch": 1}}, "unknown setting 'epoch'; did you mean 'epochs'"),
         ({"settings": {"seed": 3}}, "seed is a setting of the run, not of the learner; use --seed"),
         ({"settings": {"device": "cpu"}}, "device is a setting of the run"),
         ({"detectors": ("enrgy",)}, "unknown detector 'enrgy'"),
-        ({"learner": "slda", "settings": {}, "calibration": "memory"}, "slda keeps no memory"),
+        ({"learner": "slda", "settings": {}, "track": "memory"}, "slda keeps no memory"),
     ],
 )
 def test_mistakes_are_found_before_features_are_extracted(tmp_path, monkeypatch, change, message):

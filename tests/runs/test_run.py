@@ -16,14 +16,16 @@ import torch
 from click.testing import CliRunner
 from tests.processes import Process, tood
 
-from tood import ToodError, learners, streams
+from tood import ToodError, detectors, learners, streams
 from tood.cli import cli
-from tood.evaluation import load_metrics
+from tood.evaluation import load_metrics, trajectory
+from tood.metrics import auroc
 from tood.models import Network
 from tood.outputs import Run, Step
 from tood.outputs.sampling import draw_by_class
+from tood.report.tables import tables_of
 from tood.runs.config import RunConfig
-from tood.runs.extract import check_sources, step_rows
+from tood.runs.extract import step_rows
 from tood.runs.plan import plan
 from tood.runs.stages import build, run
 from tood.storage.yaml_files import read_yaml
@@ -43,21 +45,13 @@ def finished(tmp_path_factory):
 def test_notes_on_detectors_that_were_asked_for_are_said_once(finished, tmp_path):
     folder, lines = shutil.copytree(finished[0], tmp_path / "run"), []
     run(dataclasses.replace(CONFIG, detectors=("energy", "vim")), folder, say=lines.append)
-    assert lines[4:] == ["note: vim: dim 256 leaves no residual in 64 dimensions; 32 is used"]
+    assert lines[4] == "note: vim: dim 256 leaves no residual in 64 dimensions; 32 is used" and len(lines) == 6
 
 
 def test_every_step_tells_accuracy_and_auroc(finished):
     _, lines = finished
     assert len(lines) == 4
     assert all("accuracy" in line and "energy AUROC" in line and "TOOD AUROC" in line for line in lines)
-
-
-def test_augmented_calibration_needs_augmentation():
-    config = RunConfig(calibration="augmented")
-    stream, _ = build(config)
-    check_sources(config, stream, keeps_memory=True)
-    with pytest.raises(ToodError, match="'augmented' needs augmented images, but digits has none; use 'train'"):
-        check_sources(config, dataclasses.replace(stream, augmentation="none"), keeps_memory=True)
 
 
 def test_an_ood_set_may_be_added_to_a_finished_run(finished, tmp_path):
@@ -103,16 +97,16 @@ def test_outputs_are_what_the_saved_network_answers(finished):
 def test_calibration_sets_are_balanced_disjoint_and_of_three_sources(finished):
     folder, _ = finished
     step = Step(Run(folder), 3)
-    sizes = {s: np.bincount(step.calibration(s).labels).tolist() for s in ("train", "memory", "reserved")}
-    assert sizes == {s: [10] * 8 for s in ("train", "memory", "reserved")}
+    sizes = {s: np.bincount(step.calibration(s).labels).tolist() for s in ("train", "memory", "calibration")}
+    assert sizes == {s: [10] * 8 for s in ("train", "memory", "calibration")} and step.fit is None
     stream, _ = build(CONFIG)
     trained = np.concatenate([stream.train_rows(task) for task in range(4)])
     reserved = np.concatenate([stream.reserved_rows(task) for task in range(4)])
     assert not np.intersect1d(trained, reserved).size and len(reserved) == 80
     rows = step_rows(CONFIG, stream, 3, memory=trained[::11])
     assert np.isin(rows.calibration["train"], trained).all()
-    assert np.isin(rows.calibration["memory"], trained[::11]).all()
-    np.testing.assert_array_equal(rows.calibration["reserved"], np.sort(reserved))
+    np.testing.assert_array_equal(rows.calibration["memory"], np.sort(trained[::11]))
+    np.testing.assert_array_equal(rows.calibration["calibration"], np.sort(reserved))
 
 
 def test_a_class_keeps_its_draw_whatever_else_is_seen():
@@ -122,34 +116,51 @@ def test_a_class_keeps_its_draw_whatever_else_is_seen():
     assert np.isin(few, more).all() and len(more) == 20
 
 
-def test_fit_data_choices():
+def test_tracks_all_and_paper_have_all_training_data_seen():
     stream, _ = build(CONFIG)
-    memory = stream.train_rows(0)[:7]
-    by_choice = {
-        fit: step_rows(RunConfig(preset="smoke", fit=fit), stream, 1, memory).fit
-        for fit in ("current", "all", "memory")
-    }
-    np.testing.assert_array_equal(by_choice["current"], np.union1d(stream.train_rows(1), memory))
-    np.testing.assert_array_equal(by_choice["all"], np.union1d(stream.train_rows(0), stream.train_rows(1)))
-    np.testing.assert_array_equal(by_choice["memory"], np.sort(memory))
+    seen, memory = np.union1d(stream.train_rows(0), stream.train_rows(1)), np.empty(0, np.int64)
+    np.testing.assert_array_equal(
+        step_rows(RunConfig(preset="smoke", track="all"), stream, 1, memory).calibration["all"], seen
+    )
+    paper = step_rows(RunConfig(preset="smoke", track="paper", calibration_size=80), stream, 1, memory)
+    np.testing.assert_array_equal(paper.fit, seen)
+    labels = stream.train.labels[paper.calibration["paper"]]
+    assert np.unique(labels, return_counts=True)[1].tolist() == [20] * 4  # B is shared by the classes seen
 
 
-def test_joint_training_has_all_data_to_fit_on():
-    stream, learner = build(RunConfig(learner="joint", preset="smoke", settings={"epochs": 1}))
-    assert len(learner.memory_rows()) == 0
-    for task in range(2):
-        learner.learn(task)
-    rows = step_rows(RunConfig(learner="joint", preset="smoke"), stream, 1, learner.memory_rows())
-    np.testing.assert_array_equal(rows.fit, np.union1d(stream.train_rows(0), stream.train_rows(1)))
+def test_every_detector_is_fitted_on_the_set_of_the_track(finished, tmp_path):
+    folder = shutil.copytree(finished[0], tmp_path / "run")
+    names = ("msp", "mds", "tood_mean_shift")
+    run(dataclasses.replace(CONFIG, detectors=names, track="calibration,memory"), folder, say=str)
+    table, step = load_metrics(folder), Step(Run(folder), 3)
+    for name in names[1:]:
+        found = [trajectory(table, name, calibration=track).values[3, 0, 0] for track in ("calibration", "memory")]
+        for track, value in zip(("calibration", "memory"), found, strict=True):
+            detector = detectors.create(name).fit(step.calibration(track), partition=step.partition, head=step.head)
+            known = detector.score(step.test)[step.test_tasks() == 0]
+            ood = next(iter(table.filter(table["ood_set"].is_valid())["ood_set"].to_pylist()))
+            assert value == pytest.approx(auroc(known, detector.score(step.ood[ood])))
+        assert found[0] != found[1]
+    with pytest.raises(ToodError, match="track"):
+        tables_of([(Run(folder), table)], track="all")
+    assert all("memory" in built.title for built in tables_of([(Run(folder), table)], track="memory"))
+
+
+def test_scores_that_need_old_classes_are_left_out_of_the_track_memory_without_one(tmp_path):
+    said = []
+    config = RunConfig(learner="finetune", preset="smoke", track="calibration,memory", detectors=("energy", "mds"))
+    run(config, tmp_path, say=said.append)
+    rows = load_metrics(tmp_path).to_pylist()
+    assert {r["detector"] for r in rows if r["calibration"] == "memory"} == {"energy"}
+    assert "memory" in said[-1]
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
         ({"detectors": ("enrgy",)}, "did you mean 'energy'"),
-        ({"learner": "lwf", "calibration": "memory"}, "calibration: lwf keeps no memory"),
-        ({"learner": "lwf", "fit": "memory"}, "fit: lwf keeps no memory"),
-        ({"calibration": "reserved", "reserve": 0}, "calibration: 'reserved' needs reserved samples"),
+        ({"learner": "lwf", "track": "memory"}, "track: lwf keeps no memory"),
+        ({"reserve": 0}, "track: calibration needs samples"),
     ],
 )
 def test_what_cannot_be_evaluated_is_told_before_training(tmp_path, changed, message):
@@ -166,15 +177,6 @@ def test_ber_does_not_go_on_from_a_run_of_other_settings(tmp_path):
     with_ber = dataclasses.replace(plain, learner="er+ber", settings={"epochs": 2, "memory": 80, "ber_epochs": 1})
     run(with_ber, tmp_path / "ber", say=lines.append)
     assert lines[0].startswith("not resuming from the base run: ") and "settings" in lines[0] and len(lines) == 5
-
-
-def test_the_calibration_set_is_shared_by_the_classes_of_the_stream_or_by_those_seen():
-    stream, _ = build(CONFIG)  # digits: 8 classes, 2 per task
-    for share, expected in (("stream", [10, 10]), ("seen", [40, 20])):
-        config = dataclasses.replace(CONFIG, calibration_size=80, calibration_share=share, reserve=0)
-        for step, each in enumerate(expected):
-            rows = step_rows(config, stream, step, np.empty(0, np.int64)).calibration["train"]
-            assert np.unique(stream.train.labels[rows], return_counts=True)[1].tolist() == [each] * 2 * (step + 1)
 
 
 def test_accuracy_with_ber_is_that_of_the_plain_head(tmp_path):
@@ -216,8 +218,8 @@ def test_another_calibration_source_needs_no_training(finished, tmp_path, monkey
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     monkeypatch.setattr(learners.Learner, "_epoch", lambda *a, **k: pytest.fail("trained again"))
-    run(dataclasses.replace(CONFIG, calibration="reserved", detectors=("energy", "tood_mean_shift")), copy, say=str)
-    assert {r["calibration"] for r in load_metrics(copy).to_pylist()} == {"reserved"}
+    run(dataclasses.replace(CONFIG, track="memory", detectors=("energy", "tood_mean_shift")), copy, say=str)
+    assert {r["calibration"] for r in load_metrics(copy).to_pylist()} == {"memory"}
     with pytest.raises(ToodError, match=r"was made with seed = 0, not 1; choose another --out"):
         run(dataclasses.replace(CONFIG, seed=1), copy)
 
@@ -301,8 +303,7 @@ def test_wrong_options_are_wrong_usage(option, value, message):
     ("options", "message"),
     [
         (("--detectors", "enrgy"), "did you mean 'energy'"),
-        (("--calibration", "memory"), "calibration: finetune keeps no memory"),
-        (("--fit", "memory"), "fit: finetune keeps no memory"),
+        (("--track", "memory"), "track: finetune keeps no memory"),
         (("--set", "lr=-1"), "lr: expected a number above 0, found -1"),
     ],
 )
@@ -337,13 +338,13 @@ def test_config_round_trip_and_names(tmp_path, finished):
     assert RunConfig.from_mapping(read_yaml(finished[0] / "config.yaml")) == CONFIG
     assert RunConfig().name == "digits-icarl-cpu-s0"
     assert RunConfig(device="cpu", threads=4).name == "digits-icarl-cpu-s0"
-    assert RunConfig(fit="all").name != RunConfig(fit="memory").name
+    assert RunConfig(track="all").name == RunConfig(track="memory").name  # the same networks
     assert RunConfig(network="vit", stream="cifar10").name == "cifar10-icarl-cpu-s0-21e1c0"  # as it always was
     assert RunConfig(precision="32-true").name != RunConfig().name
     assert RunConfig(stream="cifar100", preset="paper").calibration_per_class(100) == 7
     assert RunConfig(stream="cifar10", preset="paper").reserved_per_class(10) == 0
     assert RunConfig(stream="cifar10").reserved_per_class(10) == 20
-    for bad in ({"seed": -1}, {"fit": "everything"}, {"calibration": "test"}, {"order": "random"}, {"settings": 3}):
+    for bad in ({"seed": -1}, {"track": "test"}, {"track": "all,paper"}, {"order": "random"}, {"settings": 3}):
         with pytest.raises(ToodError):
             RunConfig(**bad)
 
@@ -384,11 +385,9 @@ def test_plan_counts_what_is_replayed_and_what_detectors_are_fitted_on():
     assert images("training", learner="er", settings=settings) == sum(new) + sum(new[1:])  # a batch with each batch
     per_class = {"epochs": 1, "memory": 5, "memory_unit": "class"}
     assert images("training", learner="icarl", settings=per_class) == sum(new) + 5 * (2 + 4 + 6)
-    fitted = {
-        fit: images("evaluation", learner="er", settings=settings, fit=fit) for fit in ("current", "memory", "all")
-    }
-    assert fitted["current"] - fitted["memory"] == sum(new)
-    assert fitted["all"] - fitted["memory"] == sum(sum(new[: step + 1]) for step in range(4)) - 4 * 80
+    fitted = {track: images("evaluation", learner="er", settings=settings, track=track) for track in ("memory", "all")}
+    drawn = 4 * 80 + 10 * (2 + 4 + 6 + 8)
+    assert fitted["all"] - fitted["memory"] == sum(sum(new[: step + 1]) for step in range(4)) - drawn
 
 
 def test_other_images_are_not_learned_on_with_old_checkpoints(tmp_path):

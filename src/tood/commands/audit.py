@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     shell_complete=complete_names("detectors"),
     help="Detectors, separated by commas.  [default: all that can be scored]",
 )
-@click.option("--calibration", help="Source of the calibration samples, such as memory.  [default: the run's]")
+@click.option("--track", help="Data that detectors are fitted on, such as memory.  [default: the run's]")
 @click.option("--full", is_flag=True, help="Also print the evidence and every table.")
 @click.option("--json", "as_json", is_flag=True, help="Print verdict and tables as JSON.")
 @click.option("--out", type=FILE, help="Folder to write verdict, tables and metrics.parquet to.")
 def command(
-    paths: tuple[Path, ...], detectors: str | None, calibration: str | None, full: bool, as_json: bool, out: Path | None
+    paths: tuple[Path, ...], detectors: str | None, track: str | None, full: bool, as_json: bool, out: Path | None
 ) -> None:
     """Judge run directories: how much OOD detection was lost, why, and which score to use.
 
@@ -41,7 +41,7 @@ def command(
     Examples:
       tood audit runs/digits-icarl-cpu-s0
       tood audit my-run --detectors energy,tood_robust_anchor --json
-      tood audit my-run --calibration memory --out report
+      tood audit my-run --track memory --out report
       tood audit runs/digits-icarl-cpu-s0 runs/digits-icarl-cpu-s1 --full
     """
     from tood.audit import audit
@@ -50,11 +50,11 @@ def command(
 
     names = split_names(detectors) if detectors else None
     with _status_line(quiet=as_json) as progress:
-        audits = [audit(run, names, calibration, progress) for run in find_runs(paths)]
+        audits = [audit(run, names, track, progress) for run in find_runs(paths)]
     groups = _groups(audits)
     overviews = [_overview(group, several=len(groups) > 1) for group in groups]
     measured = [(one.run, one.table) for one in audits if one.evidence]
-    tables = tables_of(measured) if measured and (full or as_json or out) else []
+    tables = tables_of(measured, track=track or "") if measured and (full or as_json or out) else []
     all_tables = [*filter(None, overviews), *tables]
     if out is not None:
         _write(groups, all_tables, out)

@@ -34,6 +34,7 @@ from tood.commands._console import FILE
     show_default=True,
     help="Which FPR@95: at 95 % of OOD rejected (the paper's tables) or of ID accepted (its text).",
 )
+@click.option("--track", default="", help="Data that detectors are fitted on.  [default: the first of each run]")
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
 @click.option(
     "--out", type=FILE, help="Folder for page, plots and tables.  [default: RUN_OR_PARENT/report, without tables]"
@@ -46,6 +47,7 @@ def command(
     form: str | None,
     against: str | None,
     fpr: Literal["ood", "id"],
+    track: str,
     as_json: bool,
     out: Path | None,
 ) -> None:
@@ -69,13 +71,13 @@ def command(
     from tood.report.render import print_results, print_tables, to_csv, to_latex, to_markdown, write_tables
     from tood.report.tables import best_tables, tables_of
 
-    runs = MeasuredRun.all_of(find_runs(paths))
+    runs = MeasuredRun.all_of(find_runs(paths), track)
     if note := summary(one.table for one in runs):
         click.echo(f"note: {note}", err=True)
     measured = [(one.run, one.table) for one in runs]
     if against == "paper":
         measured = [(run, with_variants(run, table)) for run, table in measured]
-    tables = tables_of(measured, reported() if against == "paper" else None, fpr=fpr)
+    tables = tables_of(measured, reported() if against == "paper" else None, fpr=fpr, track=track)
     if out is not None:
         write_tables(tables, out)
     if as_json:

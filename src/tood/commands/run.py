@@ -68,9 +68,9 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     help="With --frozen: width of a trained hidden layer; 0 for none.  [default: the preset's]",
 )
 @click.option(
-    "--calibration",
-    type=click.Choice(["train", "memory", "reserved", "augmented"]),
-    help="Source of the calibration set.  [default: train, or the preset's]",
+    "--track",
+    help="Data that every detector is fitted on: calibration, memory, all or paper; several separated by commas.  "
+    "[default: calibration; paper with the presets paper and released]",
 )
 @click.option(
     "--calibration-size",
@@ -82,11 +82,6 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
     type=click.IntRange(-1),
     help="Samples per class that are set aside and never trained on.  [default: as many as for calibration; none with "
     "paper and released]",
-)
-@click.option(
-    "--fit",
-    type=click.Choice(["current", "memory", "all"]),
-    help="Data that detectors are fitted on.  [default: current, or the preset's]",
 )
 @click.option(
     "--detectors",
@@ -118,9 +113,9 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--out", type=FILE, help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
 @click.option(
-    "--track",
+    "--log-to",
     multiple=True,
-    envvar="TOOD_TRACK",
+    envvar="TOOD_LOG_TO",
     metavar="TRACKER",
     help="Also log metrics to tensorboard, mlflow or wandb; may be repeated.",
 )
@@ -132,7 +127,7 @@ def command(
     out: Path | None,
     dry_run: bool,
     renew: bool,
-    track: tuple[str, ...],
+    log_to: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     **options: Any,
@@ -172,7 +167,7 @@ def command(
         return
     with (
         training_progress(quiet=quiet or as_json) as (progress, say),
-        _tracking(track, config, folder) as tracked,
+        _tracking(log_to, config, folder) as tracked,
     ):
         if tracked is None:
             result = run(config, folder, say=say, progress=progress, renew=renew)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 @click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
-@click.option("--track", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
+@click.option("--log-to", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
 @click.option("--renew", is_flag=True, help="Train runs again if their outdated metrics need it.")
 @click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
@@ -29,7 +29,7 @@ def command(
     out: Path,
     workers: int,
     engine: Engine,
-    track: tuple[str, ...],
+    log_to: tuple[str, ...],
     renew: bool,
     status: bool,
     quiet: bool,
@@ -54,13 +54,13 @@ def command(
     if status:
         print_states({cell.config.name: cell.status() for cell in cells}, as_json)
         return
-    if track:
+    if log_to:
         if engine != "local":
-            raise click.UsageError("--track: works with --engine local only, found --engine ray")
+            raise click.UsageError("--log-to: works with --engine local only, found --engine ray")
         from tood.integrations.trackers import prepare
 
-        prepare(track)
-        os.environ["TOOD_TRACK"] = " ".join(track)  # read by `tood run`, the process of each cell
+        prepare(log_to)
+        os.environ["TOOD_LOG_TO"] = " ".join(log_to)  # read by `tood run`, the process of each cell
     say = (lambda line: None) if quiet else click.echo
     failed = run_cells(cells, workers, engine, say=say, renew=renew, where=str(file))
     exit_if_failed(failed, len(cells))

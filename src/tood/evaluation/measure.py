@@ -10,7 +10,7 @@ import numpy as np
 
 from tood import detectors
 from tood.errors import MissingDependencyError, ToodError
-from tood.evaluation.metrics_file import Row, joined, load_metrics, save_metrics, to_table
+from tood.evaluation.metrics_file import Row, detectors_of, joined, load_metrics, save_metrics, to_table
 from tood.evaluation.score import Scored, Scorer, scores, usable
 from tood.evaluation.versions import outdated, with_versions
 from tood.metrics import evaluate_tasks
@@ -52,7 +52,7 @@ def default_scorers(
     names:
         Only these detectors; all registered ones by default.
     calibration:
-        The source of the calibration set; the one in use by default.
+        The track; the one in use by default.
     logits:
         Which logits to score: ``"corrected"``, ``"raw"``, ``"both"``, or ``"auto"``: both if a step of the run has a
         corrected head (BiC), else the only ones.
@@ -113,22 +113,24 @@ def measure(run: Run, scorers: Iterable[Scorer] | None = None) -> Measured:
 
 
 def with_earlier(run: Run, table: pa.Table) -> pa.Table:
-    """The metrics to write: with the present rows of detectors that run the network again (ODIN, AdaScale).
+    """The metrics to write: with the present rows of other tracks, and of detectors that run the network (ODIN).
 
-    They can be scored only while a run has its images, so a later measurement without them does not delete them. Rows
-    of other outputs (their accuracies differ) or of an outdated version are dropped.
+    The latter can be scored only while a run has its images, so a later measurement without them does not delete them.
+    Rows of other outputs (their accuracies differ) or of an outdated version are dropped.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     stored = complete_metrics(run.path)
+    accuracy = pc.field("metric") == "accuracy"
+    if stored is None or not table.filter(accuracy).equals(stored.filter(accuracy)):
+        return table
     new = set(table["detector"].unique().to_pylist())
     names = [name for name, kind in detectors.classes().items() if "network" in kind.needs and name not in new]
-    accuracy = pc.field("metric") == "accuracy"
-    if stored is None or not table.filter(accuracy).equals(stored.filter(accuracy)) or outdated(stored, names):
-        return table
-    kept = stored.filter(pc.is_in(stored["detector"], pa.array(names, pa.string())))
-    if not kept.num_rows:
+    tracks = set(run.manifest.get("tracks") or ()) - set(table["calibration"].unique().to_pylist())
+    other = pc.is_in(stored["calibration"], pa.array(tracks, pa.string()))
+    kept = stored.filter(pc.or_(other, pc.is_in(stored["detector"], pa.array(names, pa.string()))))
+    if not kept.num_rows or outdated(stored, detectors_of(kept)):
         return table
     return with_versions(to_table([Row(*row.values()) for one in (table, kept) for row in one.to_pylist()]))
 
@@ -198,15 +200,12 @@ def measure_step(
         Row(index, task, None, None, None, "accuracy", value, run.calibration, "")
         for task, value in [(None, float(correct.mean())), *enumerate(accuracies.tolist())]
     ]
-    substituted = set()
     for scorer in scorers:
         if progress is not None:
             progress(index, scorer.detector)
         scored = scores(step, scorer, keep)
         notes += scored.notes
         detector = scorer.described
-        if detector.fits_on == "fit" and not step.has_fit:
-            substituted.add(detector.name)
         source, settings = scorer.calibration or run.calibration, scorer.settings()
         for name, values in scored.ood.items():
             by_task, pooled = evaluate_tasks(scored.test, tasks, values, len(step.partition))
@@ -215,8 +214,6 @@ def measure_step(
                     rows.append(Row(index, task, name, run.ood[name], detector.name, metric, value, source, settings))
         if watch is not None:
             watch(step, scorer, scored)
-    if substituted:
-        notes.append(f"no fit set: fitted on the calibration set instead: {', '.join(sorted(substituted))}")
     if step.unseen_columns():
         notes.append("logit columns of tasks not seen yet were ignored")
     return rows, tuple(dict.fromkeys(notes))

@@ -54,7 +54,7 @@ class Scorer:
     params:
         Settings that differ from the detector's defaults.
     calibration:
-        The source of the calibration set; None for the one in use.
+        The track: the set it is fitted on; None for the one in use.
     logits:
         Score the ``"corrected"`` logits or the ``"raw"`` ones, for a learner that corrects its head (BiC). Detectors
         that read the head get the matching one. Steps without a correction have only one kind.
@@ -95,9 +95,9 @@ class Scorer:
         return json.dumps(differing, sort_keys=True, default=str) if differing else ""
 
     def fit_sets(self, step: Step) -> tuple[bool, bool]:
-        """Returns (use_calibration, use_fit); calibration substitutes for a missing fit set."""
+        """Returns (use_calibration, use_fit); the fit set, if there is one, belongs to the track in use."""
         fits_on = self.described.fits_on
-        use_fit = fits_on == "fit" and step.has_fit
+        use_fit = fits_on == "fit" and step.has_fit and self.calibration in (None, step.run.calibration)
         return fits_on != "none" and not use_fit, use_fit
 
 

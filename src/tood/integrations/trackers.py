@@ -48,7 +48,7 @@ class TensorBoard(Tracker):
     @staticmethod
     def prepare() -> Any:
         """TensorBoard's writer."""
-        with peer("tensorboard", '"tood[tensorboard]"', "--track tensorboard"):
+        with peer("tensorboard", '"tood[tensorboard]"', "--log-to tensorboard"):
             from tensorboard.summary import Writer
         return Writer
 
@@ -75,7 +75,7 @@ class MLflow(Tracker):
     @staticmethod
     def prepare() -> tuple[Any, str]:
         """A client and the experiment's number; creates store and experiment, which two processes cannot do at once."""
-        with peer("mlflow", '"tood[mlflow]"', "--track mlflow"):
+        with peer("mlflow", '"tood[mlflow]"', "--log-to mlflow"):
             from mlflow.exceptions import MlflowException
             from mlflow.tracking import MlflowClient
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "tood")
@@ -84,7 +84,7 @@ class MLflow(Tracker):
             known = client.get_experiment_by_name(name)
             return client, known.experiment_id if known else client.create_experiment(name)
         except MlflowException as error:  # such as a store that it cannot open, or a server that does not answer
-            raise ToodError(f"--track mlflow: MLflow cannot start: {str(error).splitlines()[0]}") from error
+            raise ToodError(f"--log-to mlflow: MLflow cannot start: {str(error).splitlines()[0]}") from error
 
     def log(self, values: Mapping[str, float], axis: Axis, place: int) -> None:
         """Log metrics; MLflow allows fewer characters in names than detectors may have."""
@@ -110,14 +110,14 @@ class WandB(Tracker):
             self.run = wandb.init(project=project, name=name, config=dict(settings), dir=str(folder))
         except wandb.Error as error:  # such as no API key, or no connection
             reason = str(error).splitlines()[0]
-            raise ToodError(f"--track wandb: {reason} (or set WANDB_MODE=offline to write local files)") from error
+            raise ToodError(f"--log-to wandb: {reason} (or set WANDB_MODE=offline to write local files)") from error
         for pattern, axis in {"train/*": "epoch", "accuracy/*": "step", "auroc/*": "step"}.items():
             self.run.define_metric(pattern, step_metric=axis)
 
     @staticmethod
     def prepare() -> Any:
         """The library of W&B."""
-        with peer("wandb", '"tood[wandb]"', "--track wandb"):
+        with peer("wandb", '"tood[wandb]"', "--log-to wandb"):
             import wandb
         return wandb
 

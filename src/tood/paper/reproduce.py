@@ -69,9 +69,10 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
     if preset not in allowed:
         raise UnknownNameError(f"preset of {target}", preset, allowed)
     return [
-        Cell(dataclasses.replace(config, preset=preset, seed=seed, calibration="", fit=""), Path(out))
+        Cell(dataclasses.replace(config, preset=preset, seed=seed, track=track), Path(out))
         for seed in range(seeds or TARGETS[target])
         for config in _grid(target, preset)
+        for track in [config.track if preset == config.preset else ()]
     ]
 
 

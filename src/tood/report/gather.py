@@ -45,20 +45,24 @@ class MeasuredRun:
         A run with a ``metrics.parquet`` that covers steps 0, 1, … without a gap.
     learner:
         Its label; by default learner and options.
+    track:
+        The track to show; by default the run's first one.
     """
 
-    def __init__(self, run: Run, learner: str = "") -> None:
+    def __init__(self, run: Run, learner: str = "", track: str = "") -> None:
         self.run = run
+        self.track = track or run.calibration
         self.table = load_metrics(run.path)
         self.learner = learner or learner_label(run)
         self.steps = int(np.max(self.table["step"].to_numpy())) + 1
 
     @classmethod
-    def all_of(cls, runs: Iterable[Run | MeasuredRun]) -> list[MeasuredRun]:
+    def all_of(cls, runs: Iterable[Run | MeasuredRun], track: str = "") -> list[MeasuredRun]:
         """Measured runs, with the preset in their labels if they have several; those measured already are kept."""
         runs = list(runs)
         labels = labels_of([one.run if isinstance(one, MeasuredRun) else one for one in runs])
-        return [one if isinstance(one, MeasuredRun) else cls(one, name) for one, name in zip(runs, labels, strict=True)]
+        pairs = zip(runs, labels, strict=True)
+        return [one if isinstance(one, MeasuredRun) else cls(one, name, track) for one, name in pairs]
 
     @property
     def name(self) -> str:
@@ -72,14 +76,14 @@ class MeasuredRun:
 
     @cached_property
     def _measured(self) -> set[tuple[str, str]]:
-        """Detectors and their settings, measured with the calibration set in use."""
+        """Detectors and their settings, measured in the track."""
         rows = self.table.group_by(["detector", "settings", "calibration"]).aggregate([]).to_pylist()
-        own = (row for row in rows if row["detector"] and row["calibration"] == self.run.calibration)
+        own = (row for row in rows if row["detector"] and row["calibration"] == self.track)
         return {(row["detector"], row["settings"]) for row in own}
 
     @cached_property
     def detectors(self) -> list[str]:
-        """The detectors measured with default settings and the calibration set in use."""
+        """The detectors measured with default settings in the track."""
         return sorted(name for name, settings in self._measured if settings == "")
 
     @property
@@ -101,7 +105,7 @@ class MeasuredRun:
         """The trajectory of a detector at its defaults, or of one in ``raw``; ``group=`` or ``ood_set=`` narrows it."""
         name, _, kind = detector.partition(" (")
         settings = {"settings": RAW} if kind == f"{RAW_LOGITS})" else {}
-        return trajectory(self.table, name, metric, calibration=self.run.calibration, **settings, **which)
+        return trajectory(self.table, name, metric, calibration=self.track, **settings, **which)
 
     def steps_of(self) -> Iterable[Step]:
         """The steps, opened one at a time so that only one is in memory."""
@@ -140,7 +144,9 @@ class MeasuredRun:
         return max(self.run.ood, key=lambda name: (self.run.ood[name] == "far", list(self.run.ood).index(name)))
 
 
-def scores_at(run: Run, names: Sequence[str], steps: Sequence[int], compute: bool) -> dict[str, list[StepScores]]:
+def scores_at(
+    run: Run, names: Sequence[str], steps: Sequence[int], compute: bool, track: str | None = None
+) -> dict[str, list[StepScores]]:
     """Scores at some steps, for each detector that has them at all of these; not stored ones only if ``compute``.
 
     Detectors that are not registered have no stored scores: a run that someone else made must not cause an import.
@@ -148,7 +154,7 @@ def scores_at(run: Run, names: Sequence[str], steps: Sequence[int], compute: boo
     found: dict[str, list[StepScores]] = {name: [] for name in names if compute or name in detectors.classes()}
     for step in (Step(run, index) for index in steps):
         for name in list(found):
-            scorer = Scorer(name)
+            scorer = Scorer(name, calibration=track)
             scored = scores(step, scorer, keep=False) if compute else kept_scores(step, scorer)
             if scored is None:
                 del found[name]

@@ -95,7 +95,7 @@ def on_its_own(learner: str) -> bool:
     return RunIdentity.from_label(learner).plain
 
 
-def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summaries:
+def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood", track: str = "") -> Summaries:
     """Summaries of a set of runs; runs that differ only in their seed are averaged.
 
     Parameters
@@ -105,6 +105,8 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
     fpr:
         The meaning of ``avg_fpr95``: ``"ood"``, the share of ID rejected when 95 % of OOD is rejected (OpenOOD and the
         paper's tables), or ``"id"``, the share of OOD accepted when 95 % of ID is accepted (the paper's text).
+    track:
+        The track to show; by default each run's first one.
     """
     values: dict[Key, list[float]] = {}
     steps: dict[tuple[str, str], tuple[int, Run]] = {}
@@ -121,7 +123,7 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood") -> Summa
                 f"{run.path}: has metrics of {own} steps, {other.path} of {number}; seeds are averaged over the same "
                 "steps: finish the shorter one, or leave it out"
             )
-        for (detector, metric), value in run_figures(table, run.calibration, fpr).items():
+        for (detector, metric), value in run_figures(table, track or run.calibration, fpr).items():
             values.setdefault(Key(run.stream, label, detector, metric), []).append(value)
     means = {key: mean_std(seeds) for key, seeds in values.items()}
     return {key: Summary(float(mean), float(std), len(values[key])) for key, (mean, std) in means.items()}
@@ -134,15 +136,18 @@ def compared(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary])
     return {key: reference[published] for key, published in pairs.items() if published in reference}
 
 
-def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
-    """Summary values of one run, in percent, by detector and metric; ``source``: the calibration set in use."""
+def run_figures(table: pa.Table, track: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
+    """Summary values of one run in one track, in percent, by detector and metric."""
     _, pooled = accuracy(table)
     values = {("-", ACCURACY): float(pooled.mean())}
     variants = table.group_by(["detector", "calibration", "settings"]).aggregate([]).to_pylist()
-    scored = (tuple(variant.values()) for variant in variants if variant["detector"])
-    for detector, calibration, settings in sorted(scored):
-        name = row_label(detector, settings, "" if calibration == source else calibration)
-        pick = {"detector": detector, "calibration": calibration, "settings": settings}
+    scored = [(v["detector"], v["settings"]) for v in variants if v["detector"] and v["calibration"] == track]
+    if not scored and variants[1:]:
+        found = ", ".join(sorted({v["calibration"] for v in variants if v["detector"]}))
+        raise ToodError(f"track: expected one that was measured ({found}), found {track!r}")
+    for detector, settings in sorted(scored):
+        name = row_label(detector, settings)
+        pick = {"detector": detector, "calibration": track, "settings": settings}
         cube = trajectory(table, **pick)
         auroc = cube.balanced()
         values[name, "avg_auroc"], values[name, "d_avg"] = auroc.average(), auroc.average_forgetting()
@@ -155,13 +160,12 @@ def run_figures(table: pa.Table, source: str, fpr: Fpr = "ood") -> dict[tuple[st
     return {key: 100 * value for key, value in values.items()}
 
 
-def row_label(detector: str, settings: str, calibration: str) -> str:
-    """Detector and settings that are not defaults: ``ash (variant=s)``, ``energy (raw logits)``, ``vim [memory]``."""
+def row_label(detector: str, settings: str) -> str:
+    """Detector and settings that are not defaults: ``ash (variant=s)``, ``energy (raw logits)``."""
     values = json.loads(settings) if settings else {}
     words = [RAW_LOGITS] if values.pop("logits", None) == "raw" else []
     words += [f"{name}={value}" for name, value in values.items()]
-    label = f"{detector} ({', '.join(words)})" if words else detector
-    return label + (f" [{calibration}]" if calibration else "")
+    return f"{detector} ({', '.join(words)})" if words else detector
 
 
 def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:

@@ -120,7 +120,10 @@ class Table:
 
 
 def tables_of(
-    measured: Iterable[tuple[Run, pa.Table]], reference: Mapping[Key, Summary] | None = None, fpr: Fpr = "ood"
+    measured: Iterable[tuple[Run, pa.Table]],
+    reference: Mapping[Key, Summary] | None = None,
+    fpr: Fpr = "ood",
+    track: str = "",
 ) -> list[Table]:
     """All tables of a set of measured runs.
 
@@ -132,12 +135,24 @@ def tables_of(
         Published values, shown next to ours with the difference.
     fpr:
         Which FPR@95 to show; see :func:`~tood.report.summary.collect`.
+    track:
+        The track to show; by default each run's first one.
     """
-    return build(collect(measured, fpr), reference or {}, fpr)
+    measured = list(measured)
+    return build(collect(measured, fpr, track), reference or {}, fpr, _tracks(measured, track))
 
 
-def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood") -> list[Table]:
-    """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one."""
+def _tracks(measured: Iterable[tuple[Run, pa.Table]], track: str) -> str:
+    return track or " and ".join(sorted({run.calibration for run, _ in measured}))
+
+
+def build(
+    summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood", track: str = ""
+) -> list[Table]:
+    """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one.
+
+    Titles name the ``track``: what detectors were fitted on.
+    """
     if fpr != "ood":  # the paper's tables have the other one
         reference = {key: value for key, value in reference.items() if key.metric != "avg_fpr95"}
     cells = _cells(summaries, reference)
@@ -151,12 +166,18 @@ def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fp
             _grid(cells, stream, "groups", "Avg AUROC on near- and far-OOD sets", ("near_auroc", "far_auroc")),
             _grid(cells, stream, "forgetting", "OOD forgetting D_avg", FORGETTING, (FORGETTING_NOTE,)),
         ]
-    return [*(table for table in tables if table.columns), *_ranks(summaries)]
+    return _named([*(table for table in tables if table.columns), *_ranks(summaries)], track)
 
 
-def best_tables(measured: Iterable[tuple[Run, pa.Table]]) -> list[Table]:
+def _named(tables: list[Table], track: str) -> list[Table]:
+    """Tables whose titles name the track."""
+    return [replace(table, title=f"{table.title} (track: {track})") for table in tables] if track else tables
+
+
+def best_tables(measured: Iterable[tuple[Run, pa.Table]], track: str = "") -> list[Table]:
     """Per stream the ten best scores by Avg AUROC, mean over learners, best first; energy and TOOD in any case."""
-    cells, tables = _cells(collect(measured), {}), []
+    measured = list(measured)
+    cells, tables = _cells(collect(measured, track=track), {}), []
     for stream in sorted({key.stream for key in cells}):
         learners = _learners(cells, stream)
         averages = {  # scores that not every learner has come last
@@ -170,7 +191,7 @@ def best_tables(measured: Iterable[tuple[Run, pa.Table]]) -> list[Table]:
         )
         title = f"the {min(BEST, len(ranked))} best of {len(ranked)} scores, by Avg AUROC"
         tables.append(_grid(cells, stream, "best", title, metrics, names=kept))
-    return tables
+    return _named(tables, _tracks(measured, track))
 
 
 def _cells(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary]) -> dict[Key, TableCell]:
@@ -207,7 +228,8 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
     On long streams, evenly spaced steps are shown.
     """
     _, pooled = accuracy(table)
-    means = {name: trajectory(table, name, calibration=None).balanced().mean() for name in names}
+    track = str(table.filter(table["detector"].is_valid())["calibration"][0])
+    means = {name: trajectory(table, name, calibration=track).balanced().mean() for name in names}
     rows = []
     for step in spread(len(pooled), 20):
         seen = [float(np.nanmean(values[step])) for values in means.values()]
@@ -218,7 +240,7 @@ def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
     average = f"mean over {groups.pop()}-OOD sets" if len(groups) == 1 else "(near + far) / 2"
     note = f"AUROC: {average}. Accuracy: all test data seen."
     name = run_name(run, title_of(learner_label(run)))
-    title = f"{name}: AUROC and accuracy after each step, percent"
+    title = f"{name}: AUROC and accuracy after each step, percent (track: {track})"
     return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
 
 
@@ -238,7 +260,7 @@ def _seeds_note(cells: Mapping[Key, TableCell], stream: str) -> str:
 def _ranks(summaries: Mapping[Key, Summary]) -> Iterator[Table]:
     """Ranks of each detector by Avg AUROC over streams and learners, if there are three settings or more.
 
-    Left out: runs with BER or options, and detectors on raw logits, with settings or another calibration set.
+    Left out: runs with BER or options, and detectors on raw logits or with settings.
     """
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner) and " " not in key.detector}
     pairs = ranks_by_pair(plain or summaries)

@@ -85,7 +85,9 @@ def check_detectors(names: Iterable[str], frozen: bool) -> None:
 
 
 def check_memory(config: RunConfig, keeps_memory: bool) -> None:
-    """Raise if calibration or fit ask for a memory that the learner does not keep."""
-    for name in ("calibration", "fit"):
-        if getattr(config, name) == "memory" and not keeps_memory:
-            raise ToodError(f"{name}: {config.learner} keeps no memory; use another source")
+    """Raise if the first track is a memory that the learner does not keep."""
+    if config.track[0] == "memory" and not keeps_memory:
+        raise ToodError(
+            f"track: {config.learner} keeps no memory, so scores that need old classes cannot be fitted; "
+            "use another track, or calibration,memory for the scores that are not fitted"
+        )

@@ -25,30 +25,26 @@ if TYPE_CHECKING:
 
 __all__ = ["RunConfig", "measured_as"]
 
-CalibrationSource: TypeAlias = Literal["train", "memory", "reserved", "augmented"]
-CalibrationShare: TypeAlias = Literal["stream", "seen"]
-FitData: TypeAlias = Literal["current", "all", "memory"]
+Track: TypeAlias = Literal["calibration", "memory", "all", "paper"]
 Logits: TypeAlias = Literal["both", "corrected", "raw"]
 Store: TypeAlias = Literal["all", "metrics"]
 
 PER_CLASS = 10  # calibration samples per class of a stream for which the paper states no number
 EXACT = ("paper", "released")  # presets that train on all samples, reserve none, and compute in full precision
-# Defaults of evaluation that a preset changes: "released" evaluates as the authors of the paper did.
-EVALUATED = {"released": {"calibration": "augmented", "fit": "all"}}
 # Settings of evaluation: changing them needs no new training.
-EVALUATION = ("ood", "calibration", "calibration_share", "fit", "detectors", "logits", "store", "device", "threads")
+EVALUATION = ("ood", "track", "detectors", "logits", "store", "device", "threads")
 # Those of them that change the metrics of a detector.
-MEASURING = ("ood", "calibration", "calibration_share", "fit", "logits")
+MEASURING = ("ood", "track", "logits")
 # Settings that are part of a run's label in tables.
 OPTIONS = (
     *("order", "tasks", "ood", "network", "frozen", "adapter"),
-    *("calibration", "calibration_size", "calibration_share", "reserve", "fit", "precision"),
+    *("track", "calibration_size", "reserve", "precision"),
 )
 # Settings always included in the hash of a folder name. Newer settings are included only if set, so that the folder
 # names of older runs stay valid.
 ALWAYS_NAMED = (
-    *("stream", "learner", "preset", "seed", "order", "tasks", "network", "settings", "calibration"),
-    *("calibration_size", "reserve", "fit", "detectors", "device", "threads"),
+    *("stream", "learner", "preset", "seed", "order", "tasks", "network", "settings"),
+    *("calibration_size", "reserve", "detectors", "device", "threads"),
 )
 LARGEST = 2**32 - 1  # the largest seed that every generator takes
 SWEEP = "TOOD_SWEEP"  # in the environment of a cell's process: the process of its sweep
@@ -83,9 +79,7 @@ VALIDATORS: dict[str, Validator] = {
     **dict.fromkeys(("detectors", "ood"), NAMES),
     "frozen": ("true or false", lambda value: isinstance(value, bool)),
     "settings": ("a mapping of learner settings", lambda value: isinstance(value, Mapping) and _are_texts(value)),
-    "calibration": _one_of(CalibrationSource),
-    "calibration_share": _one_of(CalibrationShare),
-    "fit": _one_of(FitData),
+    "track": (f"some of {', '.join(get_args(Track))}", lambda value: {*value} <= {*get_args(Track)}),
     "logits": _one_of(Logits),
     "store": _one_of(Store),
 }
@@ -123,23 +117,17 @@ class RunConfig:
         preset's.
     settings:
         Learner settings that replace the preset's.
-    calibration:
-        Source of the calibration set: ``"train"`` (random training data of each task), ``"memory"`` (replayed
-        exemplars, as in the paper's text), ``"reserved"`` (samples never trained on) or ``"augmented"`` (training data
-        augmented as in training, B shared by the classes seen so far, as in the authors' code). The default depends on
-        the preset: ``"augmented"`` for ``released``, else ``"train"``.
+    track:
+        The data that every detector is fitted on: ``"calibration"`` (a small labelled set of all classes seen, never
+        trained on), ``"memory"`` (what the learner replays), ``"all"`` (all training data seen, an upper bound) or
+        ``"paper"`` (as its authors: TOOD reads B augmented training samples, the others all training data; the default
+        of the presets ``paper`` and ``released``). Of several, which a run measures without training again, tables show
+        the first unless told otherwise.
     calibration_size:
         B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper states none.
-    calibration_share:
-        Classes that share B equally: all of the ``"stream"``, so that a class has as many samples at every step, or
-        those ``"seen"`` so far, as in the authors' code. Augmented samples are always shared by the classes seen.
     reserve:
         Samples per class that are never trained on; -1 for as many as in the calibration set, or for none with the
         presets that reproduce the paper exactly.
-    fit:
-        The fit set of detectors: ``"current"`` (the task's training data and the memory), ``"memory"`` or ``"all"``
-        (all training data seen, an oracle). The default depends on the preset: ``"all"`` for ``released``, else
-        ``"current"``.
     detectors:
         Names or ``package.module:Class``; empty for all detectors that need only stored outputs.
     logits:
@@ -168,11 +156,9 @@ class RunConfig:
     frozen: bool = False
     adapter: int = -1
     settings: Mapping[str, Any] = field(default_factory=dict)
-    calibration: CalibrationSource | Literal[""] = ""
+    track: tuple[str, ...] = ()
     calibration_size: int = 0
-    calibration_share: CalibrationShare = "stream"
     reserve: int = -1
-    fit: FitData | Literal[""] = ""
     detectors: tuple[str, ...] = ()
     logits: Logits = "both"
     store: Store = "all"
@@ -182,16 +168,16 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self.preset = self.preset or ("frozen" if self.frozen is True else "cpu")
-        defaults = {"calibration": "train", "fit": "current"} | EVALUATED.get(str(self.preset), {})
-        for name, value in defaults.items():
-            setattr(self, name, getattr(self, name) or value)
-        for name in ("detectors", "ood"):
+        for name in ("detectors", "ood", "track"):
             setattr(self, name, _listed(name, getattr(self, name)))
+        self.track = self.track or ("paper" if self.preset in EXACT else "calibration",)
         sizes = _sizes(self.tasks)
         self.tasks = sizes if len(sizes) > 1 else sizes[0]
         for name, (expected, allows) in VALIDATORS.items():
             if not allows(getattr(self, name)):
                 raise ToodError(f"{name}: expected {expected}, found {getattr(self, name)!r}")
+        if "paper" in self.track[1:]:
+            raise ToodError(f"track: expected paper as the first, found {','.join(self.track)}")
         self.frozen = self.frozen or self.preset == "frozen"
         if self.adapter >= 0 and not self.frozen:
             raise ToodError("adapter: expected frozen: true (--frozen), found a network that is trained as a whole")
@@ -221,10 +207,10 @@ class RunConfig:
         learner, finetune = split_method(self.learner)
         default = RunConfig(preset=self.preset)
         options = {name: getattr(self, name) for name in OPTIONS if getattr(self, name) != getattr(default, name)}
-        if "ood" in options:
-            options["ood"] = ",".join(self.ood)
-        if isinstance(self.tasks, list):
-            options["tasks"] = ",".join(map(str, self.tasks))
+        if self.track[0] == default.track[0]:  # tables show one track at a time
+            options.pop("track", None)
+        for name in [name for name, value in options.items() if isinstance(value, (list, tuple))]:
+            options[name] = ",".join(map(str, options[name][:1] if name == "track" else options[name]))
         return RunIdentity(
             stream=stream_name(self.stream),
             learner=short_name(learner),
@@ -242,13 +228,20 @@ class RunConfig:
 
     def _tag(self) -> str:
         """Short hash of the settings that the folder name does not show; empty if they are defaults."""
-        ignored = {"device": "", "threads": 0, "detectors": [], "store": "all"}  # no effect on the networks
+        ignored = {
+            "device": "",
+            "threads": 0,
+            "detectors": [],
+            "store": "all",
+            "track": [],
+        }  # no effect on the networks
         values = self.to_mapping() | ignored
         named = {"stream": stream_name(self.stream), "learner": short_name(self.learner), "seed": self.seed}
         shown = RunConfig(preset=self.preset).to_mapping() | ignored | named
         if values == shown:
             return ""
         kept = {name: value for name, value in values.items() if name in ALWAYS_NAMED or value != shown[name]}
+        kept |= {"calibration": "train", "fit": "current"}  # as older versions wrote it
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:6]
 
     def without_finetuning(self) -> RunConfig:

@@ -39,18 +39,15 @@ class StepRows:
 
     Attributes
     ----------
-    fit:
-        The fit set of detectors.
     calibration:
-        The calibration sets by source; ``reserved`` and ``memory`` only if every class has such samples.
-    augmented:
-        The calibration set that is augmented as in training, with B shared by the classes seen so far, as the authors
-        of the TOOD paper do. Empty if the stream has no augmentation.
+        What detectors are fitted on, by track; ``memory`` only if every class has samples there. ``paper`` shares B by
+        the classes seen so far, as the authors of the TOOD paper do. ``train`` is a draw of training data.
+    fit:
+        All training data seen, which detectors that are not TOOD are fitted on in the track ``paper``; else empty.
     """
 
-    fit: IntArray
     calibration: dict[str, IntArray]
-    augmented: IntArray
+    fit: IntArray
 
     def union(self) -> IntArray:
         """Every row once, ascending."""
@@ -58,11 +55,9 @@ class StepRows:
 
 
 def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None:
-    """Raise before training if calibration or fit ask for samples that will not exist."""
-    if config.calibration == "reserved" and not stream.reserve:
-        raise ToodError("calibration: 'reserved' needs reserved samples, but none are reserved; set reserve above 0")
-    if config.calibration == "augmented" and (config.frozen or stream.augmentation == "none"):
-        raise ToodError(f"calibration: 'augmented' needs augmented images, but {stream.name} has none; use 'train'")
+    """Raise before training if a track asks for samples that will not exist."""
+    if "calibration" in config.track and not stream.reserve:
+        raise ToodError("track: calibration needs samples that are not trained on, but reserve is 0")
     check_memory(config, keeps_memory)
 
 
@@ -81,35 +76,23 @@ def step_rows(config: RunConfig, stream: Stream, step: int, memory: IntArray) ->
     seen = np.concatenate([stream.train_rows(task) for task in range(step + 1)])
     size = config.calibration_per_class(len(stream.order))
     classes = {c for task in range(step + 1) for c in stream.task_classes(task)}
-    shared = size * len(stream.order) // len(classes)  # by the classes seen
-    if config.calibration_share == "seen":
-        size = shared
 
     def draw(rows: IntArray, per_class: int) -> IntArray:
         return np.sort(draw_by_class(rows, stream.train.labels[rows], per_class, (config.seed, CALIBRATION_DRAW)))
 
     calibration = {"train": draw(np.sort(seen), size)}
     if classes <= set(stream.train.labels[memory].tolist()):
-        calibration["memory"] = draw(np.sort(memory), size)
+        calibration["memory"] = np.unique(memory)
     if stream.reserve:
         reserved = np.concatenate([stream.reserved_rows(task) for task in range(step + 1)])
-        calibration["reserved"] = draw(np.sort(reserved), size)
-    augmented = np.empty(0, np.int64)
-    if stream.augmentation != "none":
-        augmented = draw(np.sort(seen), shared)
-    in_use = augmented if config.calibration == "augmented" else calibration.get(config.calibration, ())
-    if not len(in_use):
-        raise ToodError(
-            f"calibration: expected {config.calibration!r} samples of every class at step {step}, but "
-            f"{config.learner} has none; it has {', '.join(calibration)}"
-        )
-    if config.fit == "memory":
-        fit = np.unique(memory)
-    else:
-        fit = np.union1d(seen if config.fit == "all" else stream.train_rows(step), memory)
-    if len(fit) == 0:
-        raise ToodError(f"fit: {config.learner} keeps no memory to fit detectors on; use 'current' or 'all'")
-    return StepRows(fit, calibration, augmented)
+        calibration["calibration"] = draw(np.sort(reserved), size)
+    if "all" in config.track:
+        calibration["all"] = np.sort(seen)
+    if "paper" in config.track:
+        calibration["paper"] = draw(np.sort(seen), size * len(stream.order) // len(classes))
+    if config.track[0] not in calibration:
+        raise ToodError(f"track: expected samples of every class in the memory of {config.learner} at step {step}")
+    return StepRows(calibration, np.sort(seen) if "paper" in config.track else np.empty(0, np.int64))
 
 
 def extract_step(
@@ -121,7 +104,7 @@ def extract_step(
     digest = hashlib.sha256()
     for name, tensor in sorted(network.state_dict().items()):
         digest.update(name.encode() + to_numpy(tensor).tobytes())
-    for array in (rows.fit, rows.augmented, *(v for _, v in sorted(rows.calibration.items()))):
+    for array in (rows.fit, *(v for _, v in sorted(rows.calibration.items()))):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([calibration, run.manifest["ood"]]).encode() + fingerprint(stream))
     key, key_file = digest.hexdigest(), folder / "outputs.key"
@@ -157,10 +140,11 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
 
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
     calibrations = {source: part(chosen) for source, chosen in rows.calibration.items()}
-    if len(rows.augmented):
-        seed = 1000 * stream.seed + step
-        calibrations["augmented"] = forward(fused, stream, stream.train, rows.augmented, augmentation_seed=seed)
-        calibrations["augmented"]["labels"] = columns(stream.train, rows.augmented)
+    if "paper" in calibrations and stream.augmentation != "none":
+        augmented = forward(
+            fused, stream, stream.train, rows.calibration["paper"], augmentation_seed=1000 * stream.seed + step
+        )
+        calibrations["paper"] |= augmented
     weight, bias = network.effective_head()
     head = {"weight": weight, "bias": bias}
     if network.head.corrected:
@@ -169,7 +153,7 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
         "calibration": calibrations.pop(calibration),
         "calibrations": calibrations,
         "test": forward(fused, stream, stream.test, test_rows) | {"labels": columns(stream.test, test_rows)},
-        "fit": part(rows.fit),
+        "fit": part(rows.fit) if len(rows.fit) else None,
         "ood": {s.name: forward(fused, stream, s.source, np.arange(len(s.source))) for s in stream.ood},
         "head": {name: to_numpy(tensor) for name, tensor in head.items()},
     }

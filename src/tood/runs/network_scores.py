@@ -53,7 +53,11 @@ def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Str
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
-        fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and detector.fits_on == "fit" else None
+        use_calibration, use_fit = scorer.fit_sets(step)
+        fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and use_fit else None
+        if use_calibration:
+            source = scorer.calibration or step.run.calibration
+            fit = _Chunks(stream, stream.train, rows.calibration[source], step.calibration(source))
         with located_errors(step, scorer, "fit"):
             detector.fit(fit, partition=step.partition, head=step.head, network=network)
         with located_errors(step, scorer, "score"):

@@ -70,10 +70,10 @@ def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
     replayed = [_replayed(learner, new[task], kept[task - 1]) if task else 0 for task in tasks]
     trained = learner.settings.epochs * (sum(new) + sum(replayed))
     ood = sum(len(s.source) for s in stream.ood)
-    forwarded = 0
+    forwarded, drawn = 0, config.calibration_per_class(len(stream.order))
     for step in tasks:
         seen = [len(stream.train_rows(task)) for task in range(step + 1)]
-        fit = {"current": seen[-1] + kept[step], "memory": kept[step], "all": sum(seen)}[config.fit]
+        fit = sum(seen) if {"all", "paper"} & {*config.track} else kept[step] + drawn * sum(stream.sizes[: step + 1])
         forwarded += fit + sum(len(stream.test_rows(task)) for task in range(step + 1)) + ood
     parameters = sum(p.numel() for p in learner.network.parameters())
     disk = 16 * parameters  # with store: metrics only the last network stays

@@ -177,7 +177,7 @@ def _run_steps(
         if not asked:  # those that all steps so far have what they need for
             scorers, _ = default_scorers(made, names, logits=logits, steps=[index])
             names = [scorer.detector for scorer in scorers]
-        measured, notes = measure_step(step, scorers, keep=True)
+        measured, notes = measure_step(step, _in_tracks(scorers, step, config.track), keep=True)
         rows += measured
         noted |= {re.sub(r"[\d.]+", "", note): note for note in notes}  # of those that differ in numbers, the latest
         if on_step is not None:
@@ -186,7 +186,12 @@ def _run_steps(
         say(f"step {index + 1}/{len(stream)}  {line}  (training: {duration(trained)})")
     for note in noted.values() if asked else ():  # the defaults include many that suit no small stream
         say(f"note: {note}")
-    return rows
+    if lacking := set(config.track) - set(step.calibration_sources()):
+        say(
+            f"note: track {', '.join(lacking)}: {config.learner} keeps no samples of some classes, so only scores that "
+            "are not fitted were measured"
+        )
+    return _at_every_step(rows, len(stream))
 
 
 def _learn(learner: learners.Learner, task: int, folder: Path, progress: Report | None, base: Path | None) -> None:
@@ -279,9 +284,9 @@ def _write_manifest(config: RunConfig, folder: Path, stream: Stream, learner: le
         classes=list(stream.classes),
         **dataclasses.replace(config.identity, learner=learner.name).to_manifest(),
         learner_title=learner.title,
-        calibration={"source": config.calibration, "size": per_class * len(stream.order)},
+        calibration={"source": config.track[0], "size": per_class * len(stream.order)},
+        tracks=list(config.track),
         reserved_a_class=stream.reserve,
-        fit=config.fit,
         **({"detectors": list(config.detectors)} if config.detectors else {}),
         **({"features": _key(stream)} if _key(stream) else {}),
         made_by={
@@ -311,9 +316,26 @@ def _evaluate(
     with naming_errors(type(learner), f"memory_rows at step {step} in {made.path}"):
         memory = learner.memory_rows()
     rows = step_rows(config, stream, step, memory)
-    extract_step(made, step, network, stream, rows, config.calibration, learner)
-    for scorer in asked:
+    extract_step(made, step, network, stream, rows, config.track[0], learner)
+    for scorer in _in_tracks(asked, Step(made, step), config.track):
         score_with_network(Step(made, step), scorer, network, stream, rows)
+
+
+def _in_tracks(scorers: Sequence[Scorer], step: Step, tracks: Sequence[str]) -> list[Scorer]:
+    """Every scorer in every track; in one without samples of every class (memory), only those that are not fitted."""
+    sources = step.calibration_sources()
+    return [
+        dataclasses.replace(scorer, calibration=track)
+        for track in tracks
+        for scorer in scorers
+        if track in sources or scorer.described.fits_on == "none"
+    ]
+
+
+def _at_every_step(rows: Sequence[Row], steps: int) -> list[Row]:
+    """Without the metrics of scores that some step lacks."""
+    last = {(row.detector, row.calibration, row.settings) for row in rows if row.step == steps - 1}
+    return [row for row in rows if (row.detector, row.calibration, row.settings) in last]
 
 
 def _summary(rows: Sequence[Row], facts: Mapping[str, Any]) -> list[str]:

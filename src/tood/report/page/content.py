@@ -56,13 +56,14 @@ def content(
     metrics = METRICS[: 1 if len(measured) > SWEEP else 3 if len(measured) > MANY else None]
     judged = [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen]
     limit = DISTRIBUTIONS if len(chosen) <= MANY else 2
-    summaries = collect([(one.run, one.table) for one in measured])
+    summaries = collect([(one.run, one.table) for one in measured], track=measured[0].track)
     return {
         "version": __version__,
         "verdicts": judged,
         "start": max(judged, key=lambda verdict: (not verdict["baseline"], verdict["telling"]))["run"],
         "accuracy": _rows(summaries, (ACCURACY,), reference),
         "table": _rows(summaries, TABLE, reference),
+        "track": measured[0].track,
         "paper_note": MISMATCH_NOTE,
         "runs": [_run(one, metrics, limit if one in chosen else 0) for one in measured],
     }
@@ -152,7 +153,7 @@ def _kept(one: MeasuredRun) -> list[str]:
 def _scores(one: MeasuredRun, limit: int) -> Json | None:
     """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
-    kept = scores_at(one.run, _shown(one, 3 if one.steps > LONG else limit), steps, compute=False)
+    kept = scores_at(one.run, _shown(one, 3 if one.steps > LONG else limit), steps, False, one.track)
     return {detector: histograms(along, steps) for detector, along in kept.items()} or None
 
 

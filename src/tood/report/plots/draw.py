@@ -91,7 +91,7 @@ def _of_run(one: MeasuredRun, paper: bool) -> Iterator[tuple[str, Figure]]:
     of = f"{as_text(one.name)}, {one.steps} tasks"
     shown = [one.tood] if one.tood else []
     shown += [name for name in TOOD_VARIANTS if paper and name in one.detectors and name not in shown]
-    scored = scores_at(one.run, ["energy", *shown], range(one.steps), compute=True)
+    scored = scores_at(one.run, ["energy", *shown], range(one.steps), True, one.track)
     groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
     counts = {group: len(np.asarray(scores)) for group, scores in groups["energy"][0].items()}
     ood = [f"{count} {label(group)}" for group, count in counts.items() if group != "id"]

@@ -195,6 +195,7 @@ options(at("table-metric"), Object.keys(NAMES).filter((name) => data.table.some(
 learnerOptions();
 at("paper-note").hidden = !Object.keys(NAMES).some(inPaper);
 at("paper-note").append(" ", data.paper_note);
+at("track").textContent = data.track;
 options(at("run"), data.runs.map((one, place) => [place, one.name]), state.run);
 for (const [id, act] of Object.entries({ run: chooseRun, metric: trajectories, "ood-set": trajectories, task: trajectories,
   "map-left": maps, "map-right": maps, "score-detector": chooseRecall, "score-task": scores, "table-learner": mainTable, "table-metric": mainTable }))
