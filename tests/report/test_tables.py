@@ -292,7 +292,7 @@ def test_command(runs, tmp_path):
 
     result = report(runs, "--tables", "--out", tmp_path)
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("**toy: Avg AUROC and Avg FPR@95, percent**")
+    assert result.stdout.startswith("**toy: Avg AUROC and Avg FPR@95, percent (track: given)**")
     assert "fpr_at_ood_recall" in result.stdout  # which definition is said
     assert {"tables.md", "tables.csv", "toy-main.tex"} <= {path.name for path in tmp_path.iterdir()}
     brief = report(runs).stdout  # the ten best scores, the best first; ranks of two settings mean nothing

@@ -30,6 +30,7 @@ Logits: TypeAlias = Literal["both", "corrected", "raw"]
 Store: TypeAlias = Literal["all", "metrics"]
 
 PER_CLASS = 10  # calibration samples per class of a stream for which the paper states no number
+FROZEN = 2000  # calibration samples of a stream of the paper on the many features of a frozen network
 EXACT = ("paper", "released")  # presets that train on all samples, reserve none, and compute in full precision
 # Settings of evaluation: changing them needs no new training.
 EVALUATION = ("ood", "track", "detectors", "logits", "store", "device", "threads")
@@ -124,7 +125,7 @@ class RunConfig:
         of the presets ``paper`` and ``released``). Of several, which a run measures without training again, tables show
         the first unless told otherwise.
     calibration_size:
-        B, over all classes of the stream; 0 for the paper's size, or ten per class if the paper states none.
+        B, over all classes of the stream; 0 for the paper's size (2,000 if frozen), or ten per class if it states none.
     reserve:
         Samples per class that are never trained on; -1 for as many as in the calibration set, or for none with the
         presets that reproduce the paper exactly.
@@ -252,7 +253,8 @@ class RunConfig:
     def calibration_per_class(self, classes: int) -> int:
         """Samples per class in the calibration set."""
         entry = CATALOG.get(family(stream_name(self.stream)))
-        size = self.calibration_size or (entry.calibration_size if entry else 0) or PER_CLASS * classes
+        stated = entry.calibration_size if entry else 0
+        size = self.calibration_size or (FROZEN if stated and self.frozen else stated) or PER_CLASS * classes
         if size < classes:
             raise ToodError(
                 f"calibration_size: expected at least one sample for each of {classes} classes, found {size}"
