@@ -6,7 +6,7 @@ Detectors × learners: Avg AUROC and FPR@95 (Tables 1 and 2), near and far, forg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
