@@ -124,7 +124,7 @@ def create(name: str, shape: Sequence[int], columns: int = 0, seed: int = 0, **o
     return add_top(network, **top) if top else network
 
 
-def rebuild(spec: Mapping[str, Any]) -> Network:
+def rebuild(spec: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Network:
     """The network that a file describes, with random weights; a stranger's file can neither import nor download.
 
     Parameters
@@ -132,6 +132,8 @@ def rebuild(spec: Mapping[str, Any]) -> Network:
     spec:
         ``name``, ``shape``, perhaps ``top``, and options. Only a network that is built in, registered or of timm can be
         rebuilt, and only with options that open nothing.
+    tensors:
+        Its weights. They must have the sizes that ``spec`` describes before memory is taken for them.
     """
     name = spec["name"]
     options = {key: value for key, value in spec.items() if key not in ("name", "shape", "top")}
@@ -147,7 +149,16 @@ def rebuild(spec: Mapping[str, Any]) -> Network:
         raise ToodError(f"option {min(set(options) - allowed)!r} is not one that a file may set; pass the backbone")
     if name.startswith(("timm:", "efficientnet_lite")):
         options["pretrained"] = False
-    return create(name, spec["shape"], **options, top=spec.get("top"))
+    build = partial(create, name, spec["shape"], **options, top=spec.get("top"))
+    if options.get("depth", 0) > len(tensors):
+        raise ToodError(f"depth: {options['depth']} layers, but {len(tensors)} tensors")
+    with torch.device("meta"):  # takes no memory
+        described = build()
+    sizes = {f"backbone.{key}": tensor.shape for key, tensor in described.backbone.state_dict().items()}
+    wrong = [key for key, size in sizes.items() if key not in tensors or tensors[key].shape != size]
+    if wrong or described.head.dim != tensors["head.weight"].shape[1]:
+        raise ToodError(f"its weights are not those of the network it describes ({(wrong or ['head.weight'])[0]})")
+    return build()
 
 
 def _timm(name: str, shape: Sequence[int], **options: Any) -> nn.Module:

@@ -148,7 +148,7 @@ class Network(nn.Module):
             elif spec is None:
                 raise ToodError("a network of your own design; pass its backbone to load it")
             else:
-                network = models.rebuild(spec)
+                network = models.rebuild(spec, tensors)
             network.load_state_dict(tensors)
         except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable network: {error}") from error

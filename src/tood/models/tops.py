@@ -52,7 +52,7 @@ class RandomProjection(nn.Module):
         super().__init__()
         self.dim = width
         generator = torch.Generator().manual_seed(seed)
-        self.register_buffer("matrix", torch.randn(inputs, width, generator=generator), persistent=False)
+        self.register_buffer("matrix", torch.empty(inputs, width).normal_(generator=generator), persistent=False)
 
     def forward(self, features: Tensor) -> Tensor:
         """``[n, D]`` to ``[n, width]``."""
