@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from tood import ToodError
+from tood.commands.report import command as report
 from tood.evaluation import Scorer, load_metrics, measure, scores
 from tood.evaluation.metrics_only import step_facts
-from tood.outputs import Run, Step, write_manifest
+from tood.outputs import Run, Step, write_manifest, write_step
 from tood.storage.npz import npz_names, read_npz
 
 OUT = "leads out of"
@@ -36,7 +38,10 @@ def test_the_lock_is_not_taken_through_a_link(gap_run, outside, name):
         pass
 
 
-@pytest.mark.parametrize("name", ["report", "checkpoints", "config.yaml", "metrics.parquet", "manifest.json", "steps"])
+FILES = ["manifest.json", "metrics.parquet", "config.yaml", "verdict.json"]
+
+
+@pytest.mark.parametrize("name", ["report", "checkpoints", "steps", *FILES])
 def test_links_out_of_a_run_are_not_followed(gap_run, outside, name):
     if (gap_run / name).exists():
         (gap_run / name).rename(gap_run / "moved")
@@ -50,8 +55,12 @@ def test_links_out_of_a_step_are_not_followed(gap_run, outside):
     (gap_run / "steps/01/learner.json").symlink_to(outside / "precious")
     (gap_run / "steps/02/outputs/test.npz").unlink()
     (gap_run / "steps/02/outputs/test.npz").symlink_to(outside / "precious")
+    (gap_run / "steps/03/.outputs.writing").symlink_to(outside)
     run = Run(gap_run)
+    logits = np.zeros((8, 8))
+    sets = {"logits": logits, "labels": np.arange(8)}
     for read in (
+        lambda: write_step(gap_run, 3, test=sets, calibration=sets, ood=dict.fromkeys(run.ood, logits)),
         lambda: scores(Step(run, 1), Scorer("energy")),
         lambda: step_facts(run, 1),
         lambda: Step(run, 2).test,
@@ -60,12 +69,20 @@ def test_links_out_of_a_step_are_not_followed(gap_run, outside):
             read()
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "metrics.parquet", "config.yaml"])
+@pytest.mark.parametrize("name", FILES)
 def test_a_pipe_is_refused_and_not_waited_for(gap_run, name):
     (gap_run / name).unlink(missing_ok=True)
     os.mkfifo(gap_run / name)
     with pytest.raises(ToodError, match=f"{name}: expected a regular file, found a pipe or device"):
         Run(gap_run)
+
+
+def test_a_report_is_not_written_through_a_link(gap_run, outside):
+    measure(Run(gap_run), [Scorer("energy")])
+    (gap_run / "report").mkdir(exist_ok=True)
+    (gap_run / "report/plots").symlink_to(outside)
+    with pytest.raises(ToodError, match=OUT):
+        raise CliRunner().invoke(report, [str(gap_run), "--tables"]).exception
 
 
 def test_a_manifest_has_a_digest(tmp_path):
@@ -104,4 +121,8 @@ def test_small_metrics_do_not_become_large(gap_run):
     last = table.slice(0, 1).set_column(0, table.schema.field("step"), pa.array([9999], pa.int32()))
     pq.write_table(pa.concat_tables([table, last]).replace_schema_metadata(None), file)
     with pytest.raises(ToodError, match="step: expected most steps up to the last, found 5 of 10000"):
+        load_metrics(gap_run)
+    late = table.slice(0, 1).set_column(1, table.schema.field("task"), pa.array([9999], pa.int32()))
+    pq.write_table(pa.concat_tables([table, late]).replace_schema_metadata(None), file)
+    with pytest.raises(ToodError, match="task: expected tasks that their step has seen"):
         load_metrics(gap_run)

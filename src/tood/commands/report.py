@@ -70,6 +70,7 @@ def command(
     from tood.report.gather import MeasuredRun
     from tood.report.render import print_results, print_tables, to_csv, to_latex, to_markdown, write_tables
     from tood.report.tables import best_tables, tables_of
+    from tood.storage.files import contained
 
     runs = MeasuredRun.all_of(find_runs(paths), track)
     if note := summary(one.table for one in runs):
@@ -90,6 +91,8 @@ def command(
             texts = [to_csv(tables)] if form == "csv" else map(to_markdown if form == "md" else to_latex, tables)
             click.echo("\n".join(texts), nl=False)
     folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
+    if out is None and len(paths) == 1:
+        contained(paths[0], folder / "plots")
     if want_plots:
         from tood.report.plots import draw_all
 

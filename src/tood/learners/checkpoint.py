@@ -19,7 +19,7 @@ import torch
 from tood.arrays import is_tensor, to_numpy
 from tood.errors import ToodError
 from tood.registry import described
-from tood.storage.files import read_tensors, write_tensors
+from tood.storage.files import contained, read_tensors, write_tensors
 from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
     """
     if path is None or not path.exists():
         return {}, {}
-    arrays, metadata = read_tensors(path, KIND)
+    arrays, metadata = read_tensors(contained(path.parent, path), KIND)
     try:
         _check_configuration(learner, path, json.loads(metadata["config"]), ignored)
         place, state = json.loads(metadata["place"]), _tree(arrays)

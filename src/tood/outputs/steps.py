@@ -293,7 +293,7 @@ def _write(folder: Path, files: dict[str, Arrays]) -> None:
     """Write everything to a temporary folder, then move it in: while head and outputs disagree there is no step."""
     fresh, old = folder / ".outputs.writing", folder / ".outputs.old"
     for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+        shutil.rmtree(contained(folder, leftover), ignore_errors=True)
     try:
         for name, arrays in files.items():
             write_npz(fresh / name.removeprefix("outputs/"), arrays)

@@ -259,9 +259,14 @@ def contained(folder: Path, path: Path) -> Path:
     target = path.resolve()
     if not target.is_relative_to(folder.resolve()):
         raise ToodError(f"{path}: leads out of {folder}, to {target}; such a link is not followed")
+    _check_regular(path)
+    return path
+
+
+def _check_regular(path: Path) -> None:
+    """Raise for a pipe or device: reading one may never end."""
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise ToodError(f"{path}: expected a regular file, found a pipe or device")
-    return path
 
 
 def sha256(path: str | os.PathLike[str]) -> str:
