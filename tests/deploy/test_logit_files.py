@@ -241,3 +241,16 @@ def test_a_label_that_is_not_a_number_is_shown(tmp_path):
         assert str(caught.value).startswith(f"{tmp_path / name}: {message}")
     pq.write_table(pa.table({"label": list("012") * 3}), tmp_path / "digits.parquet")  # numbers as text, as in a CSV
     assert read_labelled(tmp_path / "logits.npy", tmp_path / "digits.parquet")[1].tolist() == [0, 1, 2] * 3
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_small_table_does_not_become_a_large_array(tmp_path, suffix):
+    np.save(tmp_path / "logits.npy", np.eye(3))
+    path, labels = tmp_path / f"labels{suffix}", pa.table({"labels": np.zeros(11_000_000, np.int8)})
+    if suffix == ".parquet":
+        pq.write_table(labels, path)
+    else:
+        pyarrow.feather.write_feather(labels, path, compression="zstd")
+    assert path.stat().st_size < 100_000
+    with pytest.raises(ToodError, match="bytes claim to hold 11000000 values"):
+        read_labelled(tmp_path / "logits.npy", path)

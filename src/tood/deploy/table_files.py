@@ -22,6 +22,7 @@ __all__ = ["SUFFIXES", "Block", "TableFile", "listed"]
 
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".csv")
 BATCH_ROWS = 1 << 14
+MOST_VALUES, MOST_PER_BYTE = 10_000_000, 20  # a small compressed file may hold the first; a large one the second
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -104,6 +105,8 @@ class TableFile:
         """Yield Arrow record batches of ``columns``; columns of a CSV that are not in ``numbers`` are text."""
         if self.suffix == ".parquet":
             file = _pyarrow("parquet").ParquetFile(self.path, pre_buffer=False)
+            groups = map(file.metadata.row_group, range(file.num_row_groups))
+            self._check_size(sum(group.column(c).num_values for group in groups for c in range(group.num_columns)))
             yield from file.iter_batches(BATCH_ROWS, columns=columns, use_threads=False)
         elif self.suffix == ".csv":
             names, header = self._csv_header()
@@ -115,11 +118,18 @@ class TableFile:
                 convert_options=module.ConvertOptions(include_columns=columns, column_types=types),
             )
         else:
+            self._check_size((self.rows() or 0) * len(columns))
             with self._ipc() as reader:
                 stored = reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches))
                 for batch in stored:
                     wanted = batch.select(columns)
                     yield from (wanted.slice(start, BATCH_ROWS) for start in range(0, len(wanted), BATCH_ROWS))
+
+    def _check_size(self, values: int) -> None:
+        """Raise if a file claims more values than it plausibly holds: unpacked, they would take gigabytes."""
+        size = self.path.stat().st_size
+        if values > max(MOST_VALUES, MOST_PER_BYTE * size):
+            raise ToodError(f"{self.path}: {size} bytes claim to hold {values} values")
 
     def _is_stream(self) -> bool:
         """Whether an Arrow file is in the streaming format, as Hugging Face datasets are, which has no footer."""

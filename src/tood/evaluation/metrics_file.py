@@ -151,6 +151,8 @@ def _sha256(text: bytes) -> bytes:
 
 def _check_values(table: pa.Table, file: Path) -> None:
     """Raise unless steps and tasks are plausible and values are in [0, 1]."""
+    import pyarrow.compute as pc
+
     for name, low, high in (("step", 0, 9999), ("task", 0, 9999), ("value", 0.0, 1.0)):
         numbers = table[name].drop_null().to_numpy()
         if len(numbers) and not (low <= numbers.min() and numbers.max() <= high):  # False for NaN too
@@ -158,6 +160,8 @@ def _check_values(table: pa.Table, file: Path) -> None:
     steps = table["step"].unique().drop_null().to_numpy()
     if len(steps) and steps.max() >= max(MOST_MISSING, 2 * len(steps)):
         raise ToodError(f"{file}: step: expected most steps up to the last, found {len(steps)} of {steps.max() + 1}")
+    if len(steps) and pc.any(pc.greater(table["task"], table["step"])).as_py():
+        raise ToodError(f"{file}: task: expected tasks that their step has seen, found a later one")
     if table["step"].null_count or table["metric"].null_count or table["value"].null_count:
         raise ToodError(f"{file}: expected a step, a metric and a value in every row, found a null")
 
