@@ -1,4 +1,5 @@
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from filelock import FileLock
 
-from tood import TOOD
+from tood import TOOD, ToodError
 from tood.commands.monitor import command
 from tood.deploy import DriftMonitor
 
@@ -58,6 +59,21 @@ def test_a_file_that_has_grown_is_refused(folder):
     assert DriftMonitor.load("m.safetensors").to_dict()["rows"] == 600
 
 
+def test_a_replaced_file_of_the_same_size_and_time_is_refused(folder):
+    run(*FIRST, "--in", "same.npy")
+    before = os.stat("same.npy")
+    np.save("same.npy", -np.load("same.npy"))
+    os.utime("same.npy", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "same.npy: has changed" in str(run("--state", "m.safetensors", "--in", "same.npy").exception)
+
+
+@pytest.mark.parametrize("notes", ["1", '{"taken": 3}', '{"taken": {"a": [1]}}', '{"made_from": 1}', "[" * 99_999, "x"])
+def test_notes_of_another_kind_are_refused(folder, notes):
+    DriftMonitor(TOOD.load("cal.safetensors")).fit(np.load("reference.npy")).save("m.safetensors", notes=notes)
+    with pytest.raises(ToodError, match=r"m\.safetensors: not a usable monitor: notes"):
+        raise run("--state", "m.safetensors", "--in", "same.npy").exception
+
+
 def test_json_lines_come_from_standard_input(folder):
     run(*FIRST)
     moved = np.load("moved.npy").tolist()
@@ -68,7 +84,7 @@ def test_json_lines_come_from_standard_input(folder):
     one = DriftMonitor.load("m.safetensors").report()
     assert one.drifted.tolist() == [True, False]
     result = run("--state", "m.safetensors", "--in", "-", text="[1, 2, 3, 4]\nnot json\n")
-    assert "standard input, line 2: expected a list of logits" in str(result.exception)
+    assert "standard input, line 2: expected a list of 4 logits" in str(result.exception)
     result = run("--state", "m.safetensors", "--in", "-", text="[1, 2, null, 4]\n")
     assert "standard input, line 1" in str(result.exception)
     result = run("--state", "m.safetensors", "--in", "-", "--invalid", "reject", text="[1, 2, null, 4]\n")
@@ -130,7 +146,7 @@ def test_rows_that_do_not_fit_are_told_with_their_place(folder):
         run("--state", "m.safetensors", "--in", "narrow.npy").exception
     )
     result = run("--state", "m.safetensors", "--in", "-", text="\n[1, 2, 3]\n")
-    assert "standard input, line 2: logits: expected 4 columns" in str(result.exception)
+    assert "standard input, line 2: expected a list of 4 logits" in str(result.exception)
 
 
 def test_rows_of_standard_input_are_kept_when_a_line_is_bad(folder):
@@ -151,9 +167,14 @@ def test_two_monitors_do_not_write_one_state(folder):
 
 def test_lines_that_cannot_be_read_are_left_out_if_asked(folder):
     rows = np.load("same.npy")[:3].tolist()
-    lines = [json.dumps(rows[0]), "broken", '{"other": 1}', json.dumps(rows[1])]
-    result = run(*FIRST, "--in", "-", "--invalid", "reject", text="\n".join(lines))
-    assert result.exit_code == 0 and "2 inputs so far" in result.stdout and "left out: 2" in result.stdout
+    good = [json.dumps(row).encode() for row in rows[:2]]
+    long, deep = b"[%s, 1, 2, 3]" % (b"9" * 400), b"[" * 100_000
+    bad = [b"broken", b'{"other": 1}', long, b"9" * 5000, b"\xff\xfe[1]", b"[1, 2, 3]", b"[[1, 2, 3, 4]]", deep]
+    result = run(*FIRST, "--in", "-", "--invalid", "reject", text=b"\n".join([good[0], *bad, good[1]]))
+    assert result.exit_code == 0 and "2 inputs so far" in result.stdout and "left out: 8" in result.stdout
+    for line in bad:
+        with pytest.raises(ToodError, match="line 1: expected a list of 4 logits"):
+            raise run("--state", "m.safetensors", "--in", "-", text=line).exception
 
 
 def test_drift_is_an_exit_code_if_asked(folder):

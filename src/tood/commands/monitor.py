@@ -75,7 +75,7 @@ def command(
             watch.save()
         for source in sources:
             if str(source) == "-":
-                watch.lines(sys.stdin)
+                watch.lines(sys.stdin.buffer)
             else:
                 with progress_bar("rows", quiet or as_json) as update:
                     watch.file(source, update)
@@ -129,7 +129,7 @@ class _Watch:
         from tood.storage.files import read_tensors, sha256
 
         self.path, self.invalid, self.print_alarms, self.left_out = path, invalid, print_alarms, 0
-        self.taken: dict[str, list[int]] = {}  # input file: size, time of change, rows taken
+        self.taken: dict[str, list[Any]] = {}  # input file: its digest, rows taken
         settings = {name: value for name, value in settings.items() if value is not None}
         files = {"calibrator": calibrator, "reference": reference}
         if missing := [file for file in files.values() if file and not file.is_file()]:
@@ -138,8 +138,12 @@ class _Watch:
         self.saved = time.monotonic()
         if path.exists():
             self.monitor = DriftMonitor.load(path)
-            notes = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
-            self.taken, made_from = notes.get("taken", {}), notes.get("made_from", {})
+            try:
+                notes = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
+                self.taken = {name: [digest, int(rows)] for name, (digest, rows) in notes.get("taken", {}).items()}
+                made_from = dict(notes.get("made_from", {}))
+            except (AttributeError, TypeError, ValueError, RecursionError) as error:
+                raise ToodError(f"{path}: not a usable monitor: notes: {error}") from error
             saved = {**made_from, **{name: getattr(self.monitor, name) for name in settings}}
             for name, value in {**self.made_from, **settings}.items():
                 if saved.get(name) != value:
@@ -176,12 +180,11 @@ class _Watch:
         """Take in the rows of a file that were not taken before."""
         from tood.deploy.logit_files import LogitsFile, valid_rows
         from tood.errors import ToodError
+        from tood.storage.files import sha256
 
-        file, name = LogitsFile(source), str(source.resolve())
-        status, rows = source.stat(), file.rows
-        stamp = [status.st_size, status.st_mtime_ns]
-        *before, taken = self.taken.get(name, [*stamp, 0])
-        if before != stamp:
+        file, name, digest = LogitsFile(source), str(source.resolve()), sha256(source)
+        rows, (before, taken) = file.rows, self.taken.get(name, [digest, 0])
+        if before != digest:
             raise ToodError(
                 f"{source}: has changed since {taken:,} of its rows were counted; give new rows in a file of their "
                 "own, or --reset to start again"
@@ -194,7 +197,7 @@ class _Watch:
                 valid = valid_rows(new, self.invalid, source, done - len(new))
                 self.left_out += int((~valid).sum())
                 self.update(new[valid], f"{source}, rows {done - len(new)} to {done - 1}")
-                self.taken[name] = [*stamp, done]
+                self.taken[name] = [digest, done]
                 self.save_if_due()
             progress(done, rows)
         self.save()
@@ -206,7 +209,7 @@ class _Watch:
         from tood.errors import ToodError
 
         try:
-            for where, row in _json_rows(stream, reject=self.invalid == "reject"):
+            for where, row in _json_rows(stream, self.monitor.cal.partition_.columns, self.invalid == "reject"):
                 if row is not None and np.isfinite(row).all():
                     self.update(row[None], where)
                     self.save_if_due()
@@ -229,8 +232,8 @@ def _named(where: object) -> Iterator[None]:
         raise ToodError(f"{where}: {error}") from error
 
 
-def _json_rows(stream: Any, reject: bool) -> Iterator[tuple[str, FloatArray | None]]:
-    """The line number in words, and the logits ``[C]``, of each line that is not empty.
+def _json_rows(stream: Any, columns: int, reject: bool) -> Iterator[tuple[str, FloatArray | None]]:
+    """The line number in words, and the logits ``[columns]``, of each line that is not empty.
 
     With ``reject`` a line that cannot be read gives None; otherwise it raises.
     """
@@ -245,11 +248,11 @@ def _json_rows(stream: Any, reject: bool) -> Iterator[tuple[str, FloatArray | No
         try:
             parsed = json.loads(line)
             row = np.array(parsed["logits"] if isinstance(parsed, dict) else parsed, dtype=np.float64)
-            if row.ndim != 1:
-                raise ValueError(f"{row.ndim} axes")
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            if row.shape != (columns,):
+                raise ValueError(f"shape {row.shape}")
+        except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
             if reject:
                 yield where, None
                 continue
-            raise ToodError(f'{where}: expected a list of logits or {{"logits": [...]}} ({error})') from error
+            raise ToodError(f'{where}: expected a list of {columns} logits or {{"logits": [...]}} ({error})') from error
         yield where, row
