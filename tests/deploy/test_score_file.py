@@ -214,6 +214,17 @@ def test_csv_holds_the_same_numbers_as_parquet(files):
     assert table["score"].count(None) == 2
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_text_that_a_spreadsheet_would_run_is_quoted_in_csv(files, kind):
+    texts = ["=1+1", " @x", "-a", "\x1b[2J", "plain", "-2", "+3e5", None]
+    logits = np.load(files / "logits.npy")[: len(texts)]
+    pq.write_table(pa.table({"id": pa.array(texts).cast(kind), "logits": list(logits)}), files / "l.parquet")
+    score_file(files / "cal.safetensors", files / "l.parquet", files / "s.csv", keep=("id",))
+    with (files / "s.csv").open(newline="") as file:
+        cells = [row["id"] for row in csv.DictReader(file)]
+    assert cells == ["'=1+1", "' @x", "'-a", "\\x1b[2J", "plain", "-2", "+3e5", ""]
+
+
 def test_a_csv_file_is_complete_or_absent(files):
     def progress(done, rows):
         if done >= 130:

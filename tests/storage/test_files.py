@@ -113,6 +113,14 @@ def test_a_folder_in_place_of_a_file_is_not_called_damaged(tmp_path):
             read(tmp_path)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="pipes are POSIX")
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for read in (npz_names, read_npz, lambda path: read_tensors(path, "tood-learner")):
+        with pytest.raises(ToodError, match="pipe: expected a regular file"):
+            read(tmp_path / "pipe")
+
+
 def test_the_digest_is_that_of_the_file(tmp_path):
     path = tmp_path / "f.npz"
     write_npz(path, {"logits": np.arange(1e5)})

@@ -22,7 +22,7 @@ from tood.decision.ranks import check_share
 from tood.deploy.logit_files import SUFFIXES, Block, Invalid, LogitsFile, valid_rows
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.partition import Partition
-from tood.storage.files import kind_of, write_atomically
+from tood.storage.files import csv_cell, kind_of, write_atomically
 
 __all__ = ["Scored", "load_scorer", "score_file"]
 
@@ -207,6 +207,7 @@ class _Job:
         self.columns = partition.columns
         self.won, self.lost = np.zeros((2, len(partition)), dtype=np.int64)
         self.rows = self.invalid_rows = 0
+        self.as_csv = False
         self.scores, self.every = np.empty(0), 1  # every so many rows
 
     @property
@@ -215,6 +216,7 @@ class _Job:
 
     def write(self, path: Path, as_csv: bool, progress: Callable[[int, int | None], object]) -> None:
         """Write the file. A second thread writes a part while the next one is scored."""
+        self.as_csv = as_csv
         total, done = self.file.rows, 0
         parts = self._parts()
         first = next(parts)
@@ -258,6 +260,8 @@ class _Job:
         import pyarrow as pa
 
         kept = {name: _joined([block.kept[name] for block in blocks]) for name in self.file.keep}
+        if self.as_csv:
+            kept = {name: _cells(column) for name, column in kept.items()}
         columns = {name: np.concatenate([block.scored[name] for block in blocks]) for name in blocks[0].scored}
         valid = np.concatenate([block.valid for block in blocks])
         all_valid = bool(valid.all())
@@ -326,6 +330,15 @@ def _joined(pieces: list[Any]) -> Any:
     import pyarrow as pa
 
     return pa.concat_arrays([_copied(piece) if isinstance(piece, pa.Array) else pa.array(piece) for piece in pieces])
+
+
+def _cells(column: Any) -> Any:
+    """A column for a CSV file: text as tables have it (:func:`~tood.storage.files.csv_cell`)."""
+    import pyarrow as pa
+
+    if pa.types.is_primitive(column.type):
+        return column
+    return pa.array(map(csv_cell, column.cast(pa.large_string()).to_pylist()), pa.large_string())
 
 
 def _copied(array: Any) -> Any:

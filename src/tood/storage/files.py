@@ -48,6 +48,7 @@ DAMAGE = (
 HOUR = 3600.0  # seconds
 LEFTOVER = re.compile(r"\..+\.[0-9a-f]{16}\.tmp")
 NAME = re.compile(r"\w[\w.+-]*")  # names that become file names as they are
+NUMBER = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def file_name(text: str) -> str:
@@ -139,12 +140,13 @@ def csv_text(rows: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> st
     names = names or list(dict.fromkeys(name for row in rows for name in row))
     writer = csv.DictWriter(text, names, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows({name: _csv_cell(value) for name, value in row.items()} for row in rows)
+    writer.writerows({name: csv_cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 
-def _csv_cell(value: Any) -> Any:
-    if not isinstance(value, str):
+def csv_cell(value: Any) -> Any:
+    """Text without control characters, and quoted if a spreadsheet would run it; numbers and other values unchanged."""
+    if not isinstance(value, str) or NUMBER.fullmatch(value):
         return value
     text = printable(value)
     return f"'{text}" if text.lstrip().startswith(("=", "+", "-", "@")) else text
@@ -242,6 +244,7 @@ def read_tensors(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, npt
 def reading(path: Path, problem: str, *more: type[Exception]) -> Iterator[None]:
     """Turn any error that a damaged file causes, or one of ``more``, into ``PATH: problem (reason)``."""
     try:
+        _check_regular(path)
         yield
     except ToodError:
         raise
