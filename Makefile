@@ -22,7 +22,15 @@ install: .venv/.installed
 	$(BIN)/python -m compileall -qq --workers 0 .venv/lib || true  # as pip does, but on all cores; templates may fail
 	touch $@
 
-demo: install
+# What a user installs, without the tools of the tests.
+.venv/.demo: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install -c constraints.txt torch
+	$(PIP) install -c constraints.txt -e ".[all]"
+	touch $@
+
+demo:
+	@test -e .venv/.installed || $(MAKE) --no-print-directory .venv/.demo
 	$(BIN)/tood demo --full
 
 test: install browser

@@ -1,11 +1,13 @@
 """Make the data inside the package: features for the demo, and logits for ``tood.example()``.
 
-    TOOD_DATA=FOLDER python benchmarks/embedded_data.py CACHE
+    TOOD_DATA=FOLDER python benchmarks/embedded_data.py features CACHE
+    tood run --stream cifar10 --learner wa --frozen --reserve 20 --out RUN
+    python benchmarks/embedded_data.py example RUN
 
 Features: CIFAR-10 (300 training and 100 test images per class), 500 images of CIFAR-100 (near) and 500 of the
 Describable Textures Dataset (far), as the frozen EfficientNet-Lite0 sees them: their coordinates on the first 96
-principal axes of 1,000 ImageNet images, which no stream holds, in 8 bits. Logits: DER trained on these in five tasks,
-of every step, in half precision.
+principal axes of 1,000 ImageNet images, which no stream holds, in 8 bits. Logits: WA trained on CIFAR-10 in five
+tasks on frozen features, after every task, in half precision.
 """
 
 from __future__ import annotations
@@ -16,28 +18,31 @@ from typing import Any
 
 import numpy as np
 
-from tood import learners, models, streams
+from tood import models, streams
 from tood.outputs.sampling import draw_by_class
-from tood.runs.extract import forward
-from tood.streams import Stream
 from tood.streams.catalog import data_root
 from tood.streams.features import Extractor
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource
 
 PACKAGE = Path(__file__).parents[1] / "src/tood/streams"
-COMPONENTS, TRAIN, TEST, UNKNOWN, CALIBRATION = 96, 300, 100, 500, 20
+COMPONENTS, TRAIN, TEST, UNKNOWN = 96, 300, 100, 500
 
 
 def main() -> None:
-    cache = Path(sys.argv[1])
+    kind, folder = sys.argv[1], Path(sys.argv[2])
+    example(folder) if kind == "example" else features(folder)
+
+
+def features(cache: Path) -> None:
+    """Components of the images, for the demo."""
     whole, rng = streams.load("cifar10", ood=["cifar100", "textures"]), np.random.default_rng(0)
     near, far = (next(s.source for s in whole.ood if s.name == name) for name in ("cifar100", "textures"))
     imagenet = PackedSource(Path(data_root(None)) / "imagenet64-sample.npz", size=32)
     network = models.create("efficientnet_lite0", whole.train.shape)
     extractor = Extractor(network, whole, cache)
 
-    def features(source: Any, rows: Any) -> Any:
+    def seen(source: Any, rows: Any) -> Any:
         return extractor.features(ArraySource(source.take(rows), source.labels[rows]), "images", print)
 
     def per_class(source: Any, count: int) -> Any:
@@ -45,7 +50,7 @@ def main() -> None:
 
     known = {"train": (whole.train, per_class(whole.train, TRAIN)), "test": (whole.test, per_class(whole.test, TEST))}
     unknown = {name: np.sort(rng.permutation(len(s))[:UNKNOWN]) for name, s in (("near", near), ("far", far))}
-    basis = np.float64(features(imagenet, np.arange(len(imagenet))))
+    basis = np.float64(seen(imagenet, np.arange(len(imagenet))))
     centre = basis.mean(axis=0)
     axes = np.linalg.svd(basis - centre, full_matrices=False)[2][:COMPONENTS].T
     unit = 3.5 * ((basis - centre) @ axes).std(axis=0) / 127  # of each component, as 127 steps
@@ -55,29 +60,29 @@ def main() -> None:
 
     arrays = {"unit": np.float32(unit)}
     for name, (source, rows) in known.items():
-        arrays |= {name: rounded(features(source, rows)), f"{name}_labels": np.int8(source.labels[rows])}
+        arrays |= {name: rounded(seen(source, rows)), f"{name}_labels": np.int8(source.labels[rows])}
     for name, source in (("near", near), ("far", far)):
-        arrays[name] = rounded(features(source, unknown[name]))
+        arrays[name] = rounded(seen(source, unknown[name]))
     np.savez_compressed(PACKAGE / "cifar10_components.npz", **arrays)
-    example(streams.load("cifar10_components"))
 
 
-def example(stream: Stream) -> None:
-    """Logits of DER after every task."""
-    settings = learners.preset("cpu", "cifar10_components", "der")
-    learner = learners.create("der", stream=stream, device="cpu", **settings)
+def example(run: Path) -> None:
+    """Logits after every task, from the outputs of a run."""
     arrays: dict[str, Any] = {}
-    for step in range(len(stream)):
-        learner.learn(step)
-        seen = np.concatenate([stream.train_rows(task) for task in range(step + 1)])
-        chosen = np.sort(draw_by_class(seen, stream.train.labels[seen], CALIBRATION, (0,)))
-        test = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
-        sets = {"calibration": (stream.train, chosen), "test": (stream.test, test)}
-        sets |= {s.group: (s.source, np.arange(len(s.source))) for s in stream.ood}
-        for name, (source, rows) in sets.items():
-            arrays[f"{name}.{step}"] = np.float16(forward(learner.network, stream, source, rows)["logits"])
-            if name in ("calibration", "test"):
-                arrays[f"{name}.{step}.labels"] = np.int8(stream.columns(source.labels[rows]))
+    for step in range(5):
+        outputs, rng = run / "steps" / f"{step:02d}" / "outputs", np.random.default_rng(0)
+        files = {name: np.load(outputs / f"{name}.npz") for name in ("calibration", "test")}
+        files |= {"near": np.load(outputs / "ood" / "cifar100.npz"), "far": np.load(outputs / "ood" / "textures.npz")}
+        for name, file in files.items():
+            rows = np.arange(len(file["logits"]))
+            if name == "test":
+                rows = draw_by_class(rows, file["labels"], TEST, rng)
+            elif name != "calibration":
+                rows = rng.permutation(rows)[:UNKNOWN]
+            rows = np.sort(rows)
+            arrays[f"{name}.{step}"] = np.float16(file["logits"][rows, : 2 * step + 2])
+            if "labels" in file.files:
+                arrays[f"{name}.{step}.labels"] = np.int8(file["labels"][rows])
     np.savez_compressed(PACKAGE.parent / "example.npz", **arrays)
 
 

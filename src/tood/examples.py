@@ -30,9 +30,9 @@ class Example(NamedTuple):
 
 
 def example(step: int = STEPS - 1) -> Example:
-    """Logits of DER on CIFAR-10, learned in five tasks of two classes on frozen EfficientNet-Lite0 features.
+    """Logits of WA on CIFAR-10, learned in five tasks of two classes on frozen EfficientNet-Lite0 features.
 
-    ``benchmarks/embedded_data.py`` made them. The calibration samples were trained on, as those of most learners are.
+    ``benchmarks/embedded_data.py`` made them. The calibration samples were not trained on.
 
     Parameters
     ----------

@@ -53,8 +53,8 @@ def command(full: bool, out: Path, workers: int, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    click.echo("CIFAR-10 learned in five tasks by DER on frozen features. After each task: are unknown inputs")
-    click.echo("(CIFAR-100, textures) told from known ones? AUROC: 100 is perfect, 50 is a coin.\n")
+    click.echo("CIFAR-10 learned in five tasks by WA on frozen features. After each task: are unknown inputs")
+    click.echo("(CIFAR-100, textures) separated from known ones? AUROC: 100 is perfect, 50 is a coin.\n")
     click.echo("task  accuracy  energy    TOOD   ░ energy  █ restored by TOOD")
     for row in rows:
         low, high = (round(WIDTH * (row[name] - 50) / 50) for name in ("energy", "tood"))
