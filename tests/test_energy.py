@@ -98,14 +98,6 @@ def test_gradients_flow_and_none_are_left_behind():
         assert not energy(logits).requires_grad
 
 
-def test_extreme_shapes():
-    assert energy(np.empty((0, 3))).shape == (0,)
-    wide = np.zeros((3, 100_000), dtype=np.float32)
-    np.testing.assert_allclose(energy(wide), np.log(100_000), rtol=1e-6)
-    partition = Partition.from_sizes([100] * 1000)
-    np.testing.assert_allclose(task_energies(wide, partition), np.log(100), rtol=1e-6)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, lambda x: torch.from_numpy(x).requires_grad_()])
 def test_values_that_are_not_finite_are_located(bad, kind):
@@ -152,11 +144,6 @@ def test_lead_against_a_sort(margin):
     np.testing.assert_array_equal(tensor_with_lead(torch.from_numpy(values[:, :1]), margin)[0], values[:, 0])
 
 
-def test_a_list_of_tasks_is_a_partition():
-    logits = np.random.default_rng(6).normal(size=(5, 3))
-    np.testing.assert_array_equal(task_energies(logits, [[0, 2], [1]]), task_energies(logits, Partition([[0, 2], [1]])))
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_exponentials_neither_overflow_nor_vanish(dtype):
     x = np.array([[0.0, 1.0], [5e3, 4.999e3], [-5e3, -5.001e3], [700.0, -700.0]], dtype=dtype)
@@ -164,19 +151,13 @@ def test_exponentials_neither_overflow_nor_vanish(dtype):
     assert np.isfinite(values).all() and (total > 0).all()
     np.testing.assert_allclose(np.log(total) + shift, logsumexp(x.astype(np.float64), axis=1), rtol=1e-6)
     np.testing.assert_allclose(values.sum(axis=1), total, rtol=1e-6)
-    alone = exponentials(x[:1])
-    assert alone.shift == 0 and np.array_equal(alone.values[0], values[0])
+    alone, _, shift = exponentials(x[:1])
+    assert shift == 0 and np.array_equal(alone[0], values[0])
 
 
 def test_a_tensor_without_gradients_gives_the_bits_of_numpy():
     logits = np.random.default_rng(0).normal(size=(200, 7)).astype(np.float32)
     assert energy(torch.from_numpy(logits)).numpy().tolist() == energy(logits).tolist()
-
-
-def test_energy_of_a_tensor_with_gradients_is_differentiable():
-    logits = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(energy, (logits,))
-    assert torch.equal(energy(logits), logits.logsumexp(1))
 
 
 @pytest.mark.parametrize("tasks", [[[0, 1], [2, 3, 4]], [[3, 0], [4, 1, 2]]])

@@ -128,8 +128,3 @@ def test_other_bad_arguments():
 def test_tasks_to_keep_must_exist(tasks):
     with pytest.raises(ToodError, match="tasks: expected some of 0 to 1"):
         Partition([[0], [1]]).keep(tasks)
-
-
-def test_the_number_of_first_tasks_is_whole():
-    with pytest.raises(ToodError, match=r"count: expected 1 to 2 tasks, found 1\.0"):
-        Partition([[0], [1]]).first(1.0)

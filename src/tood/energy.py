@@ -9,7 +9,7 @@ runs along contiguous memory, however short the segments are. No temporary has t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import numpy as np
 
@@ -102,16 +102,10 @@ def energy_blocks(logits: Any, partition: Partition) -> Iterator[tuple[slice, Fl
         yield rows, segment_logsumexp(block, partition)
 
 
-class Exponentials(NamedTuple):
-    """``exp(x - shift)`` and their sums per row."""
+def exponentials(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray | float]:
+    """``exp(x - shift)`` ``[n, C]``, their sums ``[n]``, and the shift ``[n]``, or 0 for all.
 
-    values: FloatArray  # [n, C]
-    total: FloatArray  # [n]
-    shift: FloatArray | float  # [n], or 0 for all
-
-
-def exponentials(x: FloatArray) -> Exponentials:
-    """Exponentials of each row, shifted by the row's maximum only if they overflow or vanish without.
+    A row is shifted by its maximum only if its exponentials overflow or vanish without.
 
     The shift costs as much as the exponential (``benchmarks/detectors.py``), and the relative precision is the same
     without. Each row decides for itself, by its sum, so its result does not depend on other rows.
@@ -121,11 +115,11 @@ def exponentials(x: FloatArray) -> Exponentials:
         total = _row_sums(values)
     lost = ~((total > SAFE[0]) & (total < SAFE[1]))
     if not lost.any():
-        return Exponentials(values, total, 0.0)
+        return values, total, 0.0
     shift = np.where(lost, x.max(axis=1), x.dtype.type(0))
     values[lost] = np.exp(x[lost] - shift[lost, None])
     total[lost] = _row_sums(values[lost])
-    return Exponentials(values, total, shift)
+    return values, total, shift
 
 
 def _row_sums(values: FloatArray) -> FloatArray:
@@ -201,11 +195,8 @@ def grouped_logsumexp(ordered: torch.Tensor, segments: Sequence[tuple[int, int, 
     """Energies ``[n, N]`` of logits ``[n, C]``, both in the order of :attr:`Partition.layout`, in torch alone."""
     import torch
 
-    energies = [
-        ordered[:, start : start + size * tasks].reshape(-1, tasks, size).logsumexp(2)
-        for start, size, tasks in segments
-    ]
-    return torch.cat(energies, dim=1)
+    parts = [ordered[:, a : a + size * n].reshape(-1, n, size).logsumexp(2) for a, size, n in segments]
+    return torch.cat(parts, dim=1)
 
 
 def with_lead(values: FloatArray, margin: float) -> FloatArray:

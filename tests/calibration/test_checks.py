@@ -125,14 +125,6 @@ def test_data_frames_and_lists_are_arrays():
         TOOD(TASKS).fit(logits, labels + 0.5)
 
 
-def test_a_calibrator_says_what_it_is():
-    logits, labels = draw()
-    with pytest.raises(ToodError, match="did you mean 'robust_anchor'"):
-        TOOD(TASKS, variant="robust_ancor")
-    assert repr(TOOD(TASKS)).endswith("not fitted>")
-    assert repr(TOOD(TASKS).fit(logits, labels)).endswith("fitted to 600 samples>")
-
-
 def test_few_rows_that_could_be_logits_by_chance_get_a_warning():
     logits, labels = draw()
     cal = TOOD(TASKS).fit(logits, labels)

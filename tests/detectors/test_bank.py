@@ -102,12 +102,6 @@ def test_the_sample_is_uniform_within_a_class():
     assert 0.08 < np.std(kept) < 0.12  # 1 / √100, less a little for drawing without replacement
 
 
-def test_nnguides_bank_has_a_share_of_each_class_and_at_least_k():
-    logits, features, labels = data(4000, 0)
-    assert len(detectors.create("nnguide", k=10).fit(Outputs(logits, features, labels)).bank_) == 40
-    assert len(detectors.create("nnguide", k=100).fit(Outputs(logits, features, labels)).bank_) == 100
-
-
 def clustered(rows, seed, classes=20, dims=32, noise=0.5):
     """Class structure and a low-dimensional spread, as features have."""
     rng = np.random.default_rng(0)

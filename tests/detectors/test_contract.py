@@ -10,13 +10,11 @@ from sklearn.base import clone
 from tood import detectors
 from tood.detectors import Detector, Head, Outputs
 from tood.errors import ToodError
-from tood.metrics import auroc
 from tood.testing import check_detector
 from tood.testing.problem import make_network
 
 NAMES = detectors.names()
 FITTED = [name for name in NAMES if detectors.classes()[name].fits_on != "none"]
-READS_FEATURES = [name for name in NAMES if "features" in detectors.classes()[name].needs]
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:tood", "ignore::UserWarning")
 
@@ -42,12 +40,6 @@ def test_public_contract(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_easy_ood_scores_lower(name, problem):
-    detector = fitted(name, problem)
-    assert auroc(detector.score(problem.test), detector.score(problem.ood)) > 0.9
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_blocks_do_not_show(name, problem, monkeypatch):
     detector = fitted(name, problem)
     whole = detector.score(problem.test)
@@ -58,17 +50,12 @@ def test_blocks_do_not_show(name, problem, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FITTED)
-def test_blocks_and_repeated_samples_do_not_show_in_a_fit(name, build, monkeypatch):
+def test_blocks_do_not_show_in_a_fit(name, build, monkeypatch):
     problem = build(dtype=np.float64)
     whole = fitted(name, problem).score(problem.test)
     tolerance = 1e-9 if "network" not in detectors.classes()[name].needs else 2e-5
     monkeypatch.setattr("tood.detectors.rows.FIT_BLOCK", 1)
     assert_same(fitted(name, problem).score(problem.test), whole, tolerance)
-    # These depend on the number of samples: the k-th neighbour, tails, subsamples, shrinkage, trust in a channel.
-    by_count = "knn nnguide tpl openmax weiper gmm ananc typicality tood_joint tood"
-    if name not in by_count.split():
-        detector = detectors.create(name).fit([problem.fit] * 2, **problem.fit_arguments())
-        assert_same(detector.score(problem.test), whole, tolerance)
 
 
 @pytest.mark.parametrize("name", FITTED)
@@ -77,19 +64,6 @@ def test_no_sample_classified_correctly(name, problem):
     fit = Outputs(problem.fit.logits, problem.fit.features, wrong, problem.fit.inputs)
     detector = detectors.create(name).fit(fit, **problem.fit_arguments())
     assert np.isfinite(detector.score(problem.test)).all()
-
-
-@pytest.mark.parametrize("name", READS_FEATURES)
-def test_an_all_zero_feature_has_a_finite_score(name, problem):
-    zeros = np.zeros_like(problem.test.features[:2])
-    dead = Outputs(zeros @ problem.head.weight.T + problem.head.bias, zeros)
-    fit = problem.fit
-    parts = [np.concatenate(pair) for pair in ((fit.logits, dead.logits), (fit.features, zeros), (fit.labels, [0, 1]))]
-    for source in (fit, Outputs(*parts)):
-        detector = detectors.create(name).fit(source, **problem.fit_arguments())
-        found = detector.score(dead)
-        assert np.isfinite(found).all()
-        assert found.max() <= detector.score(problem.test).max()  # never the most in-distribution of all
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -104,20 +78,17 @@ def test_a_head_of_one_column(name, problem):
     assert np.isfinite(detector.score(cut(problem.test))).all()
 
 
-@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
-def test_tensors_give_tensors_of_single_or_double_precision(name, kind, problem):
-    def cast(outputs, last):
-        parts = (torch.from_numpy(part).to(kind).to(last) for part in (outputs.logits, outputs.features))
-        return Outputs(*parts, outputs.labels, outputs.inputs)
+def test_bfloat16_tensors_give_float32_tensors(name, problem):
+    def scores(kind):
+        fit, test = (
+            Outputs(*(torch.from_numpy(x).bfloat16().to(kind) for x in (o.logits, o.features)), o.labels, o.inputs)
+            for o in (problem.fit, problem.test)
+        )
+        return detectors.create(name).fit(fit, **problem.fit_arguments()).score(test)
 
-    def scores(last):
-        detector = detectors.create(name).fit(cast(problem.fit, last), **problem.fit_arguments())
-        return detector.score(cast(problem.test, last))
-
-    expected = scores(torch.float64 if kind is torch.float64 else torch.float32)
-    assert scores(kind).dtype == expected.dtype
-    assert_same(scores(kind).numpy(), expected.numpy(), tolerance=1e-4)
+    assert scores(torch.bfloat16).dtype == torch.float32
+    assert_same(scores(torch.bfloat16).numpy(), scores(torch.float32).numpy(), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gen", "vim", "weiper", "openmax"])
@@ -129,29 +100,6 @@ def test_a_file_holds_statistics_and_numbers_of_numpy(name, problem, tmp_path):
     detector.save(tmp_path / "state.safetensors")
     assert repr(Detector.load(tmp_path / "state.safetensors")) == repr(fitted(name, problem))
     assert (tmp_path / "state.safetensors").stat().st_size < problem.fit.features.nbytes
-
-
-# Another value of each hyper-parameter without a grid.
-OTHER = {"k1": 40, "k2": 30, "share": 0.5, "weight": 0.0, "std": 0.2, "size": 60, "below": "zero", "variant": "s"}
-OTHER |= {"reference": "oldest", "shrinkage": 0.5, "threshold": 0.5, "orders": 3, "dim": 100, "ridge": 10.0, "bins": 50}
-OTHER |= {"normalize": False, "distance": 1.0, "repeats": 7, "samples": 100, "smoothing": 5, "smoothing_perturbed": 5}
-OTHER |= {"seed": 1, "probe": 1.0, "adascale.variant": "l", "tood_joint.variant": "mean_shift"}
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_parameters_changed_after_fit_act_or_are_refused(name, problem):
-    for key, declared in detectors.classes()[name].parameters.items():
-        others = [value for value in declared.grid if value != declared.default]
-        for value in (others or [OTHER.get(f"{name}.{key}", OTHER.get(key, declared.default))])[:2]:
-            if value == declared.default:
-                continue
-            changed = fitted(name, problem).set_params(**{key: value})
-            expected = fitted(name, problem, **{key: value}).score(problem.test)
-            if key in changed.refit:
-                with pytest.raises(ToodError, match=f"{key}: changed since fit"):
-                    changed.score(problem.test)
-                changed.fit(problem.fit, **problem.fit_arguments())
-            assert np.array_equal(changed.score(problem.test), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "head" in detectors.classes()[name].needs])
@@ -177,7 +125,7 @@ def test_scikit_learn_can_clone_it_and_grids_ascend_and_hold_the_default(name):
         assert numbers == sorted(set(numbers))
 
 
-@pytest.mark.parametrize("name", ["vim", "mds", "knn", "adascale", "tood"])
+@pytest.mark.parametrize("name", ["vim", "adascale", "tood"])
 def test_clear_errors(name, problem):
     cls = detectors.classes()[name]
     detector = fitted(name, problem)

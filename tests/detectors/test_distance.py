@@ -12,7 +12,6 @@ from sklearn.covariance import EmpiricalCovariance
 
 from tood import detectors
 from tood.detectors import Head, Outputs
-from tood.storage.files import write_tensors
 
 C, D, N = 5, 12, 400
 PARTITION = [[0, 3], [1], [4, 2]]
@@ -58,14 +57,6 @@ def test_mds_and_rmds_are_mahalanobis_distances(mean):
     np.testing.assert_allclose(found, background - distances.min(axis=1), rtol=tolerance, atol=tolerance * 10)
 
 
-def test_no_squared_distance_is_negative():
-    features, labels = blobs(N, 0, mean=1e3)
-    means, _ = gaussian(features, labels)
-    found = scores(fitted("mds", features, labels), means)
-    assert (found <= 0).all()
-    np.testing.assert_allclose(found, 0, atol=1e-6)
-
-
 def test_classes_without_samples_take_no_part():
     features, labels = blobs(N, 0)
     keep = np.isin(labels, [1, 4])
@@ -92,16 +83,6 @@ def test_mds_inverts_a_singular_covariance_as_scipy_does():
     np.testing.assert_allclose(scores(fitted("mds", features, labels), test), expected, rtol=1e-6)
 
 
-def test_float32_features_keep_the_ranking_of_float64():
-    features, labels = blobs(N, 0, mean=30.0)
-    test, _ = blobs(300, 1, mean=30.0)
-    for name in ("mds", "rmds", "prototype"):
-        double = scores(fitted(name, features, labels), test)
-        single = scores(fitted(name, features.astype(np.float32), labels), test.astype(np.float32))
-        assert single.dtype == np.float32
-        assert spearmanr(double, single)[0] > 0.99999
-
-
 @pytest.mark.parametrize("normalize", [False, True])
 def test_prototypes_are_their_definition(normalize):
     def unit(x):
@@ -122,14 +103,6 @@ def test_prototypes_are_their_definition(normalize):
     np.testing.assert_allclose(found[0], -cdist(test, means).min(axis=1), rtol=1e-8)
     np.testing.assert_allclose(found[1], channels[-1], rtol=1e-8)
     np.testing.assert_allclose(found[2], channels[-1] + 0.5 * (channels[-1] - channels[-2]), rtol=1e-8)
-
-
-def test_a_prototype_file_from_before_normalization_scores_as_it_did(tmp_path):
-    means, test = blobs(C, 0)[0], blobs(30, 1)[0]
-    described = {"name": "prototype", "settings": "{}", "numbers": f'{{"shape_": [{C}, {D}]}}'}
-    write_tensors(tmp_path / "old", "tood-detector", {"means_": means}, described)
-    found = scores(detectors.Detector.load(tmp_path / "old"), test)
-    np.testing.assert_allclose(found, -cdist(test, means).min(axis=1), rtol=1e-10)
 
 
 def test_tood_prototype_without_spread_says_which_task():

@@ -362,13 +362,6 @@ def test_grood_mixes_the_two_classes_there_are():
     assert detector.unknown_ == pytest.approx(((z + means[1 - labels]) / 2).mean(axis=0))
 
 
-def test_a_class_with_one_correct_sample_has_it_as_its_mean():
-    logits = np.array([[4.0, 0.0], [3.0, 1.0], [0.0, 5.0], [2.0, 1.0]])
-    fit = Outputs(logits=logits, features=np.arange(8.0).reshape(4, 2), labels=[0, 0, 1, 1])
-    detector = detectors.create("openmax").fit(fit)
-    assert detector.centres_.tolist() == [[3.5, 0.5], [0.0, 5.0]]
-
-
 def test_gmm_gives_a_class_that_hardly_varies_the_common_variance():
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1], 30)

@@ -158,16 +158,6 @@ def test_scores_of_another_head_are_never_used(gap_run):
     assert measure(Run(gap_run), few(["energy"])).table.equals(before["energy"])
 
 
-def test_a_damaged_score_file_is_made_again(gap_run):
-    run = Run(gap_run)
-    measure(run, few(["energy"]))
-    before = run.metrics_path.read_bytes()
-    file = gap_run / "steps/02/scores/energy.npz"
-    file.write_bytes(file.read_bytes()[:50])
-    measure(run, few(["energy"]))
-    assert run.metrics_path.read_bytes() == before
-
-
 def test_settings_say_what_differs_and_give_other_figures(shared_run):
     scorers = [Scorer("tood_mean_shift"), Scorer("tood_mean_shift", {"margin": 0.0}), Scorer("energy")]
     table, _ = evaluate(Run(shared_run), scorers)
@@ -236,20 +226,6 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(gap_run, build, tmp_
         process.communicate()
     measure(Run(gap_run))
     assert Run(gap_run).metrics_path.read_bytes() == undisturbed.metrics_path.read_bytes()
-
-
-def test_full_disk_is_one_line_and_leaves_the_figures_as_they_were(gap_run):
-    run = Run(gap_run)
-    measure(run, few(["energy"]))
-    before = run.metrics_path.read_bytes()
-    limit = "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
-    code = limit + "from tood.cli import main; sys.argv[1:1] = ['audit']; main()"
-    result = subprocess.run([sys.executable, "-c", code, gap_run], capture_output=True, text=True, timeout=60)
-    assert result.returncode == 1 and result.stdout == ""
-    (line,) = result.stderr.splitlines()
-    assert line.startswith("tood: ") and "cannot be written (File too large)" in line
-    assert run.metrics_path.read_bytes() == before
-    assert not list(gap_run.rglob("*.tmp"))
 
 
 def test_without_pyarrow_the_command_to_type_is_named(gap_run, monkeypatch):

@@ -99,11 +99,6 @@ def test_reports_work_and_audits_say_why_not(parents):
         raise CliRunner().invoke(cli, ["audit", str(short)]).exception
 
 
-def test_an_unknown_choice(tmp_path):
-    with pytest.raises(ToodError, match="store: expected one of all, metrics, found 'figure'"):
-        RunConfig(store="figure")
-
-
 def test_old_figures_are_not_taken_for_new_ones_after_an_interruption(parents, tmp_path):
     folder = shutil.copytree(parents[1] / ALL.name, tmp_path / ALL.name)
     other = dataclasses.replace(FIGURES, track="all")

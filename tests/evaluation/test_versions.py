@@ -8,14 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from results_pages.collect import collect_runs
 from tood import ToodError, detectors
 from tood.audit import audit
 from tood.cli import cli
 from tood.detectors import Detector
 from tood.evaluation import Scorer, load_metrics, measure, trajectory
 from tood.evaluation.metrics_file import VERSIONS, save_metrics
-from tood.evaluation.versions import Outdated, how_to_renew, outdated, summary
+from tood.evaluation.versions import Outdated, how_to_renew, outdated
 from tood.learners import Learner
 from tood.outputs import Run
 from tood.runs.config import RunConfig
@@ -207,19 +206,6 @@ def test_damaged_versions_are_refused(gap_run):
         load_metrics(file)
 
 
-def test_collected_figures_keep_the_versions_that_made_them(gap_run, tmp_path):
-    source = Run(gap_run)
-    measure(source, [Scorer("energy"), Scorer("tood_joint")])
-    made_by(gap_run, {"energy": 1, "tood_joint": 1})
-    stale = [Outdated("tood_joint", 1, CURRENT)]
-    collect_runs([source], tmp_path / "to")
-    (copy,) = (tmp_path / "to").rglob("metrics.parquet")
-    assert outdated(load_metrics(copy)) == stale
-    measure(source, [Scorer("energy"), Scorer("tood_joint")])  # the same values by the current version
-    collect_runs([source], tmp_path / "to")
-    assert outdated(load_metrics(copy)) == []
-
-
 def test_an_audit_that_leaves_outdated_figures_says_so(copies, new_rule):
     cell, _ = copies
     before = (cell.path / "metrics.parquet").read_bytes()
@@ -228,14 +214,3 @@ def test_an_audit_that_leaves_outdated_figures_says_so(copies, new_rule):
     assert (cell.path / "metrics.parquet").read_bytes() == before  # `tood run` was told which detectors to measure
     run(ALL, cell.path, say=str)
     assert not any("outdated" in note for note in audit(Run(cell.path)).verdict.notes)
-
-
-def test_reproduce_shows_outdated_runs_with_a_note(copies):
-    cell, _ = copies
-    made_by(cell.path, {"energy": 1, "maxlogit": 1, "tood_joint": 1})
-    line = f"outdated metrics: tood_joint (version 1, now {CURRENT}) in 1 run; "
-    assert summary([load_metrics(cell.path)]).startswith(line)
-    done = CliRunner().invoke(cli, ["reproduce", "figures", "--out", str(cell.parent)])
-    assert done.exit_code == 0 and f"note: {line}" in done.stderr
-    two = [load_metrics(cell.path)] * 2
-    assert "in 2 runs; " in summary(two) and summary([]) == ""

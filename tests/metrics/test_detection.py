@@ -68,15 +68,6 @@ def test_trapezoid_agrees_with_scikit_learn(ids, oods):
     assert aupr_out(ids, oods, method="trapezoid") == pytest.approx(auc(recall, precision), abs=1e-12)
 
 
-@pytest.mark.parametrize("decimals", [9, 1])
-def test_agrees_with_scikit_learn_on_many_samples(decimals):
-    rng = np.random.default_rng(0)
-    ids, oods = (rng.normal(m, s, n).astype(np.float32).round(decimals) for m, s, n in ((1, 1, 3000), (0, 2, 20_000)))
-    values = evaluate(ids, oods)
-    assert values == pytest.approx(with_sklearn(ids, oods, 0.95), abs=1e-12)
-    assert values == {metric.__name__: metric(ids, oods) for metric in METRICS}
-
-
 @given(tied, tied)
 def test_auroc_is_the_share_of_pairs_with_half_for_ties(ids, oods):
     wins = [Fraction((i > o) * 2 + (i == o), 2) for i, o in itertools.product(ids, oods)]
@@ -124,14 +115,6 @@ def test_negating_swaps_the_roles(ids, oods, recall):
     for method in ("average_precision", "trapezoid"):
         swapped = aupr_in(-oods, -ids, method=method)
         assert aupr_out(ids, oods, method=method) == pytest.approx(swapped, abs=1e-14)
-
-
-def test_separated_and_constant_scores():
-    apart = evaluate([2.0, 3.0], [0.0, 1.0])
-    assert apart == {"auroc": 1, "fpr_at_id_recall": 0, "fpr_at_ood_recall": 0, "aupr_in": 1, "aupr_out": 1}
-    equal = evaluate(np.zeros(3), np.zeros(9))
-    assert equal == {"auroc": 0.5, "fpr_at_id_recall": 1, "fpr_at_ood_recall": 1, "aupr_in": 0.25, "aupr_out": 0.75}
-    assert auroc([0.0], [1.0]) == 0.0
 
 
 def test_precisions_are_compared_exactly():

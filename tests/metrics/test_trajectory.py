@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tood import ToodError, Trajectory
-from tood.metrics import accuracy_forgetting, average_incremental_accuracy, mean_std, near_far_mean
+from tood.metrics import accuracy_forgetting, average_incremental_accuracy, mean_std
 
 NAN = float("nan")
 
@@ -59,12 +59,6 @@ def test_one_step_forgets_nothing():
     assert tr.average_forgetting() == tr.average_forgetting("peak") == 0.0
 
 
-def test_a_matrix_is_a_cube_of_one_set():
-    values = cube(5)
-    assert Trajectory(values).average() == Trajectory(values[:, :, None]).average()
-    assert Trajectory(values).forgetting().tolist() == Trajectory(values[:, :, None]).forgetting().tolist()
-
-
 def test_tensors_lists_and_arrays_are_alike():
     values = cube(4, 2)
     for other in (torch.from_numpy(values), values.tolist(), Trajectory(values).values):
@@ -94,13 +88,6 @@ def test_near_and_far():
     weighted = (2 * Trajectory(near).average() + 4 * Trajectory(far).average()) / 6
     assert tr.average() == pytest.approx(weighted, abs=1e-15)
     assert tr.balanced().forgetting("peak") == pytest.approx(Trajectory((near + far) / 2).forgetting("peak"))
-
-
-def test_near_and_far_are_weighted_equally():
-    assert near_far_mean([0.5, 0.6, 0.8], ["near", "far", "far"]) == pytest.approx((0.5 + 0.7) / 2)
-    for groups in (["near"], [], ["near", "far", "far", "far"]):
-        with pytest.raises(ToodError, match=f"groups: expected one for each of the sets.*found {len(groups)}"):
-            near_far_mean([0.5, 0.6, 0.8], groups)
 
 
 def test_groups_errors():
@@ -181,8 +168,3 @@ def test_mean_std_of_one_seed_of_arrays_and_of_trajectories():
         mean_std([])
     with pytest.raises(ToodError, match="one shape"):
         mean_std([np.ones(2), np.ones(3)])
-
-
-def test_repr_and_length():
-    assert repr(Trajectory(cube(4, 6))) == "<Trajectory of 4 steps, 6 OOD sets>"
-    assert len(Trajectory(cube(4))) == 4

@@ -151,14 +151,6 @@ def test_lock_dies_with_its_owner(small):
     assert Run(small).steps() == [0]
 
 
-def test_lock_may_be_taken_again_by_its_owner(small):
-    run = Run(small)
-    with run.lock(), run.lock():
-        write_step(small, 0, **small_step())
-        assert is_locked(small)
-    assert not is_locked(small)
-
-
 def test_step_appears_whole_or_not_at_all(small, monkeypatch):
     write_step(small, 0, **small_step(1.0))
 

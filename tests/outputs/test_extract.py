@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tood import ToodError, detectors, models
+from tood import ToodError, models
 from tood.models import Network
 from tood.outputs import extract
 
@@ -51,16 +51,6 @@ def test_batches_of_every_kind(model, batches, labelled):
     np.testing.assert_allclose(outputs.features, features, rtol=1e-5, atol=1e-6)
     assert outputs.logits.dtype == outputs.features.dtype == np.float32
     assert np.array_equal(outputs.labels, Y) if labelled else outputs.labels is None
-
-
-def test_logits_are_the_last_layer_of_the_features(model):
-    outputs = extract(model, X)
-    last = model[-1]
-    np.testing.assert_allclose(
-        outputs.features @ last.weight.detach().numpy().T + last.bias.detach().numpy(), outputs.logits, atol=1e-6
-    )
-    detector = detectors.create("react").fit(outputs, head=last)
-    assert detector.score(outputs).shape == (10,)
 
 
 def test_one_pass_in_evaluation_mode_and_the_model_as_before(model):

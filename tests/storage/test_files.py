@@ -25,14 +25,6 @@ def flips(data, count, seed=0):
         yield bytes(changed)
 
 
-def test_tensors_come_back(tmp_path):
-    write_tensors(tmp_path / "f", "kind", ARRAYS, {"note": "text"})
-    arrays, metadata = read_tensors(tmp_path / "f", "kind")
-    assert metadata == {"note": "text"} and arrays.keys() == ARRAYS.keys()
-    for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(arrays[name], array)
-
-
 def test_a_flipped_bit_never_changes_tensors_silently(tmp_path):
     path = tmp_path / "f"
     write_tensors(path, "kind", ARRAYS, {"note": "text"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -154,13 +154,6 @@ class GradNorm(Detector):
         return l1(rows.features) * l1(p)
 
 
-class Directions(NamedTuple):
-    """What scoring reads; rows have unit length, or are zero."""
-
-    weight: FloatArray  # [C, D]
-    residuals: FloatArray  # [C, D], mean residual of each class
-
-
 @register
 class CORE(Detector):
     """Energy plus the cosine between the residual and the mean residual of the predicted class.
@@ -198,13 +191,14 @@ class CORE(Detector):
         constant = variance <= 1e-14 * np.maximum(squares, 1e-12)  # float32 rounding of equal energies is below
         self.spreads_ = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
 
-    def _prepare(self, dtype: np.dtype[Any]) -> Directions:
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+        """``[C, D]`` each: directions of the weights and of the mean residuals; zero if there is none."""
         weight, residuals = self.weight_.astype(np.float64), self.residuals_.astype(np.float64)
         lengths = norms(residuals)
         kept = np.where((lengths > ROUNDING * lengths.max())[:, None], residuals, 0.0)
-        return Directions(unit(weight).astype(dtype), unit(kept).astype(dtype))
+        return unit(weight).astype(dtype), unit(kept).astype(dtype)
 
-    def _score(self, rows: Rows, prepared: Directions) -> FloatArray:
+    def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
         (energy, cosine), (energy_std, cosine_std) = self.centres_, self.spreads_
         confidence = (logsumexp(rows.logits) - energy) / energy_std
         return confidence + (cosines(rows, prepared) - cosine) / cosine_std
@@ -216,13 +210,13 @@ def residual(features: FloatArray, classes: IntArray, weight: FloatArray) -> Flo
     return features - np.einsum("nd,nd->n", features, own)[:, None] * own
 
 
-def cosines(rows: Rows, directions: Directions) -> FloatArray:
+def cosines(rows: Rows, directions: tuple[FloatArray, FloatArray]) -> FloatArray:
     """``[n]``: cosine between the residual and the mean residual of the predicted class; 0 if either vanishes."""
-    predicted = rows.logits.argmax(axis=1)
-    residuals = residual(rows.features, predicted, directions.weight)
+    predicted, (weight, mean_residuals) = rows.logits.argmax(axis=1), directions
+    residuals = residual(rows.features, predicted, weight)
     lengths = norms(residuals)
     lengths[lengths <= ROUNDING * norms(rows.features)] = 0
-    return ratio(np.einsum("nd,nd->n", residuals, directions.residuals[predicted]), lengths, otherwise=0)
+    return ratio(np.einsum("nd,nd->n", residuals, mean_residuals[predicted]), lengths, otherwise=0)
 
 
 @register

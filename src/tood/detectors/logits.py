@@ -106,20 +106,12 @@ class GEN(Detector):
             return np.zeros(len(others), dtype=others.dtype)
         log_rest = logsumexp(others)  # p of the winner is 1 / (1 + rest)
         log_total = np.logaddexp(0, log_rest)
-        result: FloatArray = -np.exp(gamma * (log_rest - 2 * log_total))
-        count = min(self.m, columns) - 1
-        if count == 0:
-            return result
-        if count < columns - 1:
-            others = np.partition(others, columns - count, axis=1)[:, columns - count :]
-        others -= log_total[:, None]
-        logs = np.exp(others)  # log p + log(1 - p), in place
-        np.log1p(np.negative(logs, out=logs), out=logs)
-        logs += others
-        logs *= gamma
-        np.exp(logs, out=logs)
-        result -= logs.sum(axis=1)
-        return result
+        of_winner = np.exp(gamma * (log_rest - 2 * log_total))
+        first = columns - min(self.m, columns) + 1  # that counts, if they ascend; the winner, now -inf, adds 0
+        if first > 1:
+            others = np.partition(others, min(first, columns - 1), axis=1)[:, first:]
+        logs = others - log_total[:, None]
+        return -of_winner - np.exp(gamma * (logs + np.log1p(-np.exp(logs)))).sum(axis=1)
 
 
 @register

@@ -48,14 +48,12 @@ class Prototype(Detector):
     citation = TOOD_PAPER
     version = 2
     normalize: bool = flag(True, refit=True)
-    normalized_ = False  # files of version 1 do not say, and have raw means
 
     def _features(self, rows: Rows) -> FloatArray:
-        return unit(rows.features.astype(np.float64)) if self.normalized_ else rows.features
+        return unit(rows.features.astype(np.float64)) if self.normalize else rows.features
 
     def _class_means(self, data: FitData) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
         """``[C, D]`` and ``[C]``: the prototype of each class, and which classes have samples."""
-        self.normalized_ = bool(self.normalize)
         moments = Moments.of(data, scatter=False, part=self._features)
         return np.asarray(unit(moments.class_means) if self.normalize else moments.class_means), moments.seen
 

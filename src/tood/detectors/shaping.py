@@ -37,19 +37,24 @@ class Linear(NamedTuple):
 class _Shaper(Detector):
     needs = FEATURES_AND_HEAD
 
-    def _linear(self, dtype: np.dtype[Any]) -> Linear:
-        return Linear(self.weight_.T.astype(dtype, order="C"), self.bias_.astype(dtype))
-
     def _prepare(self, dtype: np.dtype[Any]) -> Any:
-        return self._linear(dtype)
+        return self._linear(dtype, self.weight_)
 
-    def _kept(self, percentile: float) -> int:
-        """Number of dimensions that a percentile leaves: D - round(D·p/100), half to even; at least one."""
+    def _linear(self, dtype: np.dtype[Any], weight: FloatArray) -> Linear:
+        return Linear(weight.T.astype(dtype, order="C"), self.bias_.astype(dtype))
+
+
+class _Pruner(_Shaper):
+    fits_on = "none"
+    percentile: float
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
+        """The head, and how many dimensions the percentile leaves: D - round(D·p/100), half to even; at least one."""
         dimensions = self.weight_.shape[1]
-        kept = int(dimensions - round(dimensions * percentile / 100))
+        kept = int(dimensions - round(dimensions * self.percentile / 100))
         if kept < 1:
-            self._warn(f"percentile {percentile:g} leaves none of {dimensions} dimensions; one is kept")
-        return max(1, kept)
+            self._warn(f"percentile {self.percentile:g} leaves none of {dimensions} dimensions; one is kept")
+        return self._linear(dtype, self.weight_), max(1, kept)
 
 
 @register
@@ -78,8 +83,7 @@ class DICE(_Shaper):
         kept = contribution > np.percentile(contribution, self.percentile)
         if not kept.any():
             self._warn(f"percentile {self.percentile:g} leaves no weight; every score is the same")
-        weight = np.where(kept, self.weight_, 0)
-        return Linear(weight.T.astype(dtype, order="C"), self.bias_.astype(dtype))
+        return self._linear(dtype, np.where(kept, self.weight_, 0))
 
     def _score(self, rows: Rows, prepared: Linear) -> FloatArray:
         return prepared.energy(rows.features)
@@ -145,7 +149,7 @@ class VRA(_Shaper):
 
 
 @register
-class ASH(_Shaper):
+class ASH(_Pruner):
     """Energy of a feature of which only the largest activations are kept.
 
     ``b``: each kept activation becomes the sum of all activations divided by the number kept; ``s``: it is multiplied
@@ -164,13 +168,9 @@ class ASH(_Shaper):
 
     name = "ash"
     title = "ASH"
-    fits_on = "none"
     citation = "Djurisic et al., Extremely Simple Activation Shaping for Out-of-Distribution Detection, ICLR 2023"
     variant: str = choice("b", "s", "p", searched=False)
     percentile: float = number(90, 0, 100, grid=(65, 70, 75, 80, 85, 90, 95))
-
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
-        return self._linear(dtype), self._kept(self.percentile)
 
     def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
         linear, kept = prepared
@@ -187,7 +187,7 @@ class ASH(_Shaper):
 
 
 @register
-class SCALE(_Shaper):
+class SCALE(_Pruner):
     """Energy of a feature multiplied by ``exp(s1 / s2)``: its sum over the sum of its largest activations.
 
     Nothing is pruned. As for ASH, sums run over the positive part, and a feature without one has ratio 1.
@@ -200,12 +200,8 @@ class SCALE(_Shaper):
 
     name = "scale"
     title = "SCALE"
-    fits_on = "none"
     citation = "Xu et al., Scaling for Training Time and Post-hoc Out-of-distribution Detection Enhancement, ICLR 2024"
     percentile: float = number(85, 0, 100, grid=(65, 70, 75, 80, 85, 90, 95))
-
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Linear, int]:
-        return self._linear(dtype), self._kept(self.percentile)
 
     def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
         linear, kept = prepared

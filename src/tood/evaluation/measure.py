@@ -11,7 +11,7 @@ import numpy as np
 from tood import detectors
 from tood.errors import MissingDependencyError, ToodError
 from tood.evaluation.metrics_file import Row, detectors_of, joined, load_metrics, save_metrics, to_table
-from tood.evaluation.score import Scored, Scorer, scores, usable
+from tood.evaluation.score import Logits, Scored, Scorer, scores, usable
 from tood.evaluation.versions import outdated, with_versions
 from tood.metrics import evaluate_tasks
 from tood.outputs.directory import Run
@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
-WHICH: dict[str, tuple[Literal["corrected", "raw"], ...]] = {
-    "corrected": ("corrected",),
-    "raw": ("raw",),
-    "both": ("corrected", "raw"),
-}
+WHICH: dict[str, tuple[Logits, ...]] = {"corrected": ("corrected",), "raw": ("raw",), "both": ("corrected", "raw")}
 
 
 class Measured(NamedTuple):
@@ -89,11 +85,6 @@ def complete_metrics(folder: Path) -> pa.Table | None:
         raise
     except ToodError:  # none yet, or damaged
         return None
-
-
-def is_measured(folder: Path) -> bool:
-    """True if a run has metrics of every step."""
-    return complete_metrics(folder) is not None
 
 
 def measure(run: Run, scorers: Iterable[Scorer] | None = None) -> Measured:

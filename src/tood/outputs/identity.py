@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tood.storage.files import file_name
@@ -74,15 +74,7 @@ class RunIdentity:
 
     def to_manifest(self) -> dict[str, Any]:
         """The manifest's entries, the inverse of :meth:`from_manifest`."""
-        entries = {
-            "stream": self.stream,
-            "learner": self.learner,
-            "finetune": self.finetune,
-            "preset": self.preset,
-            "seed": self.seed,
-            "options": dict(self.options),
-        }
-        return entries | ({"tag": self.tag} if self.tag else {})
+        return {name: value for name, value in asdict(self).items() if name != "tag" or value}
 
     @property
     def method(self) -> str:

@@ -26,7 +26,7 @@ import torch
 import tood
 from tood import learners, models, streams
 from tood.errors import ToodError
-from tood.evaluation.measure import default_scorers, is_measured, measure_step, with_earlier
+from tood.evaluation.measure import complete_metrics, default_scorers, measure_step, with_earlier
 from tood.evaluation.metrics_file import RAW, Row, save_metrics, to_table
 from tood.evaluation.metrics_only import keep_metrics
 from tood.evaluation.score import Scorer
@@ -256,7 +256,7 @@ def _check_config(config: RunConfig, folder: Path) -> None:
 
 def _measured_with(folder: Path) -> dict[str, Any]:
     """The settings that present metrics were measured with. They stay in config.yaml until there are new metrics."""
-    before = stored_settings(folder) if is_measured(folder) else {}
+    before = stored_settings(folder) if complete_metrics(folder) is not None else {}
     return {name: before[name] for name in (*MEASURING, "detectors") if name in before}
 
 
