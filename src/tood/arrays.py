@@ -23,6 +23,7 @@ ArrayT = TypeVar("ArrayT", bound="npt.NDArray[Any] | torch.Tensor")
 FloatArray: TypeAlias = npt.NDArray[np.floating[Any]]
 Float64Array: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
+FEW = 64  # numbers that Python checks faster than NumPy is called
 
 
 def is_tensor(x: object) -> TypeGuard[torch.Tensor]:
@@ -68,7 +69,10 @@ def is_finite(array: FloatArray) -> bool:
     overflows needs the second test.
     """
     flat = array.reshape(-1)
-    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
+    if flat.size <= FEW:
+        return all(map(math.isfinite, flat.tolist()))
+    with np.errstate(over="ignore"):
+        return math.isfinite(flat.dot(flat)) or bool(np.isfinite(array).all())
 
 
 def finite(array: FloatArray, name: str) -> FloatArray:
