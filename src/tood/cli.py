@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import importlib
 import pkgutil
+import re
 import signal
 import sys
 import threading
@@ -23,6 +24,10 @@ __all__ = ["main"]
 FAILED, INTERRUPTED, TERMINATED = 1, 130, 143  # 0 is success, 2 is click's code for wrong usage
 LINES = "\n\t"  # control characters that an error message may have
 RESUMABLE = {"audit", "demo", "monitor", "reproduce", "run", "score", "sweep"}  # these keep finished parts
+GROUPS = {  # of commands in the help; the rest is for benchmarks
+    "Use": ("demo", "calibrate", "score", "choose", "known", "audit", "inspect", "list", "completion"),
+    "Release": ("gate", "monitor", "export"),
+}
 EXTRAS = {  # packages that commands import, and the extra that installs them
     **dict.fromkeys(("torch", "lightning_fabric", "sklearn", "scipy", "PIL", "yaml"), "train"),
     **dict.fromkeys(("pyarrow", "matplotlib"), "report"),
@@ -52,6 +57,14 @@ class Commands(click.Group):
         if name not in self.list_commands(ctx):
             return None
         return cast(click.Command, importlib.import_module(f"tood.commands.{name}").command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by group, each with the first sentence of its help."""
+        rest = [name for name in self.list_commands(ctx) if not any(name in names for names in GROUPS.values())]
+        for title, names in {**GROUPS, "Benchmark": rest}.items():
+            helps = {name: getattr(self.get_command(ctx, name), "help", "") for name in names}
+            with formatter.section(title):
+                formatter.write_dl([(name, re.split(r"(?<=[.?])\s", text)[0]) for name, text in helps.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import json
+import textwrap
 from typing import Any
 
 import click
@@ -54,7 +55,18 @@ def command(kind: str | None, as_json: bool) -> None:
             click.echo(f"{name:<10} {description}")
     else:
         for each, listed in names.items():
-            click.echo(f"{each} ({len(listed)}): {' '.join(listed)}")
+            click.echo(f"{each} ({len(listed)})")
+            for group, members in (_by_needs() if each == "detectors" else {"": listed}).items():
+                click.echo(textwrap.fill(" ".join(members), 78, initial_indent=f"  {group}", subsequent_indent="    "))
+
+
+def _by_needs() -> dict[str, list[str]]:
+    """The names of detectors by what they read."""
+    groups: dict[str, list[str]] = {}
+    for entry in _declarations("detectors"):
+        kinds = [part for part in ("network", "features", "head") if part in entry.get("needs", ())]
+        groups.setdefault(f"{(*kinds, 'logits')[0]}: ", []).append(entry["name"])
+    return groups
 
 
 def _declarations(kind: str) -> list[dict[str, Any]]:

@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from tood.outputs import Run
     from tood.runs import RunConfig
 
+NAMED = "a name, or package.module:"
+TRACKS = "calibration, memory, all or paper; several separated by commas.  [default: calibration, or the preset's]"
+LOGITS = click.Choice(["corrected", "raw", "both"])
+RESERVED = "[default: as many as for calibration; none with paper and released]"
+STORES = click.Choice(["all", "metrics"])
+SETTING = "A setting of the learner; may be repeated."
+LOGGED = "Also log metrics to tensorboard, mlflow or wandb; may be repeated."
+
 
 def _order(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
     if text is not None and text != "label" and not text.isdecimal():
@@ -42,20 +50,9 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 
 @click.command()
 @click.argument("file", type=FILE, required=False)
-@click.option(
-    "--stream",
-    shell_complete=complete_names("streams"),
-    help="A stream's name, or package.module:factory.  [default: digits]",
-)
-@click.option(
-    "--learner",
-    shell_complete=complete_names("learners"),
-    help="A learner's name (icarl, icarl+ber), or package.module:Class.  [default: icarl]",
-)
-@click.option(
-    "--preset",
-    help="Settings of the learner: cpu, paper, released, frozen or smoke.  [default: cpu, or frozen with --frozen]",
-)
+@click.option("--stream", shell_complete=complete_names("streams"), help=f"Stream: {NAMED}factory.  [default: digits]")
+@click.option("--learner", shell_complete=complete_names("learners"), help=f"Learner: {NAMED}Class.  [default: icarl]")
+@click.option("--preset", help="cpu, paper, released, frozen or smoke.  [default: cpu, or frozen with --frozen]")
 @click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
 @click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.  [default: label]")
 @click.option("--tasks", help="Number of tasks, or classes of each: 50,10,10.  [default: the stream's]")
@@ -63,62 +60,24 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--network", help="Name of the network.  [default: the preset's]")
 @click.option("--frozen", is_flag=True, default=None, help="Keep the network as it is; learn on its features.")
 @click.option(
-    "--adapter",
-    type=click.IntRange(-1),
-    help="With --frozen: width of a trained hidden layer; 0 for none.  [default: the preset's]",
+    "--adapter", type=click.IntRange(-1), help="With --frozen: trained hidden units, or 0.  [default: the preset's]"
 )
+@click.option("--track", help=f"Data that every detector is fitted on: {TRACKS}")
 @click.option(
-    "--track",
-    help="Data that every detector is fitted on: calibration, memory, all or paper; several separated by commas.  "
-    "[default: calibration; paper with the presets paper and released]",
+    "--calibration-size", type=click.IntRange(0), help="B, all classes.  [default: the paper's, or 10 per class]"
 )
-@click.option(
-    "--calibration-size",
-    type=click.IntRange(0),
-    help="Calibration samples over all classes (B).  [default: as in the paper, or ten per class]",
-)
-@click.option(
-    "--reserve",
-    type=click.IntRange(-1),
-    help="Samples per class that are set aside and never trained on.  [default: as many as for calibration; none with "
-    "paper and released]",
-)
-@click.option(
-    "--detectors",
-    shell_complete=complete_names("detectors"),
-    help="Names or package.module:Class, separated by commas.  [default: all that need only stored outputs]",
-)
-@click.option(
-    "--logits",
-    type=click.Choice(["corrected", "raw", "both"]),
-    help="With a corrected head (BiC): the logits to score.  [default: both]",
-)
-@click.option(
-    "--store",
-    type=click.Choice(["all", "metrics"]),
-    help="metrics: delete outputs and checkpoints once measured.  [default: all]",
-)
+@click.option("--reserve", type=click.IntRange(-1), help=f"Samples per class never trained on.  {RESERVED}")
+@click.option("--detectors", shell_complete=complete_names("detectors"), help=f"Detectors, by commas: {NAMED}Class.")
+@click.option("--logits", type=LOGITS, help="With a corrected head (BiC): the logits to score.  [default: both]")
+@click.option("--store", type=STORES, help="metrics: delete outputs and checkpoints once measured.  [default: all]")
 @click.option("--renew", is_flag=True, help="With store metrics: train again if the metrics are outdated.")
-@click.option(
-    "--set",
-    "learner_settings",
-    multiple=True,
-    callback=_settings,
-    metavar="NAME=VALUE",
-    help="A learner setting; may be repeated.",
-)
+@click.option("--set", "learner_settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help=SETTING)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
 @click.option("--out", type=FILE, help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
-@click.option(
-    "--log-to",
-    multiple=True,
-    envvar="TOOD_LOG_TO",
-    metavar="TRACKER",
-    help="Also log metrics to tensorboard, mlflow or wandb; may be repeated.",
-)
+@click.option("--log-to", multiple=True, envvar="TOOD_LOG_TO", metavar="TRACKER", help=LOGGED)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
