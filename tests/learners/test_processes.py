@@ -11,6 +11,7 @@ import pytest
 from tests.processes import python
 
 from tood import learners, streams
+from tood.learners.processes import start
 from tood.storage.files import read_tensors
 
 SETTINGS = {"network": "convnet", "epochs": 4, "batch_size": 16, "schedule": "one_cycle", "memory": 24}
@@ -130,3 +131,15 @@ def test_lazy_sources_are_read_ahead(images):
         weights.append(learner.network.state_dict())
     for name, tensor in weights[0].items():
         assert tensor.equal(weights[1][name])
+
+
+def test_a_slurm_job_with_several_tasks_is_one_process_each(monkeypatch):
+    for name, value in {
+        "SLURM_NTASKS": "4",
+        "SLURM_JOB_NAME": "train",
+        "SLURM_JOB_ID": "1",
+        "SLURM_PROCID": "2",
+    }.items():
+        monkeypatch.setenv(name, value)
+    fabric = start("cpu")
+    assert fabric.world_size == 1 and fabric.is_global_zero

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -216,3 +217,40 @@ def test_a_ray_node_that_dies_costs_no_cell(tmp_path):
     alone = Cell(cells[0].config, tmp_path / "alone")
     assert run_cells([alone], say=say) == {}
     assert (alone.path / "metrics.parquet").read_bytes() == (cells[0].path / "metrics.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(("share", "expected"), [(1, ["0", "1"]), (0.5, ["0", "0", "1", "1"]), (0, ["", "", "", ""])])
+def test_every_run_gets_a_free_gpu(tmp_path, monkeypatch, share, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    together, taken = threading.Barrier(len(expected)), []
+
+    def process(self, cell, visible):
+        taken.append(visible["CUDA_VISIBLE_DEVICES"])
+        together.wait(30)  # so that all of them run at the same time
+        return ""
+
+    monkeypatch.setattr("tood.runs.sweep._Processes._run_on", process)
+    cells = [Cell(RunConfig(preset="smoke", seed=seed), tmp_path) for seed in range(4)]
+    assert run_cells(cells[: len(expected)], workers=4, say=str, gpus_per_run=share) == {}
+    assert sorted(taken) == expected
+
+
+@pytest.mark.parametrize(("resources", "asked"), [({"CPU": 4.0, "GPU": 2.0}, 0.5), ({"CPU": 4.0}, 0)])
+def test_a_ray_task_asks_for_its_gpu(tmp_path, monkeypatch, resources, asked):
+    requests = []
+
+    class Task:
+        remote = staticmethod(lambda config, path, renew: path)
+
+    fake = SimpleNamespace(
+        is_initialized=lambda: True,
+        cluster_resources=lambda: resources,
+        remote=lambda **options: lambda function: requests.append(options["num_gpus"]) or Task,
+        wait=lambda jobs, num_returns: (jobs[:1], jobs[1:]),
+        get=lambda job: "",
+        exceptions=SimpleNamespace(RayError=RuntimeError),
+    )
+    monkeypatch.setitem(sys.modules, "ray", fake)
+    assert run_cells([Cell(RunConfig(preset="smoke"), tmp_path)], engine="ray", say=str, gpus_per_run=0.5) == {}
+    assert requests == [asked]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -34,6 +35,16 @@ STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the 
 @click.option(
     "--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 )
+@click.option(
+    "--gpus-per-run",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of a GPU per run, if there are GPUs: with 0.5 two runs share one.",
+)
+@click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
+@click.option("--precision", help="32-true, bf16-mixed or auto.  [default: auto]")
+@click.option("--detectors", help="Names, separated by commas.  [default: those of the target]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option(
     "--dry-run", is_flag=True, help="List the runs, their progress and the total time and disk left, and stop."
@@ -46,8 +57,10 @@ def command(
     workers: int,
     seeds: int | None,
     engine: Literal["local", "ray"],
+    gpus_per_run: float,
     dry_run: bool,
     as_json: bool,
+    **options: str | None,
 ) -> None:
     """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and a report.
 
@@ -66,7 +79,11 @@ def command(
 
     if target in TARGETS and preset is not None and preset not in presets_of(target):
         raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
-    members = cells(target, out, preset, seeds) if target in TARGETS else []
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    members = [
+        replace(cell, config=replace(cell.config, **changes))
+        for cell in (cells(target, out, preset, seeds) if target in TARGETS else [])
+    ]
     for note in notes(target, preset):
         click.echo(f"Note: {note}.", err=True)
     if dry_run:
@@ -78,7 +95,7 @@ def command(
     else:
         from tood.runs.sweep import run_cells
 
-        failed = run_cells(members, workers, engine, say=click.echo)
+        failed = run_cells(members, workers, engine, say=click.echo, gpus_per_run=gpus_per_run)
         _report(_finished(members, out, preset), out / "report" / target)
         exit_if_failed(failed, len(members))
 

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 @click.argument("file", type=FILE)
 @click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Local processes at a time.")
+@click.option(
+    "--gpus-per-run",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of a GPU per run, if there are GPUs: with 0.5 two runs share one.",
+)
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--log-to", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
 @click.option("--renew", is_flag=True, help="Train runs again if their outdated metrics need it.")
@@ -28,6 +35,7 @@ def command(
     file: Path,
     out: Path,
     workers: int,
+    gpus_per_run: float,
     engine: Engine,
     log_to: tuple[str, ...],
     renew: bool,
@@ -62,7 +70,7 @@ def command(
         prepare(log_to)
         os.environ["TOOD_LOG_TO"] = " ".join(log_to)  # read by `tood run`, the process of each cell
     say = (lambda line: None) if quiet else click.echo
-    failed = run_cells(cells, workers, engine, say=say, renew=renew, where=str(file))
+    failed = run_cells(cells, workers, engine, say=say, renew=renew, where=str(file), gpus_per_run=gpus_per_run)
     exit_if_failed(failed, len(cells))
     if not quiet:
         click.echo(f"{len(cells)} runs in {out}")

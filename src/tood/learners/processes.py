@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
 
 from tood.errors import ToodError, UnknownNameError
@@ -58,8 +60,11 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
     # The other processes wait while the first one evaluates a step.
     strategy: Any = DDPStrategy(timeout=timedelta(days=7), **_leave_buffers()) if world > 1 else "auto"
+    # Fabric would take the variables of a Slurm job for a plan to train in several processes.
+    environment = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else LightningEnvironment()
     fabric = Fabric(
         accelerator=device,
+        plugins=[environment],
         devices=local,
         num_nodes=world // local,
         strategy=strategy,

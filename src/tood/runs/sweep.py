@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal, TypeAlias, get_args
 
 from filelock import FileLock, Timeout
@@ -129,6 +130,7 @@ def run_cells(
     say: Callable[[str], object] = print,
     renew: bool = False,
     where: str = "sweep",
+    gpus_per_run: float = 1,
 ) -> dict[str, str]:
     """Run every cell that is not done. A failure does not stop the others; returns the errors by name of the cell.
 
@@ -136,6 +138,9 @@ def run_cells(
 
     Outdated metrics are measured again. If this needs training (``store: metrics``), it is done only with ``renew``;
     otherwise ``say`` gets a line about them.
+
+    ``gpus_per_run``, 0 to 1, is the share of a GPU that a run gets if there are GPUs: with 0.5, two runs share one. A
+    run never waits for a GPU if there is none.
 
     Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
     registered are passed to them as ``package.module:Name``.
@@ -152,7 +157,12 @@ def run_cells(
     _check(waiting, where)
     failed: dict[str, str] = {}
     finished = len(cells) - len(waiting)
-    outcomes = _Processes(say, renew).run(waiting, workers) if engine == "local" else _on_ray(waiting, renew)
+    if not 0 <= gpus_per_run <= 1:
+        raise ToodError(f"gpus_per_run: expected 0 to 1, found {gpus_per_run}")
+    if engine == "local":
+        outcomes = _Processes(say, renew, gpus_per_run).run(waiting, workers)
+    else:
+        outcomes = _on_ray(waiting, renew, gpus_per_run)
     for cell, error in outcomes:
         finished += 1
         if error:
@@ -176,11 +186,26 @@ def _check(cells: list[Cell], where: str) -> None:
             raise ToodError(f"{where}: cell {cell.config.name}: {error}") from error
 
 
-class _Processes:
-    """Runs each cell in a process of its own."""
+def gpu_slots(gpus_per_run: float) -> list[str]:
+    """``CUDA_VISIBLE_DEVICES`` of the runs that fit at a time, on different GPUs first; none without a GPU."""
+    if not gpus_per_run:
+        return []
+    import torch
 
-    def __init__(self, say: Callable[[str], object], renew: bool) -> None:
-        self.say, self.renew = say, renew
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = [*map(str, range(torch.cuda.device_count()))] if listed is None else [g for g in listed.split(",") if g]
+    return gpus * int(1 / gpus_per_run)
+
+
+class _Processes:
+    """Runs each cell in a process of its own, each on a free slot of a GPU if there are GPUs."""
+
+    def __init__(self, say: Callable[[str], object], renew: bool, gpus_per_run: float = 1) -> None:
+        self.say, self.renew, self.gpus_per_run = say, renew, gpus_per_run
+        self.slots: SimpleQueue[str] = SimpleQueue()
+        for gpu in (gpus := gpu_slots(gpus_per_run)):
+            self.slots.put(gpu)
+        self.has_gpus = bool(gpus)
         self.running: set[subprocess.Popen[str]] = set()
         self.stop = threading.Event()
 
@@ -222,12 +247,21 @@ class _Processes:
 
     def _run(self, cell: Cell) -> str:
         """Run a cell in a child process, and return its error."""
+        if not self.has_gpus:
+            return self._run_on(cell, {} if self.gpus_per_run else {"CUDA_VISIBLE_DEVICES": ""})
+        gpu = self.slots.get()
+        try:
+            return self._run_on(cell, {"CUDA_VISIBLE_DEVICES": gpu})
+        finally:
+            self.slots.put(gpu)
+
+    def _run_on(self, cell: Cell, visible: Mapping[str, str]) -> str:
         config = cell.log.with_suffix(".yaml")
         write_yaml(config, importable(cell.config).to_mapping())
         safe = ["-P"] if sys.version_info >= (3, 11) else []  # the current folder replaces no installed module
         arguments = [sys.executable, *safe, "-m", "tood", "run", str(config), "--out", str(cell.path)]
         arguments += ["--renew"] if self.renew else []
-        environment = {**os.environ, **ONE_THREAD, SWEEP: str(os.getpid())}
+        environment = {**os.environ, **ONE_THREAD, **visible, SWEEP: str(os.getpid())}
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         last = ""
         try:
@@ -252,7 +286,7 @@ class _Processes:
         return (last.removeprefix("tood: ") or f"exit code {process.returncode}") if process.returncode else ""
 
 
-def _on_ray(cells: list[Cell], renew: bool) -> Iterator[tuple[Cell, str]]:
+def _on_ray(cells: list[Cell], renew: bool, gpus_per_run: float) -> Iterator[tuple[Cell, str]]:
     """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints.
 
     The cluster is that of ``RAY_ADDRESS``, a running Ray, or this machine's cores. If Ray was started here, it is
@@ -272,7 +306,8 @@ def _on_ray(cells: list[Cell], renew: bool) -> Iterator[tuple[Cell, str]]:
     searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment = {"env_vars": {**ONE_THREAD, "PYTHONPATH": searched}}
     try:
-        task = ray.remote(num_cpus=1, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
+        gpus = gpus_per_run if ray.cluster_resources().get("GPU") else 0  # Ray hides GPUs that a task does not ask for
+        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
         jobs = {
             task.remote(importable(cell.config).to_mapping(), str(cell.path.resolve()), renew): cell for cell in cells
         }
