@@ -16,20 +16,20 @@ WORDS = [
     "energy",
     "registry",
     "storage",
-    "known",
     "examples",
-]  # each may import those before it
+]  # each may import the ones before
 # Each room imports the words, and of the other rooms only those named here.
 ROOMS = {
     "calibration": [],
     "outputs": [],
-    "choose": ["outputs"],
+    "known": ["calibration"],
     "metrics": ["calibration"],
+    "choose": ["outputs", "metrics"],
     "detectors": ["calibration", "outputs", "metrics"],
     "evaluation": ["outputs", "metrics", "detectors"],
     "decision": ["calibration", "detectors"],
     "deploy": ["calibration", "decision"],
-    "export": ["calibration", "outputs", "detectors", "decision"],
+    "export": ["calibration", "known", "outputs", "detectors", "decision"],
     "audit": ["calibration", "outputs", "metrics", "detectors", "evaluation"],
     "gate": ["calibration", "outputs", "detectors", "decision"],
     "report": ["outputs", "metrics", "detectors", "evaluation", "decision", "audit"],

@@ -17,6 +17,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, IntArray, finite, floats, indices
 from tood.errors import ToodError, UnknownNameError
+from tood.metrics.resampling import weight_below
 
 __all__ = ["Candidate", "Choice", "choose"]
 
@@ -250,11 +251,9 @@ def _read(known: Float64Array, traffic: Float64Array, strata: Strata | None = No
 
     The weights are estimated from the traffic, so each of its rows also counts by the mean placement of its class.
     """
-    weights, ordered = _weights(strata, len(known)), np.sort(traffic)
-    below = (ordered.searchsorted(known, "left") + ordered.searchsorted(known, "right")) / 2 / len(traffic)
-    order = np.argsort(known, kind="stable")
-    sums, ordered = np.append(0, np.cumsum(weights[order])), known[order]
-    above = 1 - (sums[ordered.searchsorted(traffic, "left")] + sums[ordered.searchsorted(traffic, "right")]) / 2
+    weights = _weights(strata, len(known))
+    below = weight_below(known, traffic, np.ones(len(traffic))) / len(traffic)
+    above = 1 - weight_below(traffic, known, weights)
     auroc = float(weights @ below)
     if strata is None:
         return Reading(auroc, below - auroc, above - auroc)

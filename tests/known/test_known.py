@@ -67,9 +67,9 @@ def test_classes_and_shrinkage_are_those_of_scikit_learn():
     assert (Known(shrinkage=0.2).fit(vectors, names).predict(x) == lda.predict(x)).all()
     one = vectors[:30] - vectors[:30].mean(axis=0)
     oas = OAS(assume_centered=True).fit(one[:29])
-    from tood.known import _oracle_shrinkage
+    from tood.calibration.statistics import oas_shrinkage
 
-    assert _oracle_shrinkage(one[:29].T @ one[:29] / 29, 29) == pytest.approx(oas.shrinkage_)
+    assert oas_shrinkage(one[:29].T @ one[:29] / 29, 29) == pytest.approx(oas.shrinkage_)
 
 
 def test_leave_one_out_scores_are_those_of_the_model_without_the_sample():
@@ -249,7 +249,8 @@ def test_files_keep_everything_and_have_equal_bytes(samples, tmp_path):
 
 
 def test_a_damaged_or_foreign_file_is_refused(tmp_path, monkeypatch):
-    from tood import TOOD, known
+    from tood import TOOD
+    from tood.known import known, model
 
     path = tmp_path / "a.known"
     Known().fit(*draw()).save(path)
@@ -262,7 +263,7 @@ def test_a_damaged_or_foreign_file_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ToodError, match="expected a tood-known file"):
         Known.load(tmp_path / "other")
     with monkeypatch.context() as patch:
-        patch.setattr(known, "LEAST_SHRINKAGE", 0.9)
+        patch.setattr(model, "LEAST_SHRINKAGE", 0.9)
         with pytest.raises(ToodError, match="saved rows score"):
             Known.load(path)
     monkeypatch.setattr(known, "RULE", "relative-mahalanobis 2")

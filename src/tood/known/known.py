@@ -1,20 +1,20 @@
-"""Unknown detection for embeddings: classes' means and one shared scatter, in closed form. NumPy only."""
+"""Unknown detection for embeddings: add, remove and merge classes; score, decide; files."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, as_array, back, finite, floats
 from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.known.model import ClassSums, Model, lowest_hashes, make_model
 from tood.storage.files import read_tensors, write_tensors
 
 __all__ = ["Known"]
@@ -22,60 +22,10 @@ __all__ = ["Known"]
 KIND = "tood-known"
 RULE = "relative-mahalanobis 1"  # the number changes whenever scores of a file would change
 SETTINGS = ("shrinkage", "samples", "memory")
-LEAST_SHRINKAGE = 0.001  # of "auto": keeps constant dimensions from deciding alone
 LARGEST = 1e100  # squares and sums of larger numbers may overflow
 BLOCK = 4096  # rows converted to float64 at once
 CANARIES = 4  # rows saved with their scores, which `load` checks
 Name: TypeAlias = "str | int"
-
-
-class _Class(NamedTuple):
-    """Exact sums of one class, and some of its samples."""
-
-    size: int
-    mean: Float64Array  # [D]
-    rows: FloatArray  # [r, D]: all samples, or those with the lowest hashes
-    scatter: Float64Array | None = None  # [D, D] about the mean; None if `rows` are all samples, or if dropped
-
-    @property
-    def own_scatter(self) -> Float64Array | None:
-        """``[D, D]``, from the samples if all are there; None if it was dropped."""
-        if len(self.rows) < self.size:
-            return self.scatter
-        return (self.rows - self.mean).T @ (self.rows - self.mean)
-
-
-class _Model(NamedTuple):
-    """Everything that scoring needs. In its coordinates W is the identity and W + B is diagonal."""
-
-    origin: Float64Array  # [D], the mean of the class means
-    whitening: Float64Array  # [D, D]
-    background: Float64Array  # [D], the inverse diagonal of W + B
-    points: Float64Array  # [K, D], class means in these coordinates
-    widths: Float64Array  # [K], 1 + 1 / n: a mean of n samples is itself uncertain
-    dimensions: float  # mean squared distance of a sample from the true mean of its class
-    step: float  # weight of one sample's outer product in W
-
-    def scores(self, vectors: FloatArray) -> Float64Array:
-        """``[n, K]``: squared distance to the background minus that to each class."""
-        y = (vectors - self.origin) @ self.whitening
-        squared = (y**2).sum(axis=1, keepdims=True) - 2 * y @ self.points.T + (self.points**2).sum(axis=1)
-        own = squared / self.widths + self.dimensions * np.log(self.widths)
-        return np.asarray((y**2 @ self.background)[:, None] - own)
-
-    def left_out(self, place: int, known: _Class) -> Float64Array:
-        """``[r]``: the score of each sample of a class for this class, as if it had not been added.
-
-        Without sample x, the mean of its class moves by ``(x - mean) / (n - 1)`` and the shared scatter loses
-        ``n / (n - 1) (x - mean)(x - mean)ᵀ``; Sherman and Morrison give both inverses.
-        """
-        y = (known.rows - self.origin) @ self.whitening
-        apart = y - self.points[place]
-        width = known.size / (known.size - 1)
-        lost, squared = self.step * width, (apart**2).sum(axis=1)
-        change = lost * ((y * apart) @ self.background) ** 2 / (1 - lost * (apart**2 @ self.background))
-        own = width * squared / (1 - lost * squared) + self.dimensions * np.log(width)
-        return np.asarray(y**2 @ self.background + change - own)
 
 
 class Known:
@@ -120,11 +70,11 @@ class Known:
         self._reset()
 
     def _reset(self) -> None:
-        self._classes: dict[Name, _Class] = {}
+        self._classes: dict[Name, ClassSums] = {}
         self._scatter: Any = 0.0  # [D, D], about the class means
         self._width = 0  # D; 0 as long as any is right
         self._remaining = 0  # degrees of freedom of classes that were not removed exactly
-        self._cached: _Model | None = None
+        self._cached: Model | None = None
         self._sorted: list[Float64Array] | None = None  # leave-one-out scores per class
         self.metadata_: dict[str, str] = {}
         self.created_ = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -160,7 +110,7 @@ class Known:
         self._width = rows.shape[1]
         for start in range(0, len(rows), BLOCK):
             block = rows[start : start + BLOCK].copy()
-            part = _Class(len(block), block.mean(axis=0, dtype=np.float64), block)
+            part = ClassSums(len(block), block.mean(axis=0, dtype=np.float64), block)
             self._scatter = self._scatter + part.own_scatter
             self._join(name, part)
         return self
@@ -317,7 +267,7 @@ class Known:
             rows = np.split(tensors["rows"], np.cumsum(tensors["kept"])[:-1])
             for place, name in enumerate(about["names"]):
                 size, mean = int(tensors["sizes"][place]), tensors["means"][place]
-                self._classes[name] = _Class(size, mean, rows[place], tensors.get(f"scatter.{place}"))
+                self._classes[name] = ClassSums(size, mean, rows[place], tensors.get(f"scatter.{place}"))
             scores, expected = self._nearest(tensors["canaries"])[1], tensors["canary_scores"]
             if not np.allclose(scores, expected, rtol=1e-6, atol=1e-6):
                 raise ToodError(f"saved rows score {scores.tolist()} here, {expected.tolist()} where they were saved")
@@ -361,7 +311,7 @@ class Known:
             raise ToodError(f"{argument}: expected numbers up to {LARGEST:g}, found {largest:g}")
         return rows
 
-    def _join(self, name: Name, part: _Class) -> None:
+    def _join(self, name: Name, part: ClassSums) -> None:
         """Add samples, whose scatter is already in the shared one, to a class."""
         old, joined, between = self._classes.get(name), part, None
         if old is not None:
@@ -369,7 +319,7 @@ class Known:
             between = np.outer(apart, apart * (old.size * part.size / size))
             self._scatter = self._scatter + between
             rows = np.concatenate([old.rows, part.rows])
-            joined = _Class(size, old.mean + apart * (part.size / size), rows)
+            joined = ClassSums(size, old.mean + apart * (part.size / size), rows)
         if joined.size > min(self.samples, len(joined.rows)):
             pieces = [part.own_scatter] if old is None else [part.own_scatter, old.own_scatter, between]
             own = None if any(piece is None for piece in pieces) else np.sum(np.stack(pieces), axis=0)  # type: ignore[arg-type]
@@ -377,11 +327,11 @@ class Known:
             if own is not None and used + own.nbytes > self.memory * 2**20:
                 self._warn(f"{name!r} cannot be removed exactly: memory={self.memory} MiB is used up")
                 own = None
-            joined = joined._replace(rows=_lowest_hashes(joined.rows, self.samples), scatter=own)
+            joined = joined._replace(rows=lowest_hashes(joined.rows, self.samples), scatter=own)
         self._classes[name] = joined
         self._cached = self._sorted = None
 
-    def _model(self) -> _Model:
+    def _model(self) -> Model:
         """The model of the present sums; computed when needed."""
         if not self._classes:
             raise NotFittedError("this Known has no classes yet: call add(name, vectors) first")
@@ -389,7 +339,7 @@ class Known:
             sizes = np.array([float(known.size) for known in self._classes.values()])
             means = np.stack([known.mean for known in self._classes.values()])
             freedom = sizes.sum() - len(sizes) + self._remaining
-            self._cached = _model(means, sizes, self._scatter, freedom, self.shrinkage)
+            self._cached = make_model(means, sizes, self._scatter, freedom, self.shrinkage)
         return self._cached
 
     def _nearest(self, x: Any) -> tuple[npt.NDArray[np.intp], Float64Array]:
@@ -401,40 +351,3 @@ class Known:
             scores = model.scores(rows[block])
             nearest[block], best[block] = scores.argmax(axis=1), scores.max(axis=1)
         return nearest, best
-
-
-def _model(
-    means: Float64Array, sizes: Float64Array, scatter: Float64Array, freedom: float, shrinkage: float | Literal["auto"]
-) -> _Model:
-    """Coordinates in which the shared covariance is the identity and that of the background diagonal."""
-    covariance = scatter / max(freedom, 1)
-    classes, width = means.shape
-    variance = float(np.trace(covariance)) / width
-    if variance <= 1e-24 * float((means**2).max()):  # rounding of equal samples
-        raise ToodError("vectors: expected a class with two different samples, found none; add more samples")
-    share = _oracle_shrinkage(covariance, freedom) if shrinkage == "auto" else float(shrinkage)
-    identity = np.eye(width)
-    origin = means.mean(axis=0)
-    apart = means - origin
-    # One more class, isotropic: as far out as the others are on average; of a single class, as wide as it is.
-    spread = float((apart**2).sum()) / (classes - 1) / width if classes > 1 else variance
-    inverse = np.linalg.inv(np.linalg.cholesky((1 - share) * covariance + share * variance * identity))
-    between = inverse @ (apart.T @ apart + spread * identity) @ inverse.T / classes
-    ratios, axes = np.linalg.eigh(between)
-    whitening = inverse.T @ axes
-    dimensions = width if share == 1 else (width - share * variance * float((whitening**2).sum())) / (1 - share)
-    step = (1 - share) / freedom
-    return _Model(origin, whitening, 1 / (1 + ratios), apart @ whitening, 1 + 1 / sizes, dimensions, step)
-
-
-def _oracle_shrinkage(covariance: Float64Array, samples: float) -> float:
-    """The oracle approximating shrinkage (Chen, Wiesel, Eldar and Hero 2010), as scikit-learn computes it."""
-    square, variance = float((covariance**2).mean()), float(np.trace(covariance)) / len(covariance)
-    spread = (samples + 1) * (square - variance**2 / len(covariance))
-    return max(LEAST_SHRINKAGE, min(1.0, (square + variance**2) / spread if spread > 0 else 1.0))
-
-
-def _lowest_hashes(rows: FloatArray, most: int) -> FloatArray:
-    """The rows with the lowest hashes: a random choice, the same in any order and for any parts."""
-    hashes = [hashlib.blake2b(row.tobytes(), digest_size=8).hexdigest() for row in rows.astype(np.float64) + 0.0]
-    return rows[np.argsort(np.array(hashes), kind="stable")[:most]]
