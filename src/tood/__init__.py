@@ -1,5 +1,7 @@
 """Out-of-distribution detection for continual learners: measured at every step, repaired without training."""
 
+from typing import Any
+
 from tood.calibration import TOOD
 from tood.choose import choose
 from tood.energy import energy, task_energies
@@ -11,4 +13,24 @@ from tood.partition import Partition
 
 __version__ = "0.2.0"
 
-__all__ = ["TOOD", "Known", "Partition", "ToodError", "Trajectory", "choose", "energy", "example", "task_energies"]
+__all__ = [
+    "TOOD",
+    "Known",
+    "Partition",
+    "ToodError",
+    "Trajectory",
+    "choose",
+    "energy",
+    "example",
+    "results",
+    "task_energies",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """``tood.results``, whose imports are not light."""
+    if name != "results":
+        raise AttributeError(f"module 'tood' has no attribute {name!r}")
+    from tood.evaluation.results import results
+
+    return results

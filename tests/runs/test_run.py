@@ -337,6 +337,10 @@ def test_what_is_compared_with_the_paper_is_computed_in_full_precision(monkeypat
 def test_config_round_trip_and_names(tmp_path, finished):
     assert RunConfig.from_mapping(read_yaml(finished[0] / "config.yaml")) == CONFIG
     assert RunConfig().name == "digits-icarl-cpu-s0"
+    permuted = [
+        build(RunConfig(preset="smoke", order=order, seed=seed))[0].order for order, seed in ((3, 0), ("seed", 3))
+    ]
+    assert permuted[0] == permuted[1] != build(CONFIG)[0].order
     assert RunConfig(device="cpu", threads=4).name == "digits-icarl-cpu-s0"
     assert RunConfig(track="all").name == RunConfig(track="memory").name  # the same networks
     assert RunConfig(network="vit", stream="cifar10").name == "cifar10-icarl-cpu-s0-21e1c0"  # as it always was

@@ -31,8 +31,8 @@ LOGGED = "Also log metrics to tensorboard, mlflow or wandb; may be repeated."
 
 
 def _order(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text is not None and text != "label" and not text.isdecimal():
-        raise click.BadParameter(f"expected 'label' or the seed of a permutation, found {text!r}")
+    if text not in (None, "label", "seed") and not text.isdecimal():
+        raise click.BadParameter(f"expected 'label', 'seed' or the seed of a permutation, found {text!r}")
     return text
 
 
@@ -54,7 +54,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--learner", shell_complete=complete_names("learners"), help=f"Learner: {NAMED}Class.  [default: icarl]")
 @click.option("--preset", help="cpu, paper, released, frozen or smoke.  [default: cpu, or frozen with --frozen]")
 @click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
-@click.option("--order", callback=_order, help="Class order: label, or the seed of a permutation.  [default: label]")
+@click.option("--order", callback=_order, help="Class order: label, seed (the run's), or a seed.  [default: label]")
 @click.option("--tasks", help="Number of tasks, or classes of each: 50,10,10.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
 @click.option("--network", help="Name of the network.  [default: the preset's]")

@@ -54,7 +54,10 @@ class Trajectory:
         return np.nanmean(self.mean(), axis=1)
 
     def average(self) -> float:
-        """The mean over steps of the mean over tasks seen (paper, Eq. avg_auroc)."""
+        """The mean over steps of the mean over tasks seen, all OOD sets alike (paper, Eq. avg_auroc).
+
+        Tables show ``balanced().average()``, which weights near- and far-OOD sets equally.
+        """
         return float(self.by_step().mean())
 
     def forgetting(self, definition: Definition = "at_learning") -> Float64Array:

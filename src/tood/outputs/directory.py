@@ -165,10 +165,10 @@ def _has_other_tasks(folder: Path, partition: Partition) -> bool:
     return False
 
 
-def find_runs(paths: Sequence[PathLike]) -> list[Run]:
-    """The runs at ``paths``; each path is a run directory or a folder that contains run directories at any depth."""
+def find_runs(paths: PathLike | Sequence[PathLike]) -> list[Run]:
+    """The runs at one or several paths: run directories, or folders that contain run directories at any depth."""
     runs: dict[Path, Run] = {}
-    for path in map(Path, paths):
+    for path in map(Path, [paths] if isinstance(paths, (str, os.PathLike)) else paths):
         is_run = (path / "manifest.json").exists()
         folders = [path] if is_run else sorted(manifest.parent for manifest in path.rglob("manifest.json"))
         if not folders:

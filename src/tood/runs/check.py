@@ -31,7 +31,7 @@ def check_config(config: RunConfig) -> None:
 
     ``package.module:Class`` is imported. Errors that depend on the data are found only when a run starts.
     """
-    streams.registry.check(config.stream, order=config.order, tasks=config.tasks or None, ood=config.ood)
+    streams.registry.check(config.stream, order=config.class_order, tasks=config.tasks or None, ood=config.ood)
     choice = learner_choice(config)
     check_memory(config, choice.keeps_memory)
     check_detectors(config.detectors, config.frozen)

@@ -76,7 +76,10 @@ VALIDATORS: dict[str, Validator] = {
     "tasks": ("a number of tasks, or sizes such as 50,10,10", lambda value: all(map(_whole(0)[1], _sizes(value)))),
     **dict.fromkeys(("adapter", "reserve"), _whole(-1)),
     "threads": _whole(1),
-    "order": ("'label' or the seed of a permutation", lambda value: value == "label" or _whole(0)[1](value)),
+    "order": (
+        "'label', 'seed' or the seed of a permutation",
+        lambda value: value in ("label", "seed") or _whole(0)[1](value),
+    ),
     **dict.fromkeys(("detectors", "ood"), NAMES),
     "frozen": ("true or false", lambda value: isinstance(value, bool)),
     "settings": ("a mapping of learner settings", lambda value: isinstance(value, Mapping) and _are_texts(value)),
@@ -104,8 +107,8 @@ class RunConfig:
     seed:
         Seed of every random choice.
     order, tasks:
-        Class order (``"label"`` or the seed of a permutation), and the number of equal tasks or a list of
-        their sizes; the stream's own by default.
+        Class order (``"label"``, the seed of a permutation, or ``"seed"`` for the run's own), and the number of
+        equal tasks or a list of their sizes; the stream's own by default.
     ood:
         Names of the OOD sets to use; empty for all.
     network:
@@ -221,6 +224,11 @@ class RunConfig:
             seed=self.seed,
             tag=self._tag(),
         )
+
+    @property
+    def class_order(self) -> str | int:
+        """``"label"`` or the seed of a permutation."""
+        return self.seed if self.order == "seed" else self.order
 
     @property
     def name(self) -> str:

@@ -234,7 +234,7 @@ def load_stream(config: RunConfig, say: Say | None = None) -> Stream:
     """The stream of a configuration; ``say`` is called with a line about each OOD set that is missing."""
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always", UserWarning)
-        stream = streams.load(config.stream, order=config.order, tasks=config.tasks or None, ood=config.ood)
+        stream = streams.load(config.stream, order=config.class_order, tasks=config.tasks or None, ood=config.ood)
     for note in noted:
         (say or print)(f"note: {note.message}")
     return stream
