@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tood.errors import MissingDependencyError, ToodError
-from tood.storage.files import DAMAGE, write_text
+from tood.storage.files import write_text
 
 __all__ = ["parse_settings", "read_yaml", "write_yaml"]
 
@@ -23,7 +23,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         _check_plain(content, count(1))
     except FileNotFoundError as error:
         raise ToodError(f"{path}: no such file") from error
-    except (yaml.YAMLError, *DAMAGE) as error:
+    except Exception as error:  # of the parser, or of bytes that are no text
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark is not None else ""
         reason = (str(error) or repr(error)).splitlines()[0]
