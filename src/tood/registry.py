@@ -12,7 +12,6 @@ A name is one of four things, tried in this order:
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import importlib
 import inspect
@@ -30,6 +29,7 @@ __all__ = ["Registry", "described", "naming_errors", "source_digest"]
 Item = TypeVar("Item", bound=Callable[..., Any])
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
+DIGESTS: dict[type, str] = {}  # of source_digest
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -211,15 +211,19 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] != "tood"
 
 
-@functools.cache
 def source_digest(kind: type) -> str:
     """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
 
     Read once per class, on its first use: an edit of the file does not change a class that is already loaded.
     """
-    if not _is_own(kind):
-        return ""
-    for source in (sys.modules.get(kind.__module__, kind), kind):
+    if kind not in DIGESTS:
+        DIGESTS[kind] = _read_digest(kind) if _is_own(kind) else ""
+    return DIGESTS[kind]
+
+
+def _read_digest(kind: type) -> str:
+    module: Any = sys.modules.get(kind.__module__, kind)
+    for source in (module, kind):
         with contextlib.suppress(OSError, TypeError):  # without a file, as in a console
             return hashlib.sha256(inspect.getsource(source).encode()).hexdigest()
     return described(kind)
