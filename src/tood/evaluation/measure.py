@@ -11,18 +11,18 @@ import numpy as np
 from tood import detectors
 from tood.errors import MissingDependencyError, ToodError
 from tood.evaluation.metrics_file import Row, detectors_of, joined, load_metrics, save_metrics, to_table
-from tood.evaluation.score import Logits, Scored, Scorer, scores, usable
+from tood.evaluation.score import Scored, Scorer, reads_backbone, scores, usable
 from tood.evaluation.versions import outdated, with_versions
 from tood.metrics import evaluate_tasks
 from tood.outputs.directory import Run
-from tood.outputs.steps import Step
+from tood.outputs.steps import LogitsKind, Step
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Progress: TypeAlias = Callable[[int, str], object]
 Watch: TypeAlias = Callable[[Step, Scorer, Scored], object]
-WHICH: dict[str, tuple[Logits, ...]] = {"corrected": ("corrected",), "raw": ("raw",), "both": ("corrected", "raw")}
+WHICH: dict[str, tuple[LogitsKind, ...]] = {"corrected": ("corrected",), "raw": ("raw",), "both": ("corrected", "raw")}
 
 
 class Measured(NamedTuple):
@@ -38,6 +38,7 @@ def default_scorers(
     calibration: str | None = None,
     logits: Literal["auto", "corrected", "raw", "both"] = "auto",
     steps: Sequence[int] | None = None,
+    features: Literal["trained", "both"] = "both",
 ) -> tuple[list[Scorer], list[str]]:
     """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
 
@@ -52,6 +53,8 @@ def default_scorers(
     logits:
         Which logits to score: ``"corrected"``, ``"raw"``, ``"both"``, or ``"auto"``: both if a step of the run has a
         corrected head (BiC), else the only ones.
+    features:
+        ``"both"``: if the run has features of a frozen backbone, detectors that read features are scored on these too.
     steps:
         Look at these steps; all complete ones by default.
     """
@@ -66,6 +69,8 @@ def default_scorers(
             kept, why = usable(step.using(which), kept)
             left_out |= why
         scorers += [Scorer(name, calibration=calibration, logits=which) for name in kept]
+    if features == "both" and looked_at and all(s.using(features="backbone").has("features") for s in looked_at):
+        scorers += [Scorer(n, calibration=calibration, features="backbone") for n in wanted if reads_backbone(n)]
     if names is None:  # nobody expects those that run the network again
         left_out = {name: why for name, why in left_out.items() if "network" not in why}
     reasons = {why: sorted(name for name in left_out if left_out[name] == why) for why in left_out.values()}

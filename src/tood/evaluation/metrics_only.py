@@ -47,7 +47,8 @@ def keep_metrics(run: Run) -> None:
             if folder != run.folder(last):
                 for name in ("model.safetensors", "head.npz"):
                     (folder / name).unlink(missing_ok=True)
-        shutil.rmtree(run.path / "checkpoints", ignore_errors=True)
+        for name in ("checkpoints", "backbone"):
+            shutil.rmtree(run.path / name, ignore_errors=True)
 
 
 def energy_gap(step: Step) -> float:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +24,14 @@ from tood.arrays import finite, floats
 from tood.detectors import Detector
 from tood.detectors.registry import REGISTRY
 from tood.errors import ToodError, UnknownNameError
-from tood.outputs.steps import Step
+from tood.outputs.steps import FeatureKind, LogitsKind, Step
 from tood.registry import naming_errors, source_digest
 from tood.storage.files import contained, file_name
 from tood.storage.npz import read_npz, write_npz
 
-__all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "scores", "usable"]
+__all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "reads_backbone", "scores", "usable"]
 
 ScoreArray: TypeAlias = npt.NDArray[Any]
-Logits: TypeAlias = Literal["corrected", "raw"]
 
 
 class Scored(NamedTuple):
@@ -58,6 +57,9 @@ class Scorer:
     logits:
         Score the ``"corrected"`` logits or the ``"raw"`` ones, for a learner that corrects its head (BiC). Detectors
         that read the head get the matching one. Steps without a correction have only one kind.
+    features:
+        Read the ``"trained"`` features or those of the frozen ``"backbone"``, if the run has them; for detectors that
+        read features but not the head.
     from_stream:
         Settings that follow from the stream (ODIN's ``std``). They replace the detector's defaults, so
         :meth:`settings` leaves them out.
@@ -66,12 +68,14 @@ class Scorer:
     detector: str
     params: Mapping[str, Any] = field(default_factory=dict)
     calibration: str | None = None
-    logits: Logits = "corrected"
+    logits: LogitsKind = "corrected"
+    features: FeatureKind = "trained"
     from_stream: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.logits not in get_args(Logits):
-            raise UnknownNameError("logits", self.logits, get_args(Logits))
+        for name, kind in (("logits", LogitsKind), ("features", FeatureKind)):
+            if getattr(self, name) not in get_args(kind):
+                raise UnknownNameError(name, getattr(self, name), get_args(kind))
 
     @cached_property
     def described(self) -> Detector:
@@ -92,6 +96,8 @@ class Scorer:
         differing = {name: v for name, v in self.described.get_params().items() if v != default[name]}
         if self.logits != "corrected":
             differing |= {"logits": self.logits}
+        if self.features != "trained":
+            differing |= {"features": self.features}
         return json.dumps(differing, sort_keys=True, default=str) if differing else ""
 
     def fit_sets(self, step: Step) -> tuple[bool, bool]:
@@ -99,6 +105,12 @@ class Scorer:
         fits_on = self.described.fits_on
         use_fit = fits_on == "fit" and step.has_fit and self.calibration in (None, step.run.calibration)
         return fits_on != "none" and not use_fit, use_fit
+
+
+def reads_backbone(name: str) -> bool:
+    """True if a detector reads features, and nothing that belongs to the trained ones."""
+    kind = REGISTRY.get(name)
+    return "features" in kind.needs | kind.optional and not kind.needs & {"head", "network"}
 
 
 def usable(step: Step, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:
@@ -172,7 +184,7 @@ def fit_and_score(step: Step, scorer: Scorer) -> Scored:
             f"{step.folder}: {scorer.detector} runs the network again and has not been scored; "
             f"`tood run … --detectors {scorer.detector}` does it"
         )
-    step = step.using(scorer.logits)
+    step = step.using(scorer.logits, scorer.features)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         with located_errors(step, scorer, "fit"):
@@ -199,6 +211,7 @@ def _key(step: Step, scorer: Scorer) -> str:
     """A hash of everything the scores derive from."""
     detector = scorer.described
     use_calibration, use_fit = scorer.fit_sets(step)
+    step = step.using(scorer.logits, scorer.features)
     files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
     if use_calibration:
         files.append(step.calibration_file(scorer.calibration))
@@ -211,7 +224,7 @@ def _key(step: Step, scorer: Scorer) -> str:
         "detector": detector.name,
         "version": getattr(detector, "version", 1),
         "params": {name: repr(value) for name, value in detector.get_params().items()},
-        "logits": step.using(scorer.logits).logits,
+        "logits": step.logits,
         "draw": [None, 0] if use_calibration else None,  # as older versions wrote it
         "partition": step.partition.tasks,
         "columns": step.columns.tolist(),

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from tood.outputs.backbone import write_backbone
 from tood.outputs.directory import Run, find_runs, write_manifest
 from tood.outputs.outputs import Head, Outputs
 from tood.outputs.steps import Step, write_step
 
-__all__ = ["Head", "Outputs", "Run", "Step", "extract", "find_runs", "write_manifest", "write_step"]
+__all__ = ["Head", "Outputs", "Run", "Step", "extract", "find_runs", "write_backbone", "write_manifest", "write_step"]
 
 
 def __getattr__(name: str) -> Any:

@@ -27,7 +27,16 @@ __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
 FORMAT = 1
 GROUPS = ("near", "far")
 LOCK, OWNER = ".lock", ".lock-owner"
-ENTRIES = ("manifest.json", "config.yaml", "metrics.parquet", "verdict.json", "steps", "checkpoints", "report")
+ENTRIES = (
+    "manifest.json",
+    "config.yaml",
+    "metrics.parquet",
+    "verdict.json",
+    "steps",
+    "backbone",
+    "checkpoints",
+    "report",
+)
 PATIENCE = 1.0  # seconds: whoever only looks at a lock holds it for an instant
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"

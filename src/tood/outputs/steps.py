@@ -6,21 +6,26 @@ import shutil
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray, as_array, finite, floats, indices, is_tensor, to_numpy
 from tood.errors import ToodError
+from tood.outputs.backbone import backbone_digest, backbone_file, read_backbone
 from tood.outputs.directory import Arrays, PathLike, Run
 from tood.outputs.outputs import Head, Outputs
 from tood.storage.files import NAME, contained
 from tood.storage.npz import npz_names, read_npz, write_npz
 
-__all__ = ["Step", "write_step"]
+__all__ = ["FeatureKind", "LogitsKind", "Step", "write_step"]
 
 HEAD = ("weight", "bias", "raw_weight", "raw_bias")  # the arrays of head.npz
-OUTPUTS = ("logits", "raw_logits", "features", "labels", "predictions")  # those of the other files
+OUTPUTS = ("logits", "raw_logits", "features", "labels", "rows", "predictions")  # those of the other files
+
+
+LogitsKind: TypeAlias = Literal["corrected", "raw"]
+FeatureKind: TypeAlias = Literal["trained", "backbone"]
 
 
 class Step:
@@ -37,6 +42,9 @@ class Step:
     logits:
         ``"corrected"`` for the logits the learner answers with, ``"raw"`` for those before it corrects its head
         (BiC). At a step without a correction the two are the same, and stored once.
+    features:
+        ``"trained"`` for the features of the trained network, ``"backbone"`` for the vectors that it was trained on:
+        those of a frozen network, which no task changes.
 
     Attributes
     ----------
@@ -46,30 +54,33 @@ class Step:
         The columns of the stored logits that are kept; labels and predictions are mapped to places among them.
     """
 
-    def __init__(self, run: Run, index: int, logits: Literal["corrected", "raw"] = "corrected") -> None:
+    def __init__(
+        self, run: Run, index: int, logits: LogitsKind = "corrected", features: FeatureKind = "trained"
+    ) -> None:
         self.run = run
         self.index = index
-        self.logits = logits
+        self.logits, self.features = logits, features
         self.folder = run.folder(index)
         self.partition, self.columns = run.partition.first(index + 1)
         self._prefix = "raw_" if logits == "raw" else ""
         self._files: dict[str, tuple[Arrays, str]] = {}
         self._calibrations: dict[str, Outputs] = {}
-        self._other: Step | None = None
+        self._others: dict[tuple[str, str], Step] = {}
 
     @cached_property
     def corrected(self) -> bool:
         """True if the learner corrected its head at this step, so that there are raw logits too. Reads no data."""
         return "raw_logits" in self._names("outputs/test.npz")
 
-    def using(self, logits: Literal["corrected", "raw"]) -> Step:
-        """This step with one kind of logits; what was read already is shared."""
-        if logits == self.logits or not self.corrected:
+    def using(self, logits: LogitsKind = "corrected", features: FeatureKind = "trained") -> Step:
+        """This step with one kind of logits and of features; what was read already is shared."""
+        logits = logits if self.corrected else self.logits
+        if (logits, features) == (self.logits, self.features):
             return self
-        if self._other is None:
-            self._other = Step(self.run, self.index, logits)
-            self._other._files = self._files
-        return self._other
+        if (logits, features) not in self._others:
+            other = self._others[logits, features] = Step(self.run, self.index, logits, features)
+            other._files = self._files
+        return self._others[logits, features]
 
     @cached_property
     def test(self) -> Outputs:
@@ -105,7 +116,9 @@ class Step:
 
     @cached_property
     def head(self) -> Head | None:
-        """The rows of the last linear layer for the columns seen; None if it was not stored."""
+        """The rows of the last linear layer for the columns seen; None if not stored, or if it has other features."""
+        if self.features == "backbone":
+            return None
         file, prefix = self.folder / "head.npz", self._prefix
         arrays: Arrays = self._read("head.npz")[0] if "head.npz" in self._files or file.exists() else {}
         if f"{prefix}weight" not in arrays and (prefix or not arrays):
@@ -151,15 +164,22 @@ class Step:
 
     def has(self, array: str) -> bool:
         """True if every set of this step has ``array`` ("features"). Reads no data."""
-        files = ["test", "calibration", *(f"ood/{name}" for name in self.run.ood), *(["fit"] if self.has_fit else [])]
-        return {array} <= set.intersection(*(set(self._names(f"outputs/{file}.npz")) for file in files))
+        sets = ["test", "calibration", *(["fit"] if self.has_fit else []), *(f"ood/{name}" for name in self.run.ood)]
+        files = [f"outputs/{name}.npz" for name in sets]
+        if array == "features" and self.features == "backbone":
+            if not all(backbone_file(self.run, file).is_file() for file in files):
+                return False
+            array, files = "rows", [file for file in files if "/ood/" not in file]
+        return {array} <= set.intersection(*(set(self._names(file)) for file in files))  # reads every list of names
 
     def unseen_columns(self) -> int:
         """Number of stored logit columns of tasks not seen yet, which are ignored."""
         return int(self._read("outputs/test.npz")[0]["logits"].shape[1]) - len(self.columns)
 
     def digest(self, name: str) -> str:
-        """The hash of a file of this step, as it was read."""
+        """The hash of a file of this step, as it was read; with backbone features also of the file that has these."""
+        if self.features == "backbone" and name.startswith("outputs/"):
+            return f"{self._read(name)[1]} {backbone_digest(backbone_file(self.run, name))}"
         return self._read(name)[1]
 
     def _names(self, name: str) -> Iterable[str]:
@@ -188,6 +208,8 @@ class Step:
             raise ToodError(f"{file}: expected at least one sample, found none")
         if logits.shape[1] != len(self.columns):
             logits = logits[:, self.columns]
+        if self.features == "backbone":
+            arrays = {**arrays, "features": read_backbone(backbone_file(self.run, name), arrays.get("rows"))}
         features = _numbers(arrays, "features", 2, file) if "features" in arrays else None
         if features is not None and len(features) != len(logits):
             raise ToodError(f"{file}: features: expected {len(logits)} rows, found shape {features.shape}")
@@ -225,7 +247,8 @@ def write_step(
     """Write the outputs of one step. After all checks, which are those of reading, it appears whole, or not at all.
 
     Every set is a mapping or an :class:`~tood.detectors.Outputs` with ``logits`` ``[n, C]`` and, if known, ``features``
-    ``[n, D]`` and ``raw_logits`` ``[n, C]``; arrays are NumPy or torch. Labels and predictions are logit columns.
+    ``[n, D]`` and ``raw_logits`` ``[n, C]``; arrays are NumPy or torch. Labels and predictions are logit columns. If
+    the run has backbone features (:mod:`tood.outputs.backbone`), ``rows`` ``[n]`` are the places of samples in these.
 
     Parameters
     ----------
@@ -257,7 +280,7 @@ def write_step(
         if not NAME.fullmatch(source):
             raise ToodError(f"calibrations: expected names of letters, digits and . _ + -, found {source!r}")
         sets[f"calibration_{source}"] = outputs
-    files = {f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:4]) for name, outputs in sets.items()}
+    files = {f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:5]) for name, outputs in sets.items()}
     files |= {f"outputs/ood/{name}.npz": _arrays(outputs, OUTPUTS[:3]) for name, outputs in ood.items()}
     if predictions is not None:
         files["outputs/test.npz"] |= _arrays({"predictions": predictions}, OUTPUTS)

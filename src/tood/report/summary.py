@@ -164,6 +164,7 @@ def row_label(detector: str, settings: str) -> str:
     """Detector and settings that are not defaults: ``ash (variant=s)``, ``energy (raw logits)``."""
     values = json.loads(settings) if settings else {}
     words = [RAW_LOGITS] if values.pop("logits", None) == "raw" else []
+    words += ["backbone features"] if values.pop("features", None) == "backbone" else []
     words += [f"{name}={value}" for name, value in values.items()]
     return f"{detector} ({', '.join(words)})" if words else detector
 

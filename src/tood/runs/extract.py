@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tood.arrays import IntArray, to_numpy
+from tood.arrays import FloatArray, IntArray, to_numpy
 from tood.errors import ToodError
+from tood.outputs.backbone import write_backbone
 from tood.outputs.directory import Arrays, Run
 from tood.outputs.sampling import draw_by_class
 from tood.outputs.steps import write_step
@@ -21,7 +22,7 @@ from tood.runs.check import check_memory
 from tood.runs.config import RunConfig
 from tood.storage.files import write_text
 from tood.streams import Source, Stream
-from tood.streams.features import content
+from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
     from tood.learners import Learner
@@ -117,6 +118,8 @@ def extract_step(
     key_file.unlink(missing_ok=True)
     network.save(folder / "model.safetensors")
     sets = extract(network, stream, index, rows, calibration)
+    if index == 0 and has_backbone(network, stream):
+        write_backbone(run.path, backbone_features(stream))
     write_step(run.path, index, **sets, predictions=predictions(learner, sets["test"]))
     if learner.facts:
         write_text(folder / "learner.json", json.dumps({k: float(v) for k, v in sorted(learner.facts.items())}))
@@ -134,9 +137,12 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
     def columns(source: Source, chosen: IntArray) -> IntArray:
         return stream.columns(source.labels[chosen])
 
+    def about(source: Source, chosen: IntArray) -> Arrays:
+        return {"labels": columns(source, chosen)} | ({"rows": chosen} if has_backbone(network, stream) else {})
+
     def part(chosen: IntArray) -> Arrays:
         places = np.searchsorted(union, chosen)
-        return {name: array[places] for name, array in trained.items()} | {"labels": columns(stream.train, chosen)}
+        return {name: array[places] for name, array in trained.items()} | about(stream.train, chosen)
 
     test_rows = np.concatenate([stream.test_rows(task) for task in range(step + 1)])
     calibrations = {source: part(chosen) for source, chosen in rows.calibration.items()}
@@ -152,10 +158,24 @@ def extract(network: Network, stream: Stream, step: int, rows: StepRows, calibra
     return {
         "calibration": calibrations.pop(calibration),
         "calibrations": calibrations,
-        "test": forward(fused, stream, stream.test, test_rows) | {"labels": columns(stream.test, test_rows)},
+        "test": forward(fused, stream, stream.test, test_rows) | about(stream.test, test_rows),
         "fit": part(rows.fit) if len(rows.fit) else None,
         "ood": {s.name: forward(fused, stream, s.source, np.arange(len(s.source))) for s in stream.ood},
         "head": {name: to_numpy(tensor) for name, tensor in head.items()},
+    }
+
+
+def has_backbone(network: Network, stream: Stream) -> bool:
+    """True if layers are trained on vectors, which count as the features of a frozen backbone."""
+    return len(stream.train.shape) == 1 and bool(network.backbone.state_dict())
+
+
+def backbone_features(stream: Stream) -> dict[str, FloatArray]:
+    """The vectors of every source, not standardised."""
+    sources = {"train": stream.train, "test": stream.test} | {f"ood/{s.name}": s.source for s in stream.ood}
+    return {
+        name: source.features if isinstance(source, FeatureSource) else source.take(np.arange(len(source)))
+        for name, source in sources.items()
     }
 
 

@@ -56,6 +56,8 @@ def _network(config: RunConfig, stream: Stream, name: str | None) -> Network:
 
 def extraction_left(config: RunConfig, stream: Stream, name: str | None) -> tuple[dict[Path, int], float]:
     """Files of features that are not extracted yet with their number of images, and the seconds per image."""
+    if len(stream.train.shape) == 1:  # vectors already
+        return {}, 0.0
     extractor = Extractor(_network(config, stream, name), stream)
     left = extractor.missing(stream)
     if not left:

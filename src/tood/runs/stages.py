@@ -29,7 +29,7 @@ from tood.errors import ToodError
 from tood.evaluation.measure import complete_metrics, default_scorers, measure_step, with_earlier
 from tood.evaluation.metrics_file import RAW, Row, save_metrics, to_table
 from tood.evaluation.metrics_only import keep_metrics
-from tood.evaluation.score import Scorer
+from tood.evaluation.score import Scorer, reads_backbone
 from tood.evaluation.versions import Outdated, describe, how_to_renew, outdated, with_versions
 from tood.learners.progress import Report
 from tood.metrics import near_far_mean
@@ -39,7 +39,7 @@ from tood.outputs.steps import Step
 from tood.registry import naming_errors
 from tood.runs.check import canonical, check_detectors, learner_choice
 from tood.runs.config import EVALUATION, EXACT, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
-from tood.runs.extract import check_sources, extract_step, step_rows
+from tood.runs.extract import check_sources, extract_step, has_backbone, step_rows
 from tood.runs.frozen import freeze
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.storage.durations import duration
@@ -166,6 +166,8 @@ def _run_steps(
     logits = config.logits if learner.corrects_head else "corrected"
     asked = scorers_for(config.detectors, stream, logits)
     scorers, names = asked, None
+    if has_backbone(learner.network, stream):
+        scorers = asked + [Scorer(name, features="backbone") for name in config.detectors if reads_backbone(name)]
     rows: list[Row] = []
     noted: dict[str, str] = {}
     for index in range(len(stream)):
@@ -212,10 +214,11 @@ def build(
     stream = dataclasses.replace(stream, seed=config.seed, reserve=config.reserved_per_class(len(stream.order)))
     check_sources(config, stream, choice.keeps_memory)
     network: Network | str | None = choice.network
-    if config.frozen:
+    if len(stream.train.shape) == 1 and (config.frozen or (choice.closed_form and network is None)):
+        widths = [choice.adapter] if choice.adapter else []  # the vectors are the features of a frozen network
+        network = models.create("mlp", stream.train.shape, seed=config.seed, widths=widths)
+    elif config.frozen:
         stream, network = freeze(config, stream, choice, say, dry)
-    elif choice.closed_form and network is None and len(stream.train.shape) == 1:  # the vectors are the features
-        network = models.create("mlp", stream.train.shape, seed=config.seed, widths=[])
     exact = config.precision == "auto" and config.preset in EXACT  # what is compared with the paper
     learner = learners.create(
         choice.name,
