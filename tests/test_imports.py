@@ -30,7 +30,7 @@ ROOMS = {
     "decision": ["calibration", "detectors"],
     "deploy": ["calibration", "decision"],
     "export": ["calibration", "known", "outputs", "detectors", "decision"],
-    "audit": ["calibration", "outputs", "metrics", "detectors", "evaluation"],
+    "audit": ["choose", "calibration", "outputs", "metrics", "detectors", "evaluation"],
     "gate": ["calibration", "outputs", "detectors", "decision"],
     "report": ["outputs", "metrics", "detectors", "evaluation", "decision", "audit"],
     # Training; nothing above imports it.

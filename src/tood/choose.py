@@ -19,8 +19,10 @@ from tood.arrays import Float64Array, IntArray, finite, floats, indices
 from tood.errors import ToodError, UnknownNameError
 from tood.metrics.resampling import weight_below
 
-__all__ = ["Candidate", "Choice", "choose"]
+__all__ = ["ADVICE", "Candidate", "Choice", "choose"]
 
+ADVICE = """Which score: one on features of a frozen backbone, if you have them; else TOOD, if the learner replays; else
+energy. As soon as there is traffic, `tood choose`.""".replace("\n", " ")
 FEWEST = 20  # rows of either set; with fewer, intervals by the normal distribution mean little
 RARE = 5  # predicted classes with fewer held-out samples are counted together
 LEVELS = np.arange(1, 10) / 10  # quantiles of known scores at which the unknown share is read

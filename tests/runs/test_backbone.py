@@ -35,7 +35,7 @@ def test_scores_on_backbone_features_are_those_of_a_fit_on_the_vectors(trained):
     np.testing.assert_array_equal(step.test.features, sets[1][0][places][order])
     train = step.calibration().features
     assert np.isin(train, sets[0][0]).all() and len(train) == len(step.calibration().labels)
-    fitted = detectors.create("rmds").fit(step.fit)
+    fitted = detectors.create("rmds").fit(step.calibration())
     zeros = np.zeros((len(ood["far"]["others"]), 4), np.float32)
     scored = fit_and_score(Step(made, 1), Scorer("rmds", features="backbone"))
     np.testing.assert_allclose(scored.ood["others"], fitted.score(Outputs(zeros, ood["far"]["others"])), rtol=1e-5)

@@ -17,6 +17,7 @@ from tood.audit.causes import Judgement, judge
 from tood.audit.checks import Finding, check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence, combine
 from tood.audit.gap import energy_gap
+from tood.audit.traffic import choose_by_traffic
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
 from tood.evaluation.measure import Progress, default_scorers, evaluate, with_earlier
@@ -144,6 +145,7 @@ def audit_seeds(audits: Sequence[Audit]) -> Verdict:
         advice=advise(evidence),
         findings=_unique(finding for one in verdicts for finding in one.findings),
         notes=tuple(dict.fromkeys(note for one in verdicts for note in one.notes)),
+        traffic=None,  # of one model, not of several
     )
 
 
@@ -177,6 +179,7 @@ def _verdict(
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
         findings=_unique(findings),
         notes=notes,
+        traffic=choice.to_dict() if (choice := choose_by_traffic(last, calibration)) else None,
     )
 
 

@@ -18,6 +18,7 @@ from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.audit.distances import log_of, nearest
 from tood.audit.responses import Responses, levels, restored
 from tood.calibration.statistics import all_energies
+from tood.evaluation.metrics_file import BACKBONE
 from tood.evaluation.score import Scored, Scorer
 from tood.metrics.resampling import RESAMPLES, Drawn, Samples, TaskScores, WithInterval, auroc_by_task, interval
 from tood.outputs.directory import Run
@@ -93,8 +94,8 @@ class Collector:
         """Take in the scores of one detector at one step."""
         if step is not self._step:
             self._enter(step)
-        if scorer.settings() == "":
-            self._score(scorer.detector, scored)
+        if (settings := scorer.settings()) in ("", BACKBONE):
+            self._score(scorer.detector + " (backbone features)" * bool(settings), scored)
             if scorer.detector == "energy":
                 self._energy(step, scored)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -45,6 +46,8 @@ class Verdict:
         What is probably wrong with the files.
     notes:
         What else a reader should know.
+    traffic:
+        The choice by ``traffic.npz`` of the last step, as :meth:`tood.choose.Choice.to_dict` gives it.
     """
 
     tasks: int
@@ -58,6 +61,7 @@ class Verdict:
     advice: Advice
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    traffic: Mapping[str, Any] | None = None
 
     @property
     def spoken(self) -> tuple[Judgement, ...]:

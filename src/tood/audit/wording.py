@@ -12,6 +12,7 @@ from tood import detectors
 from tood.audit.advice import DEFAULT, Advice, Candidate
 from tood.audit.causes import LOSS, LOST, NEARER, PARTS, SHARE, Judgement
 from tood.audit.gap import of_old_tasks
+from tood.choose import ADVICE
 from tood.metrics.resampling import WithInterval
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def use(verdict: Verdict) -> dict[str, str]:
     advice = verdict.advice
     if advice.basis == "calibration":
         text = f"{_name(advice.use)}, from the calibration set alone; OOD samples would show what it gains."
-        return {"from logits": text}
+        return {"from logits": f"{text} {ADVICE}"} | _by_traffic(verdict)
     lines, default, best = {}, advice.default or advice.logits, advice.logits
     if default is None or best is None:
         lines["from logits"] = "Energy; no other score of logits was measured."
@@ -74,7 +75,12 @@ def use(verdict: Verdict) -> dict[str, str]:
     if advice.features:
         doubt = "" if advice.features.certain else " This is not certainly better than energy."
         lines["with features"] = f"{_effect(advice.features, advice)}.{doubt}"
-    return lines
+    return lines | _by_traffic(verdict)
+
+
+def _by_traffic(verdict: Verdict) -> dict[str, str]:
+    """What the run's own traffic says, if there is some."""
+    return {"by traffic": verdict.traffic["text"].replace("\n", " ")} if verdict.traffic else {}
 
 
 def _effect(one: Candidate, advice: Advice) -> str:
@@ -153,9 +159,10 @@ def _change(one: Judgement) -> str:
 
 def _name(detector: str) -> str:
     """The title of a detector, with the name to type if it differs; TOOD is its default variant."""
-    title = detectors.title(detector)
-    same = re.sub(r"\W+", "_", title.lower()).strip("_") == detector
-    return title if same or detector == DEFAULT else f"{title} (`{detector}`)"
+    name, _, kind = detector.partition(" (")  # "rmds (backbone features)"
+    title, kind = detectors.title(name), f", {kind[:-1]}" if kind else ""
+    same = re.sub(r"\W+", "_", title.lower()).strip("_") == name
+    return title + kind if same or name == DEFAULT else f"{title}{kind} (`{name}`)"
 
 
 def _points(value: WithInterval) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from tood.calibration import Reference, Variant
+from tood.choose import ADVICE
 from tood.commands._console import FILE, LOGITS, SHARE, invalid_option, read_tasks, warnings_as_lines
 from tood.storage.files import for_json, sha256
 
@@ -106,6 +107,7 @@ def command(
         click.echo(json.dumps(for_json(metrics), indent=2))
     elif not quiet:
         _show(rows)
+        click.echo(ADVICE)
         invalid = f"; invalid rows left out: {left_out:,}" if left_out else ""
         click.echo(f"{out}: {'calibrator and calibration scores' if fitted is not cal else 'calibrator'}{invalid}")
         if fitted is not cal:

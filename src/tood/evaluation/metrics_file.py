@@ -24,6 +24,7 @@ __all__ = ["accuracy", "load_metrics", "trajectory"]
 DIGEST = b"tood.digest"  # of the values
 VERSIONS = b"tood.versions"  # of the detectors: JSON, {name: version}
 VERSIONS_DIGEST = b"tood.versions.digest"
+BACKBONE = '{"features": "backbone"}'  # those of a detector with default settings on features of a frozen backbone
 RAW = '{"logits": "raw"}'  # the settings of a detector with default settings on raw logits
 MOST_ROWS, MOST_BYTES = 1_000_000, 1 << 26  # of a small file; a larger one may hold more in proportion
 MOST_MISSING = 100  # steps that may be missing, so that a single large number does not make a large array

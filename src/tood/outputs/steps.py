@@ -105,6 +105,12 @@ class Step:
         return {name: self._outputs(f"outputs/ood/{name}.npz") for name in self.run.ood}
 
     @cached_property
+    def traffic(self) -> Outputs | None:
+        """Unlabelled inputs of the deployed model; None if there are none."""
+        name = "outputs/traffic.npz"
+        return self._outputs(name) if name in self._files or self._file(name).exists() else None
+
+    @cached_property
     def fit(self) -> Outputs | None:
         """The training data available at this step; None if it was not stored."""
         return self._outputs("outputs/fit.npz") if self.has_fit else None
@@ -213,7 +219,7 @@ class Step:
         features = _numbers(arrays, "features", 2, file) if "features" in arrays else None
         if features is not None and len(features) != len(logits):
             raise ToodError(f"{file}: features: expected {len(logits)} rows, found shape {features.shape}")
-        labels = None if name.startswith("outputs/ood/") else self._places(arrays, "labels", file)
+        labels = None if name.startswith(("outputs/ood/", "outputs/traffic")) else self._places(arrays, "labels", file)
         return Outputs(logits=logits, features=features, labels=labels)
 
     def _places(self, arrays: Arrays, name: str, file: Path) -> IntArray:
@@ -243,6 +249,7 @@ def write_step(
     head: Any = None,
     predictions: Any = None,
     calibrations: Mapping[str, Any] | None = None,
+    traffic: Any = None,
 ) -> None:
     """Write the outputs of one step. After all checks, which are those of reading, it appears whole, or not at all.
 
@@ -271,6 +278,8 @@ def write_step(
         ``[n]``, the predicted class of each test sample if it is not the largest logit.
     calibrations:
         Calibration sets from other sources, by the source's name.
+    traffic:
+        Unlabelled inputs of the deployed model; the audit then chooses the score by them (:func:`tood.choose`).
     """
     run = Run(run_dir)
     if set(ood) != set(run.ood):
@@ -282,6 +291,8 @@ def write_step(
         sets[f"calibration_{source}"] = outputs
     files = {f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:5]) for name, outputs in sets.items()}
     files |= {f"outputs/ood/{name}.npz": _arrays(outputs, OUTPUTS[:3]) for name, outputs in ood.items()}
+    if traffic is not None:
+        files["outputs/traffic.npz"] = _arrays(traffic, OUTPUTS[:3])
     if predictions is not None:
         files["outputs/test.npz"] |= _arrays({"predictions": predictions}, OUTPUTS)
     if head is not None:
