@@ -1,6 +1,6 @@
 """The text regime: continual learners on sentence embeddings of CLINC150, every detector at every step.
 
-    TOOD_DATA=... python benchmarks/text.py OUT [--seeds 0,1,2] [--learners er,bic] [--detectors energy,tood]
+    TOOD_DATA=... python benchmarks/text.py OUT [--seeds 0,1,2] [--learners er,bic] [--detectors energy,tood] [--track all]
     TOOD_DATA=... python benchmarks/text.py OUT --collect docs/results/metrics      # CSV files of finished runs
 
 The 15 intents of the domain "banking" are kept out, as far-OOD; the out-of-scope queries are near-OOD. The other 135
@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--learners", default=",".join(learners.names()))
     parser.add_argument("--detectors", default="")
+    parser.add_argument("--track", default="calibration")
     parser.add_argument("--collect", type=Path)
     given = parser.parse_args()
     if given.collect:
@@ -76,10 +77,12 @@ def main() -> None:
                 seed=seed,
                 settings={key: value for key, value in settings.items() if key in known},
                 detectors=tuple(filter(None, given.detectors.split(","))),
+                track=(given.track,),
                 store="metrics",
             )
             print(name, seed, flush=True)
-            run(config, given.out / f"{name}-s{seed}", say=lambda line: None)
+            suffix = "" if given.track == "calibration" else f"-{given.track}"
+            run(config, given.out / f"{name}{suffix}-s{seed}", say=lambda line: None)
 
 
 if __name__ == "__main__":
