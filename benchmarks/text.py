@@ -1,6 +1,6 @@
 """The text regime: continual learners on sentence embeddings of CLINC150, every detector at every step.
 
-    TOOD_DATA=... python benchmarks/text.py OUT [--seeds 0,1,2] [--learners er,bic] [--detectors energy,tood] [--track all]
+    TOOD_DATA=... python benchmarks/text.py OUT [--seeds 0,1,2] [--learners er,bic] [--detectors tood] [--track all]
     TOOD_DATA=... python benchmarks/text.py OUT --collect docs/results/metrics      # CSV files of finished runs
 
 The 15 intents of the domain "banking" are kept out, as far-OOD; the out-of-scope queries are near-OOD. The other 135
