@@ -132,6 +132,11 @@ class Learner:
         """The loss of one batch, by default the cross-entropy; ``logits`` are the network's, in training mode."""
         return cross_entropy(logits, batch.columns)
 
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser of one task: SGD, unless a subclass returns another. Its state is part of checkpoints."""
+        s = self.settings
+        return torch.optim.SGD(self.network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay)
+
     def after_backward(self, batch: Batch) -> None:
         """Change the gradients before they are clipped and used."""
 
@@ -172,18 +177,18 @@ class Learner:
             BER only: checkpoints of the plain learner, used when this run has none.
         """
         path = None if checkpoint_dir is None else checkpoint_path(checkpoint_dir, task)
-        place, momentum = resume(self, path)
+        place, state = resume(self, path)
         if place.get("finished"):
             self.network.eval()
             return
         if not place and self.ber is not None and base_dir is not None:
-            place, momentum = resume(self, checkpoint_path(base_dir, task), ignored="ber")
+            place, state = resume(self, checkpoint_path(base_dir, task), ignored="ber")
         if not place.get("finished"):
             if task != self.learned or task >= len(self.stream):
                 raise ToodError(f"task: expected {self.learned} of {len(self.stream)}, the next one, found {task}")
             gpus = [self.fabric.device] if self.fabric.device.type == "cuda" else []
             with torch.random.fork_rng(devices=gpus):  # torch's own random state is left alone
-                self._train(task, path, progress, place.get("epoch"), momentum)
+                self._train(task, path, progress, place.get("epoch"), state)
         if self.ber is not None:
             self.scoring_head = self.ber.fit(self, task)
         self.network.eval().zero_grad()
@@ -191,11 +196,14 @@ class Learner:
         if path:
             save(self, path, {"task": task, "finished": True}, None)
 
-    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
+    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, state: Any) -> None:
         """The epochs of a task, starting with ``epoch``; None to start the task."""
         if epoch is None:
             self._open(task)
-        optimizer = self._optimizer(momentum)
+        optimizer = self.optimizer()
+        if state:
+            groups = optimizer.state_dict()["param_groups"]
+            optimizer.load_state_dict({"state": state, "param_groups": groups})
         self.model, wrapped = self.fabric.setup(self.network, optimizer)
         rows = self.training_rows(task)
         for done in range(epoch or 0, self.settings.epochs):
@@ -249,18 +257,6 @@ class Learner:
         if self.fabric.world_size > 1:  # running means of batch normalisation
             for buffer in filter(torch.is_floating_point, self.network.buffers()):
                 buffer.copy_(self.fabric.all_reduce(buffer, reduce_op="mean"))  # type: ignore[arg-type]
-
-    def _optimizer(self, momentum: dict[str, Any]) -> torch.optim.SGD:
-        """SGD over the network, with the momentum of a checkpoint by number of the parameter."""
-        s = self.settings
-        optimizer = torch.optim.SGD(
-            self.network.parameters(), s.lr, s.momentum, weight_decay=s.weight_decay, nesterov=False
-        )
-        for i, parameter in enumerate(self.network.parameters()):
-            if str(i) in momentum:
-                buffer = torch.empty_like(parameter).copy_(torch.from_numpy(momentum[str(i)]))
-                optimizer.state[parameter]["momentum_buffer"] = buffer
-        return optimizer
 
     # Data
 

@@ -65,13 +65,15 @@ def _samples(source: Source) -> dict[str, Any]:
     return {"features": "", "images": sums.pop(), "content": content(source)[:16]}
 
 
-def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.SGD | None) -> None:
+def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.Optimizer | None) -> None:
     """Write all state needed to resume; ``optimizer`` is given in the middle of a task."""
     if learner.fabric.is_global_zero:
         state: dict[str, Any] = {"network": learner.network.state_dict(), "facts": learner.facts}
         if optimizer is not None:
-            momenta = (optimizer.state[p].get("momentum_buffer") for p in learner.network.parameters())
-            state["momentum"] = {str(i): momentum for i, momentum in enumerate(momenta) if momentum is not None}
+            state["optimizer"] = {
+                str(i): {name: value for name, value in of.items() if value is not None}
+                for i, of in optimizer.state_dict()["state"].items()
+            }
             state["teacher"] = {} if learner.teacher is None else learner.teacher.state_dict()
         if learner.scoring_head is not None:
             state["scoring_head"] = learner.scoring_head.state_dict()
@@ -88,8 +90,8 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
     learner.fabric.barrier()
 
 
-def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load a checkpoint if there is one; returns its position in training and the optimiser's momentum.
+def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict[str, Any], dict[int, Any]]:
+    """Load a checkpoint if there is one; returns its position in training and the optimiser's state.
 
     Raises if the file was made with another configuration; the entry ``ignored`` may differ.
     """
@@ -106,7 +108,8 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ToodError(f"{path}: incomplete ({error})") from error
-    return place, state.get("momentum", {})
+    earlier = {i: {"momentum_buffer": buffer} for i, buffer in state.get("momentum", {}).items()}  # files of 0.2
+    return place, {int(i): _tensors(of) for i, of in (state.get("optimizer") or earlier).items()}
 
 
 def _check_configuration(learner: Learner, path: Path, stored: Mapping[str, Any], ignored: str) -> None:
