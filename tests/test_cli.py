@@ -20,11 +20,6 @@ def test_version_and_help():
     assert result.returncode == 0 and "completion" in result.stdout
 
 
-def test_the_package_runs_as_a_module():
-    found = subprocess.run([sys.executable, "-m", "tood", "--version"], capture_output=True, text=True, timeout=120)
-    assert (found.returncode, found.stdout) == (0, f"tood {__version__}\n")
-
-
 def commands():
     from tood.cli import cli
 

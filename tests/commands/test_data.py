@@ -84,17 +84,6 @@ def test_prepare_refuses_labels_without_a_name(tmp_path):
     assert not (tmp_path / "cifar10-test.npz").exists()
 
 
-def test_list_in_words(tmp_path):
-    text = tood("list", root=tmp_path / "nowhere")
-    assert "nowhere: no such folder" in text
-    assert "stream digits: ready" in text
-    assert "stream tinyimagenet: missing tinyimagenet-train.npz" in text
-    assert "TOOD_DATA" in text
-    assert "svhn-test.npz           missing: 73,257 training and 26,032 test images  http://ufldl" in text
-    (tmp_path / "x-test.npz").write_bytes(b"not a set")
-    assert "x-test.npz: truncated" in tood("list", root=tmp_path)
-
-
 def test_list_has_the_sets_that_are_image_folders_or_lists(tmp_path):
     (tmp_path / "imagenet1k" / "train").mkdir(parents=True)
     found = json.loads(tood("list", "--json", root=tmp_path))
@@ -127,10 +116,3 @@ def test_mistakes_are_one_line(tmp_path, arguments, message):
     assert message in text
     assert text.count("\n") == 1
     assert not (tmp_path / "nowhere").exists()
-
-
-def test_usage_errors_and_help():
-    for arguments in (["prepare"], ["prepare", "x", "test", "--from", ".", "--kind", "zip"]):
-        assert "Usage:" in tood(*arguments, root=".", code=2)
-    for name in ("list", "verify", "prepare"):
-        assert f"Example: tood data {name}" in tood(name, "--help", root=".")

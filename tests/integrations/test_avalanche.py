@@ -106,13 +106,6 @@ def test_training_goes_the_same_with_and_without_it(world, sets, avalanche):
         assert not torch.equal(weight, start.state_dict()[name])
 
 
-def test_experiences_that_were_not_evaluated_leave_no_forgetting(world, sets, avalanche):
-    train, test, _, ood = sets
-    newest = lambda step, stream: stream[step : step + 1]  # noqa: E731
-    figures, _ = avalanche.train(avalanche.OODMetrics(SEEN, ood), new_model(world), train, test, newest)
-    assert not any("D_avg" in name or "tood" in name for name in figures[-1])
-
-
 def test_experiences_evaluated_one_at_a_time_add_up(world, sets, avalanche):
     train, test, _, ood = sets
     together, apart = (avalanche.OODMetrics(SEEN, ood) for _ in range(2))
@@ -140,14 +133,6 @@ def test_a_memory_without_the_new_classes_costs_only_toods_figures(world, sets, 
     with pytest.warns(UserWarning, match="no calibration sample for task 1"):
         avalanche.train(metric, new_model(world), train, test)
     assert set(metric.auroc["test", "tood"]) == {0} and set(metric.auroc["test", "energy"]) == {0, 1, 2}
-
-
-def test_an_empty_memory_costs_only_toods_figures(world, sets, avalanche):
-    train, test, _, ood = sets
-    metric = avalanche.OODMetrics(SEEN, ood, calibration=lambda strategy: [])
-    with pytest.warns(UserWarning, match="calibration: dataset: expected at least one sample, found none"):
-        avalanche.train(metric, new_model(world), train, test)
-    assert set(metric.auroc) == {("test", "energy")}
 
 
 def test_bad_arguments_are_named(world, sets, avalanche):

@@ -96,12 +96,3 @@ def test_marks_of_id_samples_are_bools_or_zeros_and_ones():
             metric.update(other, True)
     with pytest.raises(ToodError, match="scores: none yet"):
         AUROC().compute()
-
-
-def test_merged_states():
-    scores, inside = energies()
-    first, second = AUROC(), AUROC()
-    first.update(torch.from_numpy(scores[:300]), torch.from_numpy(inside[:300]))
-    second.update(torch.from_numpy(scores[300:]), torch.from_numpy(inside[300:]))
-    first.merge_state(second)
-    assert float(first.compute()) == metrics.auroc(scores[inside], scores[~inside])

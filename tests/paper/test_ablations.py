@@ -198,19 +198,6 @@ def test_intervals_are_those_of_resampled_images(ablated, shared_run):
     assert row["gain_low"] == row["gain_high"] == 0.0
 
 
-def test_intervals_surround_the_figure(ablated):
-    for row in ablated.rows["interval"]:
-        assert row["low"] < row["avg_auroc"] < row["high"]
-        assert row["gain_low"] <= row["gain"] <= row["gain_high"]
-
-
-def test_without_features_it_says_so(made_run, tmp_path):
-    found = ablate(Run(made_run(tmp_path / "bare", features=False, steps=2)), ["mechanism", "buffer"], draws=1)
-    assert {row["mechanism"] for row in found.rows["mechanism"]}.isdisjoint({"prototype", "tood_prototype"})
-    assert {row["selection"] for row in found.rows["buffer"]} == {"random"}
-    assert any("no features" in note for note in found.notes) and any("2 of 4 steps" in note for note in found.notes)
-
-
 def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):
     sizes = sorted({row["B"] for row in ablated.rows["buffer"]})
     assert sizes == [5, 10, 20, 50, 80] and all(a < b for a, b in pairwise(sizes))

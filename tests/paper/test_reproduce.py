@@ -163,16 +163,6 @@ def test_what_is_collected_gives_the_same_metrics_without_the_outputs(gap_run, t
     assert collected["along"] == along(MeasuredRun(Run(gap_run)))
 
 
-def test_ablations_are_of_finished_runs(gap_run, tmp_path):
-    for name in ("whole", "going"):
-        shutil.copytree(gap_run, tmp_path / name)
-    measure(Run(tmp_path / "whole"), [Scorer("energy")])
-    (tmp_path / "going" / "metrics.parquet").unlink(missing_ok=True)
-    done = CliRunner().invoke(command, ["ablations", "--out", str(tmp_path)], catch_exceptions=False)
-    assert done.stdout.splitlines()[0] == "whole" and "going" not in done.stdout
-    assert (tmp_path / "ablations" / "summary.md").exists()
-
-
 def test_options_are_what_sets_a_run_apart():
     assert (
         RunConfig().identity.options

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.paper import toy
 
 SMALL = toy.Settings(tasks=3, train=40, exemplars=10, test=30, ood=50, hidden=16, epochs=2, batch=32)
@@ -147,8 +147,3 @@ def test_without_replay_re_centring_hurts(results):
 def test_seeds_are_checked(seeds):
     with pytest.raises(ToodError, match="seeds"):
         next(toy.runs(seeds))
-
-
-def test_an_unknown_regime_is_named():
-    with pytest.raises(UnknownNameError, match="did you mean 'crowded'"):
-        toy.run("crowd", 0)

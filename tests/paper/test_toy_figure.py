@@ -1,12 +1,8 @@
-import sys
-
 import numpy as np
 import pytest
 
-from tood.errors import MissingDependencyError
 from tood.paper.toy import MARGINS, Settings, runs
 from tood.paper.toy_figure import toy_figure
-from tood.paper.toy_results import write_toy
 
 SMALL = Settings(tasks=6, train=20, exemplars=10, test=20, ood=30, hidden=8, epochs=1)
 
@@ -27,11 +23,3 @@ def test_the_panels_show_the_measured_figures(results):
     expected = np.mean([100 * r.trajectory("robust anchor, λ=0", 5).average() for r in results[:2]])
     np.testing.assert_allclose(curve.get_xdata(), MARGINS)
     np.testing.assert_allclose(curve.get_ydata()[0], expected)
-
-
-def test_without_matplotlib_the_error_says_what_to_install(results, monkeypatch, tmp_path):
-    for name in [name for name in sys.modules if name.startswith("tood.report.plots")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r'pip install "tood\[report\]"'):
-        write_toy(results, tmp_path)

@@ -33,8 +33,6 @@ from tood.report.page.content import histograms
 from tood.report.page.write import write_page
 from tood.report.summary import collect
 
-EVIL = '</script><script>document.title = "taken"</script><img src=x onerror=alert(1)>&amp;\u2028'
-
 
 def data_of(page: str) -> dict[str, Any]:
     (block,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
@@ -135,12 +133,6 @@ def test_nothing_is_fetched_and_only_our_scripts_may_run(page: str) -> None:
     assert re.findall(r"'sha256-([^']*)'", policy) == digests and len(digests) == 5
 
 
-def test_size(page: str, sweep: Path) -> None:
-    assert len(page.encode()) < 1_000_000
-    assets = resources.files("tood.report.page") / "assets"
-    assert all(len(entry.read_bytes()) < 2**20 for entry in assets.iterdir() if entry.is_file())
-
-
 def test_the_embedded_libraries_are_those_of_the_notice(page: str) -> None:
     assets = resources.files("tood.report.page") / "assets"
     notice = (assets / "NOTICE.md").read_text(encoding="utf-8")
@@ -151,30 +143,10 @@ def test_the_embedded_libraries_are_those_of_the_notice(page: str) -> None:
     assert "this permission notice appear in all copies" in notice and "THE SOFTWARE IS PROVIDED" in page
 
 
-def test_names_from_the_run_stay_text(build: Callable[..., Path], tmp_path: Path) -> None:
-    path = build(
-        tmp_path / "run", tasks=2, detectors=("energy",), learner=EVIL, classes=[EVIL, "cat", "{{DATA}}", "dog"]
-    )
-    page = write_page([Run(path)], tmp_path / "report.html").read_text(encoding="utf-8")
-    plain = write_page([Run(build(tmp_path / "plain", tasks=2, detectors=("energy",)))], tmp_path / "plain.html")
-    for tag in ("<script", "</script", "<img"):
-        assert page.count(tag) == plain.read_text(encoding="utf-8").count(tag)
-    shown = data_of(page)
-    assert shown["runs"][0]["learner"] == EVIL and shown["runs"][0]["tasks"][0][0] == EVIL
-    assert shown["runs"][0]["tasks"][1][0] == "{{DATA}}"
-    assert "&lt;/script&gt;" in page[: page.index("<style>")]
-
-
 def test_the_page_is_reproducible_and_writes_no_figures_into_the_run(five: Path, tmp_path: Path, page: str) -> None:
     before = (five / "metrics.parquet").read_bytes()
     again = write_page([Run(five)], tmp_path / "again.html").read_text(encoding="utf-8")
     assert again == page and (five / "metrics.parquet").read_bytes() == before
-
-
-def test_without_matplotlib_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['matplotlib'] = None\nimport tood.report.page.write\nimport tood.report.plots"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert result.stderr.strip().endswith('drawing plots needs matplotlib: pip install "tood[report]"')
 
 
 def test_torch_is_not_needed(five: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from scipy.stats import gaussian_kde, pearsonr
 from tood import ToodError, detectors
 from tood.outputs import Run, find_runs
 from tood.report import plots
-from tood.report.appearance import COLOURS, LEARNERS, label, spread
+from tood.report.appearance import COLOURS, label, spread
 from tood.report.gather import MeasuredRun, by_group, scores_at
 from tood.report.plots import distributions, learners, trajectories
 from tood.report.plots.distributions import density
-from tood.report.plots.style import learner_styles
 
 
 def triangle(tasks: int, seed: int = 0, low: float = 0.4) -> np.ndarray:
@@ -84,14 +82,6 @@ def overlaps(figure: Figure, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str,
     return [(name, other) for k, (name, box) in enumerate(boxes) for other, second in boxes[:k] if box.overlaps(second)]
 
 
-def test_overlapping_texts_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = Figure()
-    figure.text(0.5, 0.5, "one")
-    figure.text(0.5, 0.51, "two")
-    figure.text(0.1, 0.1, "far away")
-    assert overlaps(figure, monkeypatch) == [("two", "one")]
-
-
 @pytest.mark.untraced
 @pytest.mark.parametrize("tasks", [5, 10, 100])
 def test_no_text_overlaps_and_each_caption_is_there(tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,19 +116,6 @@ def test_scatter_shows_the_means_over_seeds_and_scipy_s_r_and_p() -> None:
     title = left.get_title(loc="left").replace("−", "-")
     assert title.startswith(f"r = {r:.2f} (") and title.endswith(f"p = {p:.3f}, n = 4")
     assert {text.get_text() for text in left.texts} == {"iCaRL", "BiC", "DER", "WA"}
-
-
-def test_learners_are_named_and_bands_explained_in_ablations() -> None:
-    gains = [{"mechanism": "temperature", "gain": g, "learner": name} for name, g in (("icarl", -3.0), ("wa", 2.0))]
-    legend = plots.mechanism(gains).legends[0]
-    assert [text.get_text() for text in legend.get_texts()] == ["iCaRL", "WA"]
-    rows = [{"learner": "icarl", "B": b, "avg_auroc": b, "d_avg": 1} for b in (10, 50)]
-    assert any("one standard deviation" in text.get_text() for text in plots.buffer_size(rows).texts)
-
-
-def test_two_learners_give_no_correlation() -> None:
-    figure = learners.forgetting_and_accuracy(POINTS[:4])
-    assert figure.axes[0].get_title(loc="left") == "n = 2 learners: too few for r"
 
 
 def test_density_is_scipy_s_gaussian_kde() -> None:
@@ -255,30 +232,3 @@ def test_what_a_run_cannot_give_is_left_out(
         plots.draw_all([Run(run)], tmp_path)
     with pytest.raises(ToodError, match="at least one"):
         plots.draw_all([], tmp_path)
-
-
-def test_variations_of_a_learner_are_not_compared_as_learners(build, tmp_path, monkeypatch):
-    from tood.report.plots import draw
-
-    runs = []
-    for name, learner, change in (("a", "wa", {}), ("b", "icarl", {}), ("c", "icarl", {"finetune": "ber"})):
-        build(tmp_path / name, learner=learner, seed=0, per_class=10, detectors=("energy", "tood_robust_anchor"))
-        file = tmp_path / name / "manifest.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | change))
-        runs.append(Run(tmp_path / name))
-    seen = {}
-    monkeypatch.setattr(draw, "_of_run", lambda *_: ())
-    monkeypatch.setattr(draw, "_over_learners", lambda members: seen.update(over=[m.learner for m in members]) or ())
-    monkeypatch.setattr(draw, "save", lambda *_: [])
-    draw.draw_all(runs, tmp_path / "out")
-    assert seen == {"over": ["wa", "icarl"]}
-
-
-def test_a_learner_looks_the_same_in_every_figure() -> None:
-    one = learner_styles(["wa", "icarl", "bic+ber"])
-    other = learner_styles(["bic", "icarl", "mine", "joint", "icarl (memory=500)"])
-    assert one["icarl"] == other["icarl"]
-    assert one["bic+ber"] == other["bic"] | {"linestyle": "--"} and one["bic+ber"]["color"] != one["wa"]["color"]
-    assert other["icarl (memory=500)"] == one["icarl"] | {"linestyle": "--"}
-    looks = [(look["color"], look["marker"]) for look in learner_styles([*LEARNERS, "mine", "yours"]).values()]
-    assert len(set(looks)) == len(looks)

@@ -241,21 +241,6 @@ def test_terminal_shows_every_figure_whatever_its_width(runs, width):
             assert f"{cell.value.mean:.1f}" in out.getvalue()
 
 
-def test_what_sets_runs_apart_is_shown_and_does_not_hide_the_papers_figure(tmp_path):
-    from rich.console import Console
-
-    for preset in ("cpu", "paper"):
-        make_run(tmp_path / preset, 0, detectors=("energy",), preset=preset)
-    summaries = collect(measured(tmp_path))
-    assert {key.learner for key in summaries} == {"icarl [cpu]", "icarl [paper]"}
-    reference = {Key("toy", "icarl", "energy", "avg_auroc"): Summary(50.0, 1.0, 3)}
-    main = build(summaries, reference)[0]
-    assert all(cell.paper == Summary(50.0, 1.0, 3) for cell in dict(main.rows)["energy"][::2])
-    out = io.StringIO()
-    print_tables([main], Console(file=out, width=120))
-    assert "iCaRL [cpu]" in out.getvalue() and "iCaRL [paper]" in out.getvalue()
-
-
 def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
     from tood.paper.ablation_summary import gather_ablations
     from tood.paper.findings import over_seeds
@@ -274,16 +259,6 @@ def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
     assert {file_name("icarl [cpu]"), file_name("icarl [paper]")} <= folders
     rows, _ = gather_ablations(runs, ["margin"])
     assert {row["preset"] for row in over_seeds(rows["margin"])} == {"cpu", "paper"}
-
-
-def test_the_page_of_a_collected_run_shows_the_metrics_it_has(build, tmp_path):
-    from tood.evaluation.metrics_file import save_metrics
-    from tood.report.page.write import write_page
-
-    run = Run(build(tmp_path / "run", tasks=2, detectors=("energy", "tood_mean_shift")))
-    table = load_metrics(run.path)
-    save_metrics(table.filter(pc.not_equal(table["metric"], "fpr_at_id_recall")), run.metrics_path)
-    assert write_page([run], tmp_path / "page.html").exists()
 
 
 def test_command(runs, tmp_path):

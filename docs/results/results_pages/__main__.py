@@ -124,7 +124,7 @@ def _toy(metrics: Path, out: Path) -> Iterator[str]:
     yield from table(("claim", "paper", "here", "holds"), rows)
     seeds = f"Means over {kept['summary'][0]['seeds']} seeds; the paper has one."
     yield from (
-        f"{seeds} With overlapping classes our head grows, the paper's does not. Made by `tood reproduce toy`.",
+        f"{seeds} With overlapping classes our head grows, the paper's does not. Made by `tood toy --authors`.",
         "",
     )
     if (metrics / "toy.png").exists():

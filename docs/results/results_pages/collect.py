@@ -8,7 +8,7 @@ METRICS/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD re
 METRICS/pretrained-*.csv              runs on frozen features
 METRICS/length.csv                    runs with another number of epochs than their preset, and those they are compared
                                       with
-METRICS/toy.json, toy.png             of `tood reproduce toy`, if a folder given has them
+METRICS/toy.json, toy.png             of `tood toy --authors`, if a folder given has them
 """
 
 from __future__ import annotations

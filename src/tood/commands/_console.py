@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FILE",
+    "JSON",
     "LOGITS",
     "SHARE",
     "complete_names",
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 FILE = click.Path(path_type=Path)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 SHARE = click.FloatRange(0, 1, min_open=True, max_open=True)
 LOGITS = "Logits [n, C]: .npy, .npz, .parquet, .arrow or .csv; columns logits (lists) or logit_0, logit_1, …"
 

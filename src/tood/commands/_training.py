@@ -52,6 +52,6 @@ def describe(p: Progress) -> str:
     from tood.storage.durations import duration
 
     return (
-        f"task {p.task + 1}  epoch {p.epoch + 1}/{p.epochs}  loss {p.loss:.3f}  accuracy {100 * p.accuracy:.1f}  "
-        f"{p.samples_per_second:.0f} samples/s  {duration(p.seconds_left)} left"
+        f"task {p.task + 1}  epoch {p.epoch + 1}/{p.epochs}  training loss {p.loss:.3f}  training accuracy "
+        f"{100 * p.accuracy:.1f}  {p.samples_per_second:.0f} samples/s  {duration(p.seconds_left)} left"
     )

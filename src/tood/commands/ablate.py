@@ -10,17 +10,10 @@ import click
 
 from tood.commands._console import FILE, split_names
 
-__all__ = ["command"]
-
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN_OR_PARENT...")
-@click.option(
-    "--only",
-    default="",
-    help="Ablations to run, separated by commas: buffer, margin, mechanism, partition, anchor, source, interval."
-    "  [default: all]",
-)
+@click.option("--only", default="", help="The names of ablations below, separated by commas.  [default: all]")
 @click.option("--draws", type=click.IntRange(1), default=5, show_default=True, help="Random calibration sets per size.")
 @click.option("--plots/--no-plots", default=True, help="Draw plots (needs matplotlib).  [default: plots]")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as JSON.")

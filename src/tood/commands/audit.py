@@ -160,4 +160,4 @@ def _status_line(quiet: bool) -> Iterator[Callable[[int, str], None]]:
     from rich.console import Console
 
     with Console(stderr=True, quiet=quiet).status("reading") as status:  # draws nothing if it is no terminal
-        yield lambda step, detector: status.update(f"step {step}: {detector}")
+        yield lambda step, detector: status.update(f"scoring detectors: {detector}, step {step}")

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tood.errors import ToodError
     from tood.partition import Partition
 
-__all__ = ["command"]
-
 
 @click.command()
 @click.option("--logits", type=FILE, required=True, help=LOGITS)

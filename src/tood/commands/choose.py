@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.commands._console import FILE, LOGITS, SHARE, read_tasks, warnings_as_lines
+from tood.commands._console import FILE, JSON, LOGITS, SHARE, read_tasks, warnings_as_lines
 
 if TYPE_CHECKING:
     from tood.choose import Choice
     from tood.outputs import Outputs
-
-__all__ = ["command"]
 
 VARIANTS: tuple[Any, ...] = ("mean_shift", "robust_anchor")  # the paper's
 WITH_FEATURES = ("typicality", "tood_joint", "mds", "rmds", "knn")
@@ -30,7 +28,7 @@ WITH_FEATURES = ("typicality", "tood_joint", "mds", "rmds", "knn")
 @click.option("--default", default="tood", show_default=True, help="Kept unless another is better beyond doubt.")
 @click.option("--alpha", type=SHARE, default=0.05, show_default=True, help="One minus the level of the intervals.")
 @click.option("--quiet", is_flag=True, help="Print neither warnings nor the table, only the name.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def command(
     calibration: Path, known: Path, traffic: Path, tasks: str | None, quiet: bool, as_json: bool, **settings: Any
 ) -> None:

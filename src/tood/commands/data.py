@@ -8,17 +8,14 @@ from typing import Any
 
 import click
 
-from tood.commands._console import FILE
+from tood.commands._console import FILE, JSON
 from tood.storage.files import printable
-
-__all__ = ["command"]
 
 KNOWN_BY = {  # files that tell what a folder is
     "cifar": {"train.bin", "test.bin", "test_batch.bin", "data_batch_1.bin", "test_batch", "data_batch_1", "meta"},
     "huggingface": {"dataset_info.json", "dataset_dict.json"},
 }
 root_option = click.option("--root", type=FILE, help="Folder of the sets.  [default: $TOOD_DATA, or the user's cache]")
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group()
@@ -31,7 +28,7 @@ def command() -> None:
 
 @command.command("list")
 @root_option
-@json_option
+@JSON
 def list_sets(root: Path | None, as_json: bool) -> None:
     """List image sets, present or missing, with size, source and licence, and which streams can be used.
 
@@ -113,7 +110,7 @@ def _line(entry: dict[str, Any]) -> str:
 
 @command.command()
 @root_option
-@json_option
+@JSON
 def verify(root: Path | None, as_json: bool) -> None:
     """Compare every set with its checksum in SHA256SUMS; exit code 1 if one differs or is missing.
 

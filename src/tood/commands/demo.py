@@ -10,13 +10,10 @@ from typing import Any
 
 import click
 
-from tood.commands._console import FILE
+from tood.commands._console import FILE, JSON
 
-LEARNERS = (
-    "der",
-    "bic",
-    "finetune",
-)  # TOOD repairs the first; the second is balanced; the third has forgotten too much
+# TOOD repairs the first; the second is balanced; the third has forgotten too much.
+LEARNERS = ("der", "bic", "finetune")
 DETECTORS = (
     *("msp", "energy", "react", "vim", "rmds", "knn"),
     *("tood_mean_shift", "tood_robust_anchor", "tood", "tood_joint", "typicality"),
@@ -26,15 +23,9 @@ WIDTH = 40  # characters of a bar
 
 @click.command()
 @click.option("--full", is_flag=True, help="Train, evaluate and audit three learners, and write the page.")
-@click.option(
-    "--out",
-    type=FILE,
-    default=Path("runs/demo"),
-    show_default=True,
-    help="With --full: parent folder of the run directories and of the page.",
-)
+@click.option("--out", type=FILE, default=Path("runs/demo"), show_default=True, help="With --full: parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Number of parallel processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def command(full: bool, out: Path, workers: int, as_json: bool) -> None:
     """Show on real logits how rejection of unknown inputs decays along a stream, and what TOOD restores.
 

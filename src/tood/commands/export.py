@@ -8,8 +8,6 @@ import click
 
 from tood.commands._console import FILE, SHARE
 
-__all__ = ["command"]
-
 
 @click.command()
 @click.argument("file", type=FILE)

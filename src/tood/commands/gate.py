@@ -12,8 +12,6 @@ import click
 
 from tood.commands._console import FILE, SHARE, warnings_as_lines
 
-__all__ = ["command"]
-
 EXIT_CODES = {"ship": 0, "recalibrate": 3, "block": 3, "undecided": 4}
 POINTS = click.FloatRange(0, 100, min_open=True)
 

@@ -8,15 +8,13 @@ from typing import Any
 
 import click
 
-from tood.commands._console import FILE, SHARE
-
-__all__ = ["command"]
+from tood.commands._console import FILE, JSON, SHARE
 
 
 @click.command()
 @click.argument("file", type=FILE)
 @click.option("--alpha", type=SHARE, default=0.05, show_default=True, help="Show the threshold at this share.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def command(file: Path, alpha: float, as_json: bool) -> None:
     """Show what a file of tood is: kind, rule, versions, date, metadata, tasks, threshold and guarantee.
 

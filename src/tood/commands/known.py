@@ -8,9 +8,7 @@ from typing import Any
 
 import click
 
-from tood.commands._console import FILE, SHARE, warnings_as_lines
-
-__all__ = ["command"]
+from tood.commands._console import FILE, JSON, SHARE, warnings_as_lines
 
 VECTORS = "Vectors [n, D]: .npy, .npz (the array with two axes), .parquet, .arrow or .csv."
 
@@ -68,7 +66,7 @@ def remove(file: Path, names: tuple[str, ...]) -> None:
 @click.argument("file", type=FILE)
 @click.option("--in", "source", type=FILE, required=True, help=VECTORS)
 @click.option("--alpha", type=SHARE, help="Also accept or reject: at most this share of known inputs is rejected.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def score(file: Path, source: Path, alpha: float | None, as_json: bool) -> None:
     """Print the score of each vector (higher = known), the nearest class and, with --alpha, the decision, as CSV.
 
@@ -88,7 +86,7 @@ def score(file: Path, source: Path, alpha: float | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("file", type=FILE)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def inspect(file: Path, as_json: bool) -> None:
     """Show the classes of FILE, their numbers of samples, settings and metadata.
 

@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
+from tood.commands._console import JSON
 from tood.errors import ToodError
 from tood.registry import Registry
-
-__all__ = ["command"]
 
 SOURCES = {  # the function that gives the names of each kind
     "detectors": ("tood.detectors", "names"),
@@ -27,7 +26,7 @@ FITTED = {"none": "not fitted", "fit": "fitted on the fit set", "calibration": "
 
 @click.command()
 @click.argument("kind", type=click.Choice([*SOURCES]), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON
 def command(kind: str | None, as_json: bool) -> None:
     """List detectors, learners, streams, networks and presets; only one KIND if given.
 

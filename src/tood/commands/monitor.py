@@ -17,8 +17,6 @@ from tood.commands._console import FILE, SHARE, invalid_option, progress_bar, wa
 if TYPE_CHECKING:
     from tood.arrays import FloatArray
 
-__all__ = ["command"]
-
 SAVE_SECONDS = 1.0  # between two saves of the state
 
 

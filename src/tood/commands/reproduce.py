@@ -1,4 +1,4 @@
-"""``tood reproduce``: the paper's tables, plots and ablations, one command each."""
+"""``tood reproduce``: the paper's tables, one command each."""
 
 from __future__ import annotations
 
@@ -17,38 +17,24 @@ if TYPE_CHECKING:
     from tood.outputs.directory import Run
     from tood.runs.sweep import Cell
 
-__all__ = ["command"]
-
-STORED = ("figures", "ablations", "toy")  # these train nothing, apart from the toy (seconds)
+PRESETS = click.Choice(["paper", "released", "cpu", "frozen"])
+SETTINGS = "the paper's text, its authors' code, short runs for a CPU, a frozen network.  [default: cpu, or frozen]"
+GPUS = "Share of a GPU per run, if there are GPUs: with 0.5 two runs share one."
+SEEDS = "Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 
 
 @click.command()
-@click.argument("target", type=click.Choice([*TARGETS, *STORED]))
-@click.option(
-    "--preset",
-    type=click.Choice(["paper", "released", "cpu", "frozen"]),
-    help="Settings: in the paper's text, as its authors ran it, short runs for a CPU, or a frozen network "
-    "(pretrained and length).  [default: cpu, or frozen]",
-)
+@click.argument("target", type=click.Choice([*TARGETS]))
+@click.option("--preset", type=PRESETS, help=f"Settings: {SETTINGS}")
 @click.option("--out", type=FILE, default=Path("runs"), show_default=True, help="Parent folder.")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
-@click.option(
-    "--seeds", type=click.IntRange(1), help="Number of seeds.  [default: 3 for tables and pretrained, else 1]"
-)
-@click.option(
-    "--gpus-per-run",
-    type=click.FloatRange(0, 1),
-    default=1.0,
-    show_default=True,
-    help="Share of a GPU per run, if there are GPUs: with 0.5 two runs share one.",
-)
+@click.option("--seeds", type=click.IntRange(1), help=SEEDS)
+@click.option("--gpus-per-run", type=click.FloatRange(0, 1), default=1.0, show_default=True, help=GPUS)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto.  [default: auto]")
 @click.option("--detectors", help="Names, separated by commas.  [default: those of the target]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
-@click.option(
-    "--dry-run", is_flag=True, help="List the runs, their progress and the total time and disk left, and stop."
-)
+@click.option("--dry-run", is_flag=True, help="List the runs, their progress and the time and disk left, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress of each run as JSON.")
 def command(
     target: str,
@@ -65,7 +51,7 @@ def command(
     """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and a report.
 
     If interrupted, start the same command again to resume. Runs that another target has made in --out are reused.
-    The targets figures and ablations use the runs in --out and train nothing.
+    `tood ablate` and `tood toy` give the paper's ablations and its toy experiment.
 
     \b
     Examples:
@@ -73,43 +59,29 @@ def command(
       tood reproduce table1 --preset cpu --out runs --workers 2
       tood reproduce drift --out runs
       tood reproduce pretrained --out runs --dry-run
-      tood reproduce ablations --out runs
     """
     from tood.errors import UnknownNameError
 
-    if target in TARGETS and preset is not None and preset not in presets_of(target):
+    if preset is not None and preset not in presets_of(target):
         raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
     changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    members = [
-        replace(cell, config=replace(cell.config, **changes))
-        for cell in (cells(target, out, preset, seeds) if target in TARGETS else [])
-    ]
+    members = [replace(cell, config=replace(cell.config, **changes)) for cell in cells(target, out, preset, seeds)]
     for note in notes(target, preset):
         click.echo(f"Note: {note}.", err=True)
     if dry_run:
-        _list(target, members, out, preset, as_json)
-    elif target == "toy":
-        _toy(seeds or 5, out / "toy")
-    elif target == "ablations":
-        _ablations(_finished([], out, preset), out / "ablations")
-    else:
-        from tood.runs.sweep import run_cells
-
-        failed = run_cells(members, workers, engine, say=click.echo, gpus_per_run=gpus_per_run)
-        _report(_finished(members, out, preset), out / "report" / target)
-        exit_if_failed(failed, len(members))
-
-
-def _finished(members: list[Cell], out: Path, preset: str | None) -> list[Run]:
-    """The finished runs of a target; if it trains none, all in ``out``, or all with this preset."""
+        _list(members, as_json)
+        return
     from tood.errors import ToodError
-    from tood.outputs.directory import Run, find_runs
+    from tood.outputs.directory import Run
+    from tood.runs.sweep import run_cells
 
-    runs = [Run(cell.path) for cell in members if cell.is_measured()] if members else find_runs([out])
-    runs = [run for run in runs if run.metrics_path.exists() and preset in (None, run.manifest.get("preset"))]
-    if not runs:
+    failed = run_cells(members, workers, engine, say=click.echo, gpus_per_run=gpus_per_run)
+    runs = [Run(cell.path) for cell in members if cell.is_measured()]
+    if not runs and not failed:
         raise ToodError(f"{out}: expected finished runs, found none")
-    return runs
+    if runs:
+        _report(runs, out / "report" / target)
+    exit_if_failed(failed, len(members))
 
 
 def _report(runs: list[Run], folder: Path) -> None:
@@ -131,32 +103,8 @@ def _report(runs: list[Run], folder: Path) -> None:
     click.echo(f"Tables, plots and the page: {report_page(measured, folder / 'report.html')}")
 
 
-def _toy(seeds: int, folder: Path) -> None:
-    from tood.paper.toy import REGIMES, runs
-    from tood.paper.toy_results import tables, write_toy
-    from tood.report.render import print_tables
-
-    results = list(runs(range(seeds), regimes=tuple(REGIMES)))
-    print_tables(tables(results))
-    click.echo(f"{len(write_toy(results, folder))} files in {folder}")
-
-
-def _ablations(runs: list[Run], folder: Path) -> None:
-    from tood.paper.ablation_summary import write_ablations
-    from tood.report.render import print_tables
-
-    done = write_ablations([run for run in runs if run.steps()], folder, say=click.echo)
-    print_tables([done.summary])
-    click.echo(f"{len(done.files)} files in {folder}")
-
-
-def _list(target: str, members: list[Cell], out: Path, preset: str | None, as_json: bool) -> None:
-    if target == "toy":
-        states = {"toy": "done" if (out / "toy" / "toy.json").exists() else "waiting"}
-    elif members:
-        states = {cell.config.name: cell.status() for cell in members}
-    else:
-        states = {run.path.name: "done" for run in _finished(members, out, preset)}
+def _list(members: list[Cell], as_json: bool) -> None:
+    states = {cell.config.name: cell.status() for cell in members}
     print_states(states, as_json)
     if not as_json:
         click.echo(f"{sum(state == 'done' for state in states.values())} of {len(states)} done", err=True)

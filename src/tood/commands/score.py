@@ -15,8 +15,6 @@ from tood.storage.durations import duration
 if TYPE_CHECKING:
     from tood.deploy.score_file import Scored
 
-__all__ = ["command"]
-
 
 @click.command()
 @click.option("--calibrator", type=FILE, required=True, help="What `tood calibrate` wrote.")

@@ -10,8 +10,6 @@ import click
 
 from tood.commands._console import FILE
 
-__all__ = ["command"]
-
 MAX_WORKERS = 4  # a container may report more cores than it is allowed to use
 
 
@@ -24,13 +22,7 @@ def _seeds(ctx: click.Context, parameter: click.Parameter, text: str) -> list[in
 
 @click.command()
 @click.option("--seeds", default="0,1,2,3,4", show_default=True, callback=_seeds, help="Seeds, separated by commas.")
-@click.option(
-    "--out",
-    type=FILE,
-    default=Path("runs/toy"),
-    show_default=True,
-    help="Folder for toy.csv, toy.json, toy.png and toy.pdf.",
-)
+@click.option("--out", type=FILE, default=Path("runs/toy"), show_default=True, help="Folder for tables and figure.")
 @click.option("--authors", is_flag=True, help="Also the crowding of the authors' code: radius 1.4, OOD deviation 0.35.")
 @click.option("--figure/--no-figure", default=True, help="Draw the figure (needs matplotlib).  [default: figure]")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")

@@ -15,7 +15,7 @@ from tood.metrics import Trajectory, mean_std
 from tood.paper.toy import MARGINS, METHODS, REGIMES, Settings, ToyRun
 from tood.report.summary import Summary
 from tood.report.tables import Column, Table, TableCell
-from tood.storage.files import csv_text, write_text
+from tood.storage.files import csv_text, for_json, write_text
 
 __all__ = ["FIRST", "by_regime", "margin_averages", "rows", "summarize", "tables", "to_json", "write_toy"]
 
@@ -99,17 +99,7 @@ def to_json(results: Sequence[ToyRun], settings: Settings | None = None) -> str:
         "margin_averages": {name: np.mean([*map(margin_averages, own)], axis=0) for name, own in regimes.items()},
         "runs": [vars(r) for r in results],
     }
-    return json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, np.ndarray):
-        return [_plain(inner) for inner in value.tolist()]
-    return None if value != value else value  # NaN
+    return json.dumps(for_json(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_toy(results: Sequence[ToyRun], out: Path, figure: bool = True) -> list[Path]:
