@@ -1,16 +1,19 @@
 """docs/results: rules hold on the paper's own values; counts, gains and relations are what SciPy and pencil give."""
 
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from results_pages.__main__ import draw, write_results
+import results_pages
+from results_pages.__main__ import draw
 from results_pages.claims import PaperToy, claims, mean_gain, toy_claims
 from results_pages.collect import collect, collect_runs, read_collected
 from results_pages.evidence import Causes, Evidence, Relation, as_scored, of_paper, of_runs, relation
-from results_pages.sections import _agrees
+from results_pages.frozen import read_csv
+from results_pages.paper import _items, paper_blocks
 from tood.outputs import Run
 from tood.paper.reference import reported, stated
 from tood.report.appearance import label
@@ -103,13 +106,6 @@ def test_every_rule_can_fail_and_says_unclear_if_too_little_was_measured():
     assert unclear["cifar10: mean shift (paper) raises Avg AUROC over energy, mean over learners"] is None
 
 
-def test_a_gain_that_rounds_to_zero_is_no_agreement():
-    paper = Summary(3.4, 1.0, 3)
-    for ours, word in ((0.02, "unclear"), (0.3, "same sign"), (-0.3, "opposite sign")):
-        assert _agrees(paper, Summary(ours, 0.0, 1)) == word
-    assert _agrees(paper, Summary(0.5, 0.8, 3)) == "unclear"
-
-
 def test_bic_is_compared_on_its_raw_logits():
     both = values({"bic": {"energy": 72.0, "energy (raw logits)": 60.0}, "wa": {"energy": 65.0}})
     for raw, expected in ((True, 60.0), (False, 72.0)):
@@ -165,30 +161,18 @@ def kept(tmp_path_factory, build):
     return metrics
 
 
-def test_the_pages_say_what_is_there_and_what_is_missing(kept):
-    index, tables = (path.read_text() for path in write_results(kept, kept.parent))
-    assert "| `tood reproduce table1 --preset cpu` | 3 of 30 |" in index
-    assert "cifar10, seed 0, 1, 2: bic, wa, lwf; " in index and "cifar10, seed 1, 2: der; " in index
-    assert "3 runs (seed 0, 1)." in index and "`tood reproduce table1 --preset cpu`" in tables
-    row = next(line for line in tables.splitlines() if line.startswith("| Energy |"))
-    assert "(65.9, " in row and "(61.2, " in row  # the paper's iCaRL and DER
-    again = [path.read_bytes() for path in write_results(kept, kept.parent)]
-    assert again == [index.encode(), tables.encode()]  # the pages follow from the files alone
-    for own, two_seeds in (("icarl", True), ("der", False)):
-        gains = [one for one in read_collected(kept) if one.run.learner == own]
-        expected = np.mean(
-            [
-                100
-                * (
-                    MeasuredRun(one.run).trajectory(VARIANTS[0]).balanced().average()
-                    - MeasuredRun(one.run).trajectory("energy").balanced().average()
-                )
-                for one in gains
-            ]
-        )
-        line = next(line for line in index.splitlines() if "here, BiC raw" in line).split(" | ")
-        cell = line[3 if own == "icarl" else 5]
-        assert cell.startswith(f"{expected:+.1f} (") and (", 2)" in cell) is two_seeds
+def test_gains_and_cells_are_means_over_seeds_beside_the_papers(kept):
+    gains = next(line for line in paper_blocks(kept)["gains"] if "| from scratch |" in line).split(" | ")
+    for own, column in (("icarl", 2), ("der", 4)):
+        runs = [MeasuredRun(one.run) for one in read_collected(kept) if one.run.learner == own]
+        averages = [
+            [100 * run.trajectory(name).balanced().average() for name in (VARIANTS[0], "energy")] for run in runs
+        ]
+        gain = np.mean([tood - plain for tood, plain in averages])
+        assert gains[column].startswith(f"{gain:+.1f}") and ("±" in gains[column]) is (own == "icarl")
+        cell = next(row for row in read_csv(kept / "cells.csv") if (row["learner"], row["detector"]) == (own, "energy"))
+        assert float(cell["avg_auroc"]) == pytest.approx(np.mean(averages, axis=0)[1], abs=0.005)
+        assert cell["paper_avg_auroc"] == {"icarl": "65.9", "der": "61.2"}[own]
 
 
 def test_short_training_does_not_refute_and_other_regimes_say_so(kept, build, tmp_path):
@@ -199,41 +183,31 @@ def test_short_training_does_not_refute_and_other_regimes_say_so(kept, build, tm
     for learner, fade in (("icarl", 2.0), ("bic", 1.0), ("wa", 0.5), ("er", 0.0)):
         build(tmp_path / "runs" / learner, learner=learner, fade=fade, per_class=10, detectors=few, **frozen)
     assert collect([tmp_path / "runs"], metrics) == 4
-    index = write_results(metrics, tmp_path / "pages")[0].read_text()
-    section = index.split("## Claims of the paper")[1].split("\n## ")[0]
-    rows = [
-        line.removeprefix("| ").removesuffix(" |").split(" | ")
-        for line in section.splitlines()
-        if line.startswith("| ")
-    ]
-    assert rows[0] == ["claim", "paper", "preset `cpu`, from scratch", "pretrained, frozen"]
-    words = [{cell.split(":")[0] for row in rows[2:] for cell in [row[column]]} for column in (2, 3)]
+    head, _, *rows = (line.split(" | ") for line in paper_blocks(metrics)["claims"] if line.startswith("| "))
+    assert head[1:] == ["paper", "from scratch", "frozen |"]
+    words = [{row[column].split(":")[0].removesuffix(" |") for row in rows} for column in (2, 3)]
     assert words[0] <= {"yes", "unclear", "not tested at the paper's length", "–"}
-    assert words[1] <= {"yes", "unclear", "not in this regime", "–"} and "**no**" not in section
-    energies = next(
-        one for one in read_collected(metrics) if one.preset == "frozen" and one.run.learner == "icarl"
-    ).along["task0_energy"]
-    falls = next(row for row in rows if row[0].endswith("falls to that of OOD"))
-    assert f": {energies[0]:.1f} to {energies[-1]:.1f}, OOD" in falls[3]
+    assert words[1] <= {"yes", "unclear", "not in this regime", "–"}
+    both = {(row["regime"], row["bic"]) for row in read_csv(metrics / "claims.csv")}
+    assert both == {(regime, bic) for regime in ("from scratch", "frozen") for bic in ("raw", "corrected")}
 
 
-def test_each_ood_set_and_old_tasks_are_means_over_seeds(kept, tmp_path):
-    from tood.evaluation.metrics_file import load_metrics, trajectory
+def test_a_run_at_the_papers_length_is_shown_step_by_step(build, tmp_path):
+    path = build(tmp_path / "der", learner="der", stream="cifar10", preset="paper", detectors=("energy", *VARIANTS))
+    collect([path], tmp_path / "metrics")
+    rows = [line.split(" | ") for line in paper_blocks(tmp_path / "metrics")["length"] if line.startswith("| DER")]
+    run = MeasuredRun(Run(path))
+    assert len(rows) == run.steps
+    last = 100 * np.nanmean(run.trajectory("energy").balanced().mean()[-1])
+    assert rows[-1][3] == f"{last:.1f}"
 
-    tables = [load_metrics(kept / "cifar10" / f"cifar10-icarl-cpu-s{seed}") for seed in (0, 1)]
-    index = write_results(kept, tmp_path)[0].read_text()
-    head, _, _, icarl = index.split("### By OOD set")[1].splitlines()[4:8]
-    for name, cell in zip(head.split(" | ")[1:], icarl.split(" | ")[1:], strict=True):
-        energy, *rest = (
-            np.mean([100 * trajectory(table, detector, ood_set=name.removesuffix(" |")).average() for table in tables])
-            for detector in ("energy", *VARIANTS)
-        )
-        assert cell.removesuffix(" |") == f"{energy:.1f} ({rest[0] - energy:+.1f}, {rest[1] - energy:+.1f})"
-    row = next(line for line in index.split("### Old tasks")[1].splitlines() if line.startswith("| cifar10 | iCaRL |"))
-    own = [one for one in read_collected(kept) if one.run.learner == "icarl"]
-    channel = 100 * np.mean([one.along["own_channel"][:-1] for one in own])
-    energy = 100 * np.mean([MeasuredRun(one.run).trajectory("energy").balanced().mean()[-1, :-1] for one in own])
-    assert row.startswith(f"| cifar10 | iCaRL | {channel:.1f} | {energy:.1f} | ")
+
+def test_every_item_has_a_status_and_the_counts_add_up():
+    metrics = Path(results_pages.__file__).parents[1] / "metrics"
+    rows = read_csv(metrics / "items.csv")
+    assert {row["status"] for row in rows} == {"works", "partly", "differs", "missing"} and all(r["how"] for r in rows)
+    total = next(line for line in _items(metrics) if line.startswith("| all |"))
+    assert sum(map(int, total.strip("| ").split(" | ")[1:])) == len(rows)
 
 
 def test_claims_about_causes_need_only_collected_runs(kept):
@@ -290,26 +264,3 @@ def test_plots_of_collected_values_are_drawn(kept, tmp_path):
     draw(tmp_path / "metrics")
     drawn = sorted(path.name for path in (tmp_path / "metrics" / "plots" / "cifar10").iterdir())
     assert drawn == ["drift.png", "mechanism.png"]
-
-
-def test_what_was_written_by_hand_and_drawn_is_on_the_page(kept, tmp_path):
-    metrics = tmp_path / "metrics"
-    shutil.copytree(kept, metrics)
-    (metrics / "short.md").write_text("In short.\n")
-    (metrics / "why.md").write_text("- Because.\n")
-    (metrics / "plots" / "cifar10").mkdir(parents=True)
-    for name in ("margin", "drift", "icarl-task0"):
-        (metrics / "plots" / "cifar10" / f"{name}.png").write_bytes(b"")
-    index = write_results(metrics, tmp_path)[0].read_text()
-    parts = [
-        "In short.",
-        "## Preset",
-        "icarl-task0.png",
-        "(main_panel)*",
-        "drift.png",
-        "(cka)*",
-        "margin.png",
-        "- Because.",
-    ]
-    places = [index.index(part) for part in parts]
-    assert places == sorted(places) and "metrics/plots/cifar10/drift.png" in index

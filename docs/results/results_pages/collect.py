@@ -6,8 +6,6 @@ METRICS/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD re
                    manifest.json      makes it a run directory that `tood report` reads
                    collected.json     diagnostics that need the outputs: drift, energies, distances
 METRICS/pretrained-*.csv              runs on frozen features
-METRICS/length.csv                    runs with another number of epochs than their preset, and those they are compared
-                                      with
 METRICS/toy.json, toy.png             of `tood toy --authors`, if a folder given has them
 """
 
@@ -70,17 +68,12 @@ def read_collected(folder: Path) -> list[Collected]:
 
 def collect(paths: Iterable[Path], metrics: Path) -> int:
     """Collect everything that is finished in some folders; returns the number of runs."""
-    from results_pages.length import collect_length
-
     paths = list(paths)
     runs = [run for run in find_runs(paths) if run.metrics_path.exists()]
     frozen = [run for run in runs if run.manifest.get("preset") == "frozen"]
     lines = [lines_of(run) for run in frozen]
-    add_lines(
-        metrics / SCORES, [line for scores, _ in lines for line in scores], ("stream", "learner", "seed", "detector")
-    )
-    add_lines(metrics / RUNS, [of_run for _, of_run in lines], ("stream", "learner", "seed"))
-    collect_length(runs, metrics)
+    add_lines(metrics / SCORES, [line for scores, _ in lines for line in scores])
+    add_lines(metrics / RUNS, [of_run for _, of_run in lines])
     collect_runs([run for run in runs if run not in frozen or run.steps()], metrics)
     for path in paths:
         if (path / "toy" / "toy.json").exists():

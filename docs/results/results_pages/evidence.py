@@ -15,7 +15,7 @@ from tood.report.gather import MeasuredRun
 from tood.report.summary import Key, Summaries, Summary, collect, learner_label, on_its_own, run_figures
 from tood.report.tables import LEARNERS, TOOD_VARIANTS
 
-__all__ = ["Causes", "Evidence", "Relation", "as_scored", "of_frozen", "of_paper", "of_runs", "relation"]
+__all__ = ["Causes", "Evidence", "Relation", "as_scored", "of_frozen", "of_paper", "of_runs", "relation", "summary_of"]
 
 STREAM = "cifar10"  # the stream of the paper's plots about causes
 SHOWN = "icarl"  # the learner in these plots
@@ -111,7 +111,7 @@ def of_runs(own: Sequence[Collected], raw: bool) -> Evidence:
     # Without BER, whose features are those of its learner, and without runs with another network.
     plain_runs = [one for one in own if one.run.stream == STREAM and on_its_own(learner_label(one.run))]
     causes = _causes([_point(one) for one in plain_runs], plain_runs)
-    return Evidence(values, {key: _summary(of) for key, of in seeds.items()}, causes, as_scored(_with_ber(own), raw))
+    return Evidence(values, {key: summary_of(of) for key, of in seeds.items()}, causes, as_scored(_with_ber(own), raw))
 
 
 def of_frozen(frozen: FrozenRuns, shown: Sequence[Collected], raw: bool) -> Evidence:
@@ -121,7 +121,7 @@ def of_frozen(frozen: FrozenRuns, shown: Sequence[Collected], raw: bool) -> Evid
     for stream, learner in frozen.settings():
         for variant in TOOD_VARIANTS:
             if changes := frozen.changes((stream, learner), variant, "avg_auroc", raw and learner == "bic"):
-                gains[stream, learner, variant] = _summary(changes)
+                gains[stream, learner, variant] = summary_of(changes)
     shown = [one for one in shown if one.run.stream == STREAM]
     of_outputs = [
         {name: value for name, value in _point(one).items() if name in ("learner", "closed", "gain")} for one in shown
@@ -208,7 +208,8 @@ def _with_ber(own: Sequence[Collected]) -> Summaries:
     return collect(pairs) if pairs else {}
 
 
-def _summary(values: Sequence[float]) -> Summary:
+def summary_of(values: Sequence[float]) -> Summary:
+    """Mean and deviation over seeds."""
     mean, std = mean_std(values)
     return Summary(float(mean), float(std), len(values))
 

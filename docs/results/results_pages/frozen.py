@@ -20,7 +20,7 @@ from tood.report.summary import ACCURACY, RAW_SUFFIX, Key, Summaries, Summary, r
 from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
 from tood.storage.files import write_text
 
-__all__ = ["METRICS", "RUNS", "SCORES", "FrozenRuns", "Setting", "add_lines", "lines_of", "read_csv"]
+__all__ = ["METRICS", "RUNS", "SCORES", "FrozenRuns", "Setting", "add_lines", "lines_of", "read_csv", "write_csv"]
 
 SCORES, RUNS = "pretrained-scores.csv", "pretrained-runs.csv"
 METRICS = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "old_auroc", "avg_fpr95")
@@ -50,18 +50,28 @@ def lines_of(run: Run) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "accuracy": f"{figures['-', ACCURACY]:.2f}",
         "old_accuracy": f"{point['old_accuracy']:.2f}",
     }
+    of_run["track"] = run.manifest.get("track") or run.manifest.get("fit", "")  # what detectors were fitted on
     of_run |= {"accuracy_forgetting": f"{point['f_avg']:.2f}", "drift": f"{point['drift']:.4f}", "gap": f"{gap:.3f}"}
     return scores, {**who, **of_run}
 
 
-def add_lines(file: Path, new: Sequence[Mapping[str, Any]], identity: Sequence[str]) -> None:
-    """Add lines to a CSV file; an earlier line with the same values in the columns ``identity`` is replaced."""
-    rows = {tuple(str(row.get(name, "")) for name in identity): dict(row) for row in (*read_csv(file), *new)}
-    columns = dict.fromkeys(name for row in rows.values() for name in row)
+def add_lines(file: Path, new: Sequence[Mapping[str, Any]]) -> None:
+    """Add the lines of runs to a CSV file; all earlier lines of the same runs go, so that no run mixes two versions."""
+
+    def of(row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(str(row[name]) for name in ("stream", "learner", "seed"))
+
+    renewed = {of(row) for row in new}
+    rows: list[Mapping[str, Any]] = [*(row for row in read_csv(file) if of(row) not in renewed), *new]
+    write_csv(file, sorted(rows, key=lambda row: (*of(row), str(row.get("detector", "")))))
+
+
+def write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as CSV; one column per name that occurs."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, dict.fromkeys(name for row in rows for name in row), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows[key] for key in sorted(rows))
+    writer.writerows(rows)
     write_text(file, text.getvalue())
 
 
