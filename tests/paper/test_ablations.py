@@ -150,7 +150,7 @@ def test_with_every_stored_sample_no_draw_matters(ablated, shared_run):
 def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, tmp_path):
     shutil.copytree(shared_run, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"fit": "all"}))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"calibration": "paper"}))
     rows = ablate(Run(tmp_path / "run"), ["buffer"], draws=1).rows["buffer"]
     herded = [row["avg_auroc"] for row in rows if row["selection"] == "herding" and row["B"] == 80]
 

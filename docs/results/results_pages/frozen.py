@@ -50,7 +50,7 @@ def lines_of(run: Run) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         "accuracy": f"{figures['-', ACCURACY]:.2f}",
         "old_accuracy": f"{point['old_accuracy']:.2f}",
     }
-    of_run["track"] = run.manifest.get("track") or run.manifest.get("fit", "")  # what detectors were fitted on
+    of_run["track"] = run.calibration  # what detectors were fitted on
     of_run |= {"accuracy_forgetting": f"{point['f_avg']:.2f}", "drift": f"{point['drift']:.4f}", "gap": f"{gap:.3f}"}
     return scores, {**who, **of_run}
 

@@ -145,7 +145,7 @@ def _mechanisms(scratch: Mapping[bool, Evidence]) -> Iterator[str]:
 def _ablations(metrics: Path) -> Iterator[str]:
     rows = read_csv(metrics / "ablations.csv")
     names = ("finding", "mean", "lowest", "highest", "settings", "paper")
-    yield from table(names, [[row[name] for name in names] for row in rows])
+    yield from table(names, [[row[name] for name in names] for row in rows if row["paper"]])
 
 
 def _toy(metrics: Path) -> Iterator[str]:

@@ -62,6 +62,8 @@ def _by_stream(frozen: FrozenRuns) -> Iterator[str]:
     tracks = sorted({row["track"] for seeds in frozen.runs.values() for row in seeds.values() if row.get("track")})
     yield from table(("stream", "learners", *map(label, names)), rows)
     yield from ("", f"Detectors were fitted on the track: {', '.join(tracks)}.") if tracks else ()
+    if EARLIER in names:
+        yield from ("", f"`{label(EARLIER)}` and `{label(names[3])}` are those of version 0.2.")
 
 
 def _by_learner(frozen: FrozenRuns, stream: str) -> Iterator[str]:

@@ -171,8 +171,10 @@ ABLATIONS: dict[str, Callable[[View], Cases]] = {
 
 
 def _herded(step: Step) -> Outputs:
-    """What herding chooses from: all training data if the run stored it (``fit: all``), else the calibration set."""
-    return step.fit if step.run.manifest.get("fit") == "all" and step.fit is not None else step.calibration()
+    """What herding chooses from: all training data if stored (tracks paper and all), else the calibration set."""
+    if "all" in step.calibration_sources():
+        return step.calibration("all")
+    return step.fit if step.run.calibration == "paper" and step.fit is not None else step.calibration()
 
 
 def balanced_order(
@@ -324,7 +326,7 @@ def _notes(run: Run, wanted: Sequence[str]) -> Iterator[str]:
     if not step.has("features"):
         yield "no features: herding and prototypes are left out"
     if "buffer" in wanted:
-        pool = "all training data" if run.manifest.get("fit") == "all" else "these samples (--fit all: all data)"
-        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among {pool}"
+        pool = len(np.asarray(_herded(step).labels))
+        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among {pool:,} samples"
     if "source" in wanted and len(_sources(run)) == 1:
         yield f"only one source of calibration samples is stored: {run.calibration}"
