@@ -13,8 +13,8 @@ from tood.errors import MissingDependencyError
 from tood.evaluation import Scorer, accuracy, default_scorers, evaluate, load_metrics, measure, scores, trajectory
 from tood.evaluation.metrics_file import Row, detectors_of, save_metrics, to_table
 from tood.evaluation.versions import outdated, with_versions
-from tood.metrics import average_incremental_accuracy
-from tood.outputs import Run, Step, write_manifest, write_step
+from tood.metrics import auroc, average_incremental_accuracy
+from tood.outputs import Outputs, Run, Step, write_manifest, write_step
 from tood.storage.npz import read_npz, write_npz
 
 pa = pytest.importorskip("pyarrow")
@@ -316,3 +316,25 @@ def test_rows_that_need_the_network_stay_if_a_run_is_measured_again(gap_run):
     save_metrics(with_versions(to_table(worse)), run.metrics_path)  # as if another network had made them
     measure(run, [Scorer("energy")])
     assert detectors_of(load_metrics(gap_run)) == ["energy"]
+
+
+def test_with_the_task_given_only_its_columns_count(build, tmp_path):
+    run = Run(build(tmp_path / "run", gap=2.5))
+    table, _ = evaluate(run, few(["energy", "mds"]), task_given=True)
+    step, task = Step(run, 2), 1
+    columns = list(step.partition.tasks[task])
+    own = step.test_tasks() == task
+    logits, labels = step.test.logits[own][:, columns], step.test.labels[own] - columns[0]
+    energies = [np.log(np.exp(part).sum(axis=1)) for part in (logits, step.ood["far_a"].logits[:, columns])]
+    where = {"step": 2, "task": task, "ood_set": "far_a", "metric": "auroc"}
+    assert figure(table, detector="energy", **where) == pytest.approx(auroc(*energies))
+    fit = step.fit[step.partition.column_tasks[step.fit.labels] == task]
+    mds = detectors.create("mds").fit(
+        Outputs(logits=fit.logits[:, columns], features=fit.features, labels=fit.labels - columns[0])
+    )
+    parts = (step.test[own], step.ood["far_a"])
+    scored = [mds.score(Outputs(logits=part.logits[:, columns], features=part.features)) for part in parts]
+    assert figure(table, detector="mds", **where) == pytest.approx(auroc(*scored))
+    by_task, pooled = accuracy(table)
+    assert by_task[2, task] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    assert pooled[2] == pytest.approx(by_task[2, :3].mean())  # tasks are of one size

@@ -137,6 +137,7 @@ def evaluate(
     keep: bool = False,
     progress: Progress | None = None,
     watch: Watch | None = None,
+    task_given: bool = False,
 ) -> Measured:
     """Like :func:`measure`, without writing ``metrics.parquet``: for other settings or sources.
 
@@ -150,6 +151,9 @@ def evaluate(
         Called with the step and the detector before each is scored.
     watch:
         Called with the step, the scorer and its scores once they are measured.
+    task_given:
+        Task-incremental evaluation: the task of each sample is known at test time, so accuracy and scores use that
+        task's columns alone, and detectors are fitted per task. Nothing is kept.
 
     Examples
     --------
@@ -170,7 +174,12 @@ def evaluate(
     tables = []
     noted: dict[str, list[int]] = {}
     for index in steps:
-        rows, step_notes = measure_step(Step(run, index), scorers, keep, progress, watch)
+        if task_given:
+            from tood.evaluation.given_task import measure_given_task
+
+            rows, step_notes = measure_given_task(Step(run, index), scorers)
+        else:
+            rows, step_notes = measure_step(Step(run, index), scorers, keep, progress, watch)
         tables.append(to_table(rows))
         for note in step_notes:
             noted.setdefault(note, []).append(index)
