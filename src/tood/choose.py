@@ -27,7 +27,7 @@ FEWEST = 20  # rows of either set; with fewer, intervals by the normal distribut
 RARE = 5  # predicted classes with fewer held-out samples are counted together
 LEVELS = np.arange(1, 10) / 10  # quantiles of known scores at which the unknown share is read
 ONLY_WITH_THE_SAME_MIX = """better only if traffic and known samples have the same class mix. Another mix and unknown
-inputs cannot be told apart here; take known samples with the mix of the traffic."""
+inputs cannot be distinguished here; take known samples with the mix of the traffic."""
 CHECK_PASSED = "Check: scores above the known median are distributed alike in both sets, as they should be."
 CHECK_FAILED = """Check FAILED: scores above the known median are distributed differently in the two sets. Known inputs
 have drifted, or many unknown inputs score high. Look at some traffic before you rely on this."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
-from tood import TOOD, ToodError, detectors
+from tood import ToodError, detectors
 from tood.errors import MissingDependencyError
 from tood.evaluation import Scorer, accuracy, default_scorers, evaluate, load_metrics, measure, scores, trajectory
 from tood.evaluation.metrics_file import Row, detectors_of, save_metrics, to_table
@@ -63,17 +63,6 @@ def test_figures_equal_scikit_learn_on_the_files(shared_run, measured, step, tas
     assert figure(measured, metric="fpr_at_id_recall", **where) == pytest.approx(fpr[tpr >= 0.95][0], abs=0.01)
     fpr, tpr, _ = roc_curve(1 - is_id, -score, drop_intermediate=False)
     assert figure(measured, metric="fpr_at_ood_recall", **where) == pytest.approx(fpr[tpr >= 0.95][0], abs=0.01)
-
-
-def test_tood_figure_equals_the_calibrator_on_the_files(shared_run, measured):
-    order = Run(shared_run).partition.tasks
-    test, ood, calibration = (npz(shared_run, 3, name) for name in ("test", "ood/far_a", "calibration"))
-    cal = TOOD(order, "robust_anchor").fit(calibration["logits"], calibration["labels"])
-    known = cal.score(test["logits"][np.isin(test["labels"], order[1])])
-    unknown = cal.score(ood["logits"])
-    truth = roc_auc_score(np.r_[np.ones(len(known)), np.zeros(len(unknown))], np.r_[known, unknown])
-    where = {"step": 3, "task": 1, "ood_set": "far_a", "detector": "tood_robust_anchor", "metric": "auroc"}
-    assert figure(measured, **where) == pytest.approx(truth, abs=1e-6)
 
 
 def test_accuracy_is_that_of_the_largest_logit_seen(shared_run, measured):

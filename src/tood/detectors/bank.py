@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -178,12 +178,7 @@ class Index:
         return np.pad(x.astype(np.float32, copy=False), ((0, 0), (0, -x.shape[1] % self._each)))
 
 
-class Searched(NamedTuple):
-    """A bank, ready for search."""
-
-    bank: FloatArray  # [N, D]
-    k: int
-    approximate: Index | None
+Searched: TypeAlias = tuple[FloatArray, int, Index | None]  # the bank [N, D], k, and the approximate index
 
 
 class _Neighbours(Bank):
@@ -205,7 +200,7 @@ class _Neighbours(Bank):
         if self.k > len(self.bank_):
             self._warn(f"the bank has {len(self.bank_)} samples, fewer than k = {self.k}; all of them are used")
         index = Index(self.bank_, self.probe) if self.probe < 1 and len(self.bank_) >= LEAST else None
-        return Searched(self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_)), index)
+        return self.bank_.astype(dtype, copy=False), min(self.k, len(self.bank_)), index
 
     def _top(self, rows: Rows, prepared: Searched) -> FloatArray:
         """``[n, k]``: the largest inner products of the features' directions with the bank."""

@@ -32,7 +32,7 @@ class TOODJoint(_Calibrated):
     ``S(x) = (T(x) - mean) / std + w (c(x) - mean) / std`` with T the score of :class:`tood.TOOD` and c the largest
     cosine to a class mean. Class means, means and deviations are those of the calibration samples; the cosine of a
     sample to its own class is that to the mean of the others. The weight w is the square of the share of calibration
-    samples whose own class is nearest in this way: features that do not tell classes apart count little. Without
+    samples whose own class is nearest in this way: features that do not distinguish classes count little. Without
     features at ``fit`` it is TOOD, and says so.
 
     Parameters

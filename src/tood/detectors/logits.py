@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -172,13 +172,7 @@ class Entropy(Detector):
         return np.einsum("nc,nc->n", weights, gaps) / (1 + rest) - np.log1p(rest)
 
 
-class Tails(NamedTuple):
-    """Centre and Weibull distribution of each class, ready to score."""
-
-    centres: Float64Array  # [C, C]
-    start: Float64Array  # [C], the smallest distance of the tail
-    shape: Float64Array  # [C], of the Weibull distribution; infinite: a step at the largest distance
-    log_scale: Float64Array  # [C]
+Weibull: TypeAlias = tuple[Float64Array, Float64Array, Float64Array]  # start, shape and log of the scale
 
 
 @register
@@ -227,10 +221,10 @@ class OpenMax(Detector):
                 nearness = np.sort(-np.concatenate([self.tails_[c], own]))  # NaN last
                 self.tails_[c] = -nearness[: self.tail][::-1]
 
-    def _prepare(self, dtype: np.dtype[Any]) -> Tails:
-        return Tails(self.centres_, *weibull(self.tails_))
+    def _prepare(self, dtype: np.dtype[Any]) -> Weibull:
+        return weibull(self.tails_)
 
-    def _score(self, rows: Rows, prepared: Tails) -> FloatArray:
+    def _score(self, rows: Rows, prepared: Weibull) -> FloatArray:
         logits = rows.logits.astype(np.float64)
         count = min(self.alpha, logits.shape[1])
         top = np.argpartition(-logits, count - 1, axis=1)[:, :count]
@@ -239,23 +233,23 @@ class OpenMax(Detector):
         lost = np.zeros_like(logits)
         for rank in range(count):
             c = top[:, rank]
-            distance = norms(rows.logits - prepared.centres[c]).astype(np.float64)
+            distance = norms(rows.logits - self.centres_[c]).astype(np.float64)
             revised = weights[rank] * self._outside(distance, c, prepared)
             each = np.arange(len(c))
             lost[each, c] = logits[each, c] * revised
         return logsumexp(logits - lost) - lost.sum(axis=1)
 
-    def _outside(self, distance: Float64Array, c: Any, tails: Tails) -> Float64Array:
+    def _outside(self, distance: Float64Array, c: Any, tails: Weibull) -> Float64Array:
         """``F_c(distance)`` per row; 1 for a class without samples."""
-        shape, start = tails.shape[c], tails.start[c]
+        start, shape, log_scale = (part[c] for part in tails)
         step = np.isinf(shape)
-        logs = np.log(np.maximum(distance - start + SHIFT, 1e-300)) - tails.log_scale[c]
+        logs = np.log(np.maximum(distance - start + SHIFT, 1e-300)) - log_scale
         exponent = np.where(step, 0.0, np.minimum(np.where(step, 1.0, shape) * logs, 50.0))
         inside = np.where(step, distance > start, -np.expm1(-np.exp(exponent)))
         return np.where(self.seen_[c] > 0, inside, 1.0)
 
 
-def weibull(tails: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
+def weibull(tails: Float64Array) -> Weibull:
     """Maximum-likelihood Weibull distribution of ``tail - min(tail) + SHIFT``: start, shape and log of the scale.
 
     ``tails`` are ``[..., tail]``: one distribution per row, distances in ascending order after any NaN. The shape k

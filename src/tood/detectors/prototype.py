@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -177,15 +177,6 @@ def random_features(features: FloatArray, weight: FloatArray) -> FloatArray:
     return 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z * z * z)))
 
 
-class Gradients(NamedTuple):
-    """Prototypes and the bank, ready to score."""
-
-    prototypes: Means  # of the classes, and last the unknown
-    unknown: Float64Array  # [D]
-    bank: Float64Array  # [N, D], gradients of fit samples
-    half_squares: Float64Array  # [N], half their squared lengths
-
-
 @register
 class GROOD(Bank):
     """Minus the distance from a sample's gradient to the nearest gradient of a fit sample.
@@ -242,18 +233,20 @@ class GROOD(Bank):
     def _means(self) -> Means:
         return Means.of(np.concatenate([self.prototypes_, self.unknown_[None]]))
 
-    def _prepare(self, dtype: np.dtype[Any]) -> Gradients:
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Means, Float64Array, Float64Array]:
+        """Prototypes, the bank ``[N, D]`` and half the squared lengths ``[N]`` of its gradients."""
         bank = self.bank_.astype(np.float64)
-        return Gradients(self._means(), self.unknown_, bank, np.einsum("nd,nd->n", bank, bank) / 2)
+        return self._means(), bank, np.einsum("nd,nd->n", bank, bank) / 2
 
-    def _score(self, rows: Rows, prepared: Gradients) -> FloatArray:
-        queries = gradients(rows.features, prepared.prototypes, prepared.unknown)
+    def _score(self, rows: Rows, prepared: tuple[Means, Float64Array, Float64Array]) -> FloatArray:
+        prototypes, bank, half_squares = prepared
+        queries = gradients(rows.features, prototypes, self.unknown_)
         out = np.empty(len(queries))
-        step = rows_at_once(len(prepared.bank))
+        step = rows_at_once(len(bank))
         for start in range(0, len(queries), step):
             block = queries[start : start + step]
-            nearest = (block @ prepared.bank.T - prepared.half_squares).argmax(axis=1)
-            out[start : start + step] = -norms(block - prepared.bank[nearest])
+            nearest = (block @ bank.T - half_squares).argmax(axis=1)
+            out[start : start + step] = -norms(block - bank[nearest])
         return out
 
 

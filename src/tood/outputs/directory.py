@@ -37,7 +37,7 @@ ENTRIES = (
     "checkpoints",
     "report",
 )
-PATIENCE = 1.0  # seconds: whoever only looks at a lock holds it for an instant
+PATIENCE = 1.0  # seconds: a process that only checks a lock holds it for an instant
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 
