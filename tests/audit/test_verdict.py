@@ -135,13 +135,13 @@ def test_a_default_that_gains_nothing_does_not_hide_a_score_that_does():
 
 def test_logits_and_features_have_a_line_each_with_near_before_far():
     advice = advise(scores(energy=0.70, gmm=0.90, **{DEFAULT: 0.80}))
-    lines = use(SimpleNamespace(advice=advice, cause="confidence gap"))
+    lines = use(SimpleNamespace(advice=advice, cause="confidence gap", traffic={}))
     assert list(lines) == ["from logits", "with features"] and lines["with features"].startswith("GMM: near-OOD 70.0 →")
     assert lines["from logits"].startswith("TOOD") and lines["from logits"].index("near") < lines["from logits"].index(
         "far"
     )
     useless = advise(scores(energy=0.70, **{DEFAULT: 0.70}))
-    words = use(SimpleNamespace(advice=useless, cause="confidence gap"))["from logits"]
+    words = use(SimpleNamespace(advice=useless, cause="confidence gap", traffic={}))["from logits"]
     assert "with this calibration set" in words  # why the score for this cause is not advised
 
 

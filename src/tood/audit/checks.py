@@ -21,6 +21,7 @@ __all__ = ["Finding", "check_calibration", "check_step", "check_swapped"]
 REPLAYED = ("memory", "exemplar", "replay", "buffer", "rehearsal")  # in the name of a source of calibration samples
 EQUAL = 1e-5  # of their length: logits of one sample differ by less if it is in another batch
 LARGER = 2.0  # OOD inputs rarely excite a network more than ID inputs; a factor of two means other preprocessing
+FEW = 20  # samples of the newest classes: fewer say nothing about their labels
 SOME = 500  # samples whose logits are computed again
 HEAD_ERROR = 0.05  # of the deviation of the logits; half precision stays far below
 SMALLER = 0.2  # of the length of ID features; for logits such a ratio is normal
@@ -105,7 +106,7 @@ def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     columns = step.partition.columns
     labels, predicted = np.asarray(outputs.labels), np.asarray(outputs.logits).argmax(axis=1)
     new = step.partition.column_tasks[labels] == len(step.partition) - 1
-    if columns < 2 or new.sum() < 10:
+    if columns < 2 or new.sum() < FEW:
         return
     accuracy, chance = float(np.mean(labels[new] == predicted[new])), 1 / columns
     doubt = 2 * np.sqrt(chance * (1 - chance) / new.sum())  # two standard deviations of the accuracy by chance

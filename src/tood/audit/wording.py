@@ -73,7 +73,9 @@ def use(verdict: Verdict) -> dict[str, str]:
             keep += " TOOD cannot restore what the gap took with this calibration set."
         lines["from logits"] = f"{_effect(default, advice)}.{better}{keep}"
     if advice.features:
-        doubt = "" if advice.features.certain else " This is not certainly better than energy."
+        worse = advice.features.gains["all"].high < 0
+        doubt = " This is worse than energy." if worse else " This is not certainly better than energy."
+        doubt = "" if advice.features.certain else doubt
         lines["with features"] = f"{_effect(advice.features, advice)}.{doubt}"
     return lines | _by_traffic(verdict)
 

@@ -104,7 +104,7 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
             shown.add_column(table.corner, no_wrap=True)
             heads = _heads(table)
             for place in part:
-                text = "\n".join(heads[place]) if any(group for group, _ in heads) else heads[place][1]
+                text = "\n".join(heads[place]) if any(column.group for column in table.columns) else heads[place][1]
                 shown.add_column(Text(printable(text, keep="\n")), justify="right", no_wrap=True)
             for (name, *row), (_, cells) in zip(texts, table.rows, strict=True):
                 best = ["bold" if cell and cell.best else "" for cell in cells]
@@ -178,11 +178,8 @@ def _parts(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[lis
 
 def _heads(table: Table) -> list[tuple[str, str]]:
     """The two lines of each heading; the group stands over its first column only."""
-    groups = ["", *(column.group for column in table.columns)]
-    return [
-        (column.group if column.group != before else "", column.name)
-        for before, column in zip(groups, table.columns, strict=False)
-    ]
+    grouped = groupby(table.columns, key=lambda column: column.group)
+    return [("" if place else name, column.name) for name, own in grouped for place, column in enumerate(own)]
 
 
 def _texts(table: Table, bold: str = "{}", deviation: str = " ± {}") -> Iterator[list[str]]:
