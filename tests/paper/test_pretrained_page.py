@@ -8,6 +8,7 @@ from results_pages.collect import collect
 from results_pages.frozen import METRICS, RUNS, SCORES, FrozenRuns, add_lines
 from results_pages.markdown import fill
 from results_pages.pretrained import pretrained_blocks, readme_table
+from results_pages.tracks import TRACKS, track_blocks
 from tood import detectors
 from tood.evaluation import Scorer, measure
 from tood.outputs import Run
@@ -79,3 +80,15 @@ def test_tables_stand_between_their_marks(folder, tmp_path):
         assert text.startswith("before\n<!-- pretrained -->\n\n| stream, learner | Energy |") and "old" not in text
         assert "| CIFAR-10, WA | 60.5 ± 0.7 | 66.2 ± 0.4 | 68.5 ± 0.7 | – |" in text
         assert text.endswith("<!-- end -->\nafter\n<!-- other -->\nkept\n<!-- end -->\n")
+
+
+def test_ranks_by_track_are_over_runs_that_have_every_detector(tmp_path):
+    values = {("er", "memory"): (60.0, 70.0), ("wa", "memory"): (80.0, 75.0), ("lwf", "memory"): (50.0,)}
+    lines = [
+        {"stream": "cifar10", "learner": learner, "seed": "0", "track": track, "detector": name, "avg_auroc": value}
+        for (learner, track), own in values.items()
+        for name, value in zip(("energy", "tood"), own, strict=False)
+    ]
+    add_lines(tmp_path / TRACKS, lines)
+    text = "\n".join(track_blocks(tmp_path)["tracks"])
+    assert "memory" in text and "| Energy | 70.0 (1.5) |" in text and "| TOOD | 72.5 (1.5) |" in text

@@ -14,6 +14,7 @@ from results_pages.evidence import of_runs
 from results_pages.markdown import fill
 from results_pages.paper import mechanism_rows, paper_blocks
 from results_pages.pretrained import pretrained_blocks, readme_table
+from results_pages.tracks import track_blocks
 
 __all__ = ["write_results"]
 
@@ -31,7 +32,7 @@ def write_results(metrics: Path, out: Path, readme: Path) -> list[Path]:
         The README.
     """
     blocks = {
-        out / "index.md": pretrained_blocks(metrics),
+        out / "index.md": {**pretrained_blocks(metrics), **track_blocks(metrics)},
         out / "paper.md": paper_blocks(metrics),
         readme: {"pretrained": readme_table(metrics)},
     }
