@@ -1,6 +1,6 @@
 """The benchmark on frozen features by track: what every detector is fitted on is the same for all.
 
-``python -m results_pages.tracks RUNS…`` adds finished runs to ``metrics/pretrained-tracks.csv`` and fills the page again.
+``python -m results_pages.tracks RUNS…`` adds finished runs to ``metrics/pretrained-tracks.csv`` and fills the page.
 """
 
 from __future__ import annotations
