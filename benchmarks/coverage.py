@@ -2,6 +2,7 @@
 
     tood run --stream digits --learner er --reserve 20 --calibration-size 160 --out runs/er
     python benchmarks/coverage.py runs/er
+    python benchmarks/coverage.py --kept runs/er runs/icarl     # what becomes of a decision that is kept
 
 Of each run directory's last step: samples of each source (held out: half of the test split; the tracks)
 are cut in two at random, one half for TOOD, one for the p-values, and the test samples that are left are judged. The
@@ -26,6 +27,8 @@ import numpy as np
 
 from tood import TOOD, Partition, ToodError
 from tood.decision import Conformal
+from tood.gate import coverage
+from tood.outputs import Run
 
 SOURCES = ("calibration", "memory", "train")
 Sample = tuple[np.ndarray, np.ndarray]  # logits, labels
@@ -58,12 +61,31 @@ def rejected(sample: Sample, judged: Sample, near: np.ndarray, partition: Partit
     )
 
 
+def kept(runs: list[Path], alpha: float) -> None:
+    """Coverage of a task at its own step and at the last, mean over tasks but the last; near-OOD sets rejected."""
+    print("| run | kept | accuracy | coverage | near-OOD rejected | coverage falls, times accuracy |")
+    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    for path in runs:
+        for keep in ("decision", "threshold", "nothing"):
+            found = coverage(Run(path), keep, alpha)
+            rows = [found.accuracy, found.coverage, found.rejection.group("near")]
+            means = [values.mean() for values in rows]
+            ends = [(np.diagonal(m)[:-1].mean(), m[-1, :-1].mean()) for m in means]
+            cells = " | ".join(f"{first:.3f} → {last:.3f}" for first, last in ends)
+            (a, b), (c, d) = ends[:2]
+            print(f"| {path.name} | {keep} | {cells} | {(c - d) / (a - b) if a - b > 0.005 else np.nan:.1f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--alpha", type=float, default=0.1)
     parser.add_argument("--splits", type=int, default=200)
+    parser.add_argument("--kept", action="store_true", help="decisions kept from the step of each task to the last")
     arguments = parser.parse_args()
+    if arguments.kept:
+        kept(arguments.runs, arguments.alpha)
+        return
     warnings.simplefilter("ignore", UserWarning)  # small halves
     print(f"alpha {arguments.alpha}, {arguments.splits} random splits\n")
     print("| run | samples from | n | p-values | ID rejected | worst task | near-OOD rejected |")

@@ -28,10 +28,10 @@ ROOMS = {
     "detectors": ["calibration", "outputs", "metrics"],
     "evaluation": ["outputs", "metrics", "detectors"],
     "decision": ["calibration", "detectors"],
-    "deploy": ["calibration", "decision"],
+    "deploy": ["calibration", "outputs", "decision"],
     "export": ["calibration", "known", "outputs", "detectors", "decision"],
     "audit": ["choose", "calibration", "outputs", "metrics", "detectors", "evaluation"],
-    "gate": ["calibration", "outputs", "detectors", "decision"],
+    "gate": ["calibration", "outputs", "metrics", "detectors", "decision"],
     "report": ["outputs", "metrics", "detectors", "evaluation", "decision", "audit"],
     # Training; nothing above imports it.
     "models": ["outputs"],

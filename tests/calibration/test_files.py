@@ -89,7 +89,7 @@ def test_files_say_what_they_are(files):
     assert json.loads(kept[b"tood.metadata"])["owner"] == "ann" and {b"tood.rule", b"tood.tood"} <= {*kept}
     for name in ("decider.safetensors", "monitor.safetensors"):
         assert "rule" in run(inspect, name).stdout
-    with pytest.raises(ToodError, match="expected a safetensors file of tood"):
+    with pytest.raises(ToodError, match="expected a file that tood wrote"):
         run(inspect, "cal.npz")
     assert run(export, "mine.safetensors").exit_code == 2
 

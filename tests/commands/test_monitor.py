@@ -41,7 +41,8 @@ def test_files_are_what_the_monitor_gets(folder):
     figures = json.loads(run("--state", "m.safetensors", "--in", "same.npy", "--in", "moved.npy", "--json").stdout)
     expected = DriftMonitor(TOOD.load("cal.safetensors"), alpha=0.05).fit(np.load("reference.npy"))
     for name in ("same.npy", "moved.npy"):
-        expected.update(np.load(name))
+        rows = np.load(name)
+        expected.update(rows, [f"{name}:{row}" for row in range(len(rows))])
     assert {name: figures[name] for name in expected.to_dict()} == json.loads(json.dumps(expected.to_dict()))
     assert figures["drift_detected"] and figures["drifted"] == [True, False]
     result = run("--state", "m.safetensors", "--in", "same.npy")

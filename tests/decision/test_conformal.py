@@ -299,7 +299,7 @@ def test_what_becomes_of_a_cross_conformal_calibrator_later_changes_nothing():
 
 def test_a_detector_decides_too(tmp_path):
     from tood import detectors
-    from tood.deploy.score_file import load_scorer
+    from tood.deploy.score_file import score_file
 
     draw = Mixture(8)
     known, new = (detectors.Outputs(logits=draw(rows)[0]) for rows in (200, 50))
@@ -317,8 +317,9 @@ def test_a_detector_decides_too(tmp_path):
     expected = p_values(joint.score(known), joint.score(new))
     for found in (conformal, Conformal.load(tmp_path / "decider.safetensors")):
         np.testing.assert_array_equal(found.decide(new).p_value, expected)
-    with pytest.raises(ToodError, match=r"decider.safetensors: expected a calibrator of logits, found TOODJoint"):
-        load_scorer(tmp_path / "decider.safetensors")
+    np.savez(tmp_path / "new.npz", logits=new.logits, features=new.features)
+    scored = score_file(tmp_path / "decider.safetensors", tmp_path / "new.npz", tmp_path / "s.parquet", alpha=0.05)
+    assert scored.rejected == (expected <= 0.05).sum()
 
 
 def test_tensors_come_back_as_tensors():

@@ -115,3 +115,37 @@ def test_what_becomes_of_the_calibrator_later_changes_nothing():
     before = sets.predict(logits)
     cal.fit(logits - 9 * np.eye(6)[labels], labels)
     np.testing.assert_array_equal(sets.predict(logits), before)
+
+
+@pytest.mark.parametrize("per", ["task", "class"])
+def test_each_task_or_class_keeps_the_promise(per, tmp_path):
+    """A class whose logits are weak is missed more often than alpha by one bound for all, but not by its own."""
+    rng, alpha, strength = np.random.default_rng(2), 0.2, np.array([1.5, 3, 3, 6, 6, 6])
+    cal = TOOD(TASKS).fit(*draw(rng, 300))
+    covered = {None: np.zeros(6), per: np.zeros(6)}
+    for _ in range(ROUNDS):
+        samples, inputs = (draw(rng, rows, strength) for rows in (240, 120))
+        for chosen, sums in covered.items():
+            found = PredictionSets(cal, per=chosen).fit(*samples).predict(inputs[0], alpha)
+            sums += [found[inputs[1] == c, c].mean() / ROUNDS for c in range(6)]
+    if per == "class":
+        assert covered[None].min() < 1 - alpha - 0.03
+        assert covered[per].min() >= 1 - alpha - 0.015
+    else:
+        assert covered[per][:3].mean() >= 1 - alpha - 0.015 > covered[None][:3].mean() - 0.02
+    sets = PredictionSets(cal, per=per).fit(*samples)
+    sets.save(tmp_path / "sets")
+    assert (PredictionSets.load(tmp_path / "sets").predict(inputs[0], alpha) == sets.predict(inputs[0], alpha)).all()
+
+
+def test_a_class_with_few_samples_takes_those_of_its_task():
+    rng = np.random.default_rng(3)
+    cal, (logits, labels) = TOOD(TASKS).fit(*draw(rng, 300)), draw(rng, 300)
+    rows = (labels != 1) | (np.cumsum(labels == 1) <= 3)
+    sets = PredictionSets(cal, per="class").fit(logits[rows], labels[rows])
+    with pytest.warns(UserWarning, match="class 1: fewer than the 9"):
+        found = sets.predict(logits, alpha=0.2)
+    own = labels[rows] < 3
+    with pytest.warns(UserWarning, match="task 1"):
+        by_task = PredictionSets(cal, per="task").fit(logits[rows][own], labels[rows][own]).predict(logits, alpha=0.2)
+    np.testing.assert_array_equal(found[:, 1], by_task[:, 1])

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from tood import TOOD, ToodError
+from tood import TOOD, ToodError, detectors
 from tood.decision import Conformal
-from tood.deploy import DriftMonitor
+from tood.deploy import DriftMonitor, plan
 from tood.errors import NotFittedError
+from tood.outputs import Outputs
 
 TASKS = [[0, 1], [2, 3], [4, 5]]
 STREAMS = 60
@@ -209,3 +210,40 @@ def test_a_threshold_per_task_has_as_many_entries_as_tasks():
     cal = TOOD([[0, 1], [2, 3]]).fit(logits, np.arange(100) % 4)
     with pytest.raises(ToodError, match=r"threshold: expected a number, or 2, one per task, found shape \(3,\)"):
         DriftMonitor(cal, threshold=[1.0, 2.0, 3.0]).fit(logits)
+
+
+def test_the_report_names_rejected_inputs(tmp_path):
+    draw = Stream(7)
+    monitor = DriftMonitor(draw.calibrator()).fit(draw(400))
+    monitor.update(draw(30), [f"k{row}" for row in range(30)]).update(np.zeros((2, 6)), ["odd", 7])
+    assert monitor.report().rejected_ids[-2:] == ["odd", "7"] and "odd" not in monitor.report().accepted_ids
+    monitor.save(tmp_path / "m")
+    assert DriftMonitor.load(tmp_path / "m").report().rejected_ids == monitor.report().rejected_ids
+    with pytest.raises(ToodError, match="ids"):
+        monitor.update(draw(3), ["only one"])
+
+
+def test_a_detector_of_features_is_watched(tmp_path):
+    rng = np.random.default_rng(0)
+
+    def draw(rows, known=1.0):
+        labels = rng.integers(0, 4, rows)
+        features = 4 * known * np.eye(4)[labels] + rng.normal(size=(rows, 4))
+        return Outputs(features + rng.normal(size=(rows, 4)), features, labels)
+
+    detector = detectors.create("typicality").fit(draw(200), partition=[[0, 1], [2, 3]])
+    monitor = DriftMonitor(Conformal(detector).fit(draw(400))).fit(draw(400)).update(draw(400))
+    assert not monitor.drift_detected
+    monitor.save(tmp_path / "m")
+    assert DriftMonitor.load(tmp_path / "m").update(draw(400, known=0.0)).drift_detected
+
+
+def test_a_plan_shows_that_more_unknowns_and_larger_references_are_found_sooner():
+    draw = Stream(8)
+    monitor = DriftMonitor(draw.calibrator()).fit(draw(400))
+    few, many, large = (
+        plan(monitor, draw(300, unknown=1.0), [share], [size], rows=3000)[0]
+        for share, size in ((0.02, 100), (0.3, 100), (0.1, 2000))
+    )
+    assert few.alarms < 0.5 and few.median is None
+    assert many.alarms == large.alarms == 1 and many.median < 500

@@ -35,19 +35,19 @@ def files(tmp_path, monkeypatch):
 
 
 def alone(files, source):
-    """The bytes that the same file gives by itself."""
+    """The table that the same file gives by itself."""
     score_file("cal.safetensors", source, files / "alone.parquet", alpha=0.1)
-    return (files / "alone.parquet").read_bytes()
+    return pq.read_table(files / "alone.parquet")
 
 
-def test_each_file_gives_the_bytes_it_gives_alone(files):
+def test_each_file_gives_the_rows_it_gives_alone(files):
     scored = score_files("cal.safetensors", ["in", "more/*.npy"], "out", alpha=0.1)
     assert {path.name: result.rows for path, result in scored.items()} == {
         f"{name}.parquet": rows for name, rows in ROWS.items()
     }
     for name, source in zip(ROWS, ("in/a.npy", "in/b.npz", "in/c.parquet", "more/d.npy"), strict=True):
-        assert (files / "out" / f"{name}.parquet").read_bytes() == alone(files, source)
-    assert sorted(os.listdir("out")) == [*(f"{name}.parquet" for name in ROWS), "scored.json"]
+        assert pq.read_table(files / "out" / f"{name}.parquet").equals(alone(files, source))
+    assert sorted(os.listdir("out")) == [f"{name}.parquet" for name in ROWS]
 
 
 def test_what_is_done_is_left_out_until_something_changes(files):
@@ -67,24 +67,19 @@ def test_what_is_done_is_left_out_until_something_changes(files):
     (files / "out" / "d.parquet").write_bytes(b"cut off")
     assert resumed() == {"a", "b", "c"}
     assert resumed(alpha=0.2) == set()
-    record = (files / "out" / "scored.json").read_text()
-    (files / "out" / "scored.json").write_text(record.replace('"rows": 300', '"rows": 301'))
-    assert resumed(alpha=0.2) == set()
-    (files / "out" / "scored.json").write_text("[torn")
-    assert resumed(alpha=0.2) == set()
     assert resumed(alpha=0.2) == {"a", "b", "c", "d"}
 
 
 def test_a_killed_run_keeps_the_files_it_had_finished(files, monkeypatch):
-    def second_is_killed(calibrator, source, target):
+    def second_is_killed(calibrator, source, target, **settings):
         if source.name == "b.npz":
             raise KeyboardInterrupt
-        return score_file(calibrator, source, target)
+        return score_file(calibrator, source, target, **settings)
 
     monkeypatch.setattr(score_files_module, "score_file", second_is_killed)
     with pytest.raises(KeyboardInterrupt):
         score_files("cal.safetensors", ["in"], "out")
-    assert list(json.loads((files / "out" / "scored.json").read_text())["files"]) == ["a.parquet"]
+    assert os.listdir("out") == ["a.parquet"]
     monkeypatch.setattr(score_files_module, "score_file", score_file)
     scored = score_files("cal.safetensors", ["in"], "out")
     assert [(one.rows, one.earlier) for one in scored.values()] == [(300, True), (10, False), (0, False)]
@@ -141,21 +136,9 @@ def test_the_command_takes_many(files):
     }
     assert "out: 387 rows scored in" in (text := run("--in", "in", "--in", "more", "--out", "out").stdout)
     assert "4 of the files in an earlier run" in text
-    scores = np.concatenate([pq.read_table(path)["score"].to_numpy() for path in (files / "out").glob("*.parquet")])
-    for share, value in shown["quantiles"].items():  # of all files together
-        low, high = ((scores < value).mean(), (scores <= value).mean())
-        assert low - 1 / 400 - 2 / len(scores) <= float(share) <= high + 1 / 400 + 2 / len(scores)
     single = json.loads(run("--in", "in/a.npy", "--out", "s.parquet", "--json").stdout)
-    assert single["rows"] == 300 and list(single["quantiles"]) == [
-        "0.01",
-        "0.05",
-        "0.25",
-        "0.5",
-        "0.75",
-        "0.95",
-        "0.99",
-    ]
-    assert (files / "s.parquet").read_bytes() == (files / "out" / "a.parquet").read_bytes()
+    scores = pq.read_table("s.parquet")["score"].to_numpy()
+    assert single["rows"] == 300 and single["quantiles"]["0.5"] == pytest.approx(np.median(scores))
 
 
 def test_an_input_that_is_replaced_while_it_is_scored_is_scored_again(files, monkeypatch):
@@ -178,15 +161,3 @@ def test_a_missing_file_does_not_stop_the_others(files):
     with pytest.raises(ToodError, match=r"^1 of 2 files failed: .*absent.npy: no such file$"):
         score_files("cal.safetensors", ["absent.npy", "more/d.npy"], "out")
     assert pq.read_metadata("out/d.parquet").num_rows == 77
-
-
-def test_the_record_is_not_written_for_every_file(files, monkeypatch):
-    """It grows with the number of files: written each time, it would take longer than the scores of many files."""
-    written = []
-    monkeypatch.setattr(score_files_module, "SAVE_SECONDS", 1000.0)
-    write = score_files_module.write_text
-    monkeypatch.setattr(score_files_module, "write_text", lambda *given: (written.append(1), write(*given)))
-    score_files("cal.safetensors", ["in", "more"], "out")
-    assert len(written) == 2  # after the first file and at the end
-    assert all(scored.earlier for scored in score_files("cal.safetensors", ["in", "more"], "out").values())
-    assert len(written) == 2

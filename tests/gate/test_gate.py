@@ -387,3 +387,18 @@ def test_the_way_that_is_deployed_is_judged_as_the_version_is():
     new = version(1, signal=5.0, threshold=1.0)
     gate = compare(old, new)
     assert gate.ways[0].judged == gate.judged
+
+
+def test_samples_of_classes_that_neither_version_has_learned_are_unknown(tmp_path):
+    """Labels beyond the columns; OLD lacks the classes of task 2, and nobody knows class 6."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(2100) % 7
+    for name, columns in (("old", 4), ("new", 6)):
+        made = version(tasks=columns // 2)
+        folder = write(tmp_path / name, made)
+        (folder / "ood" / "far.npz").unlink()
+        logits = 7 * np.eye(7)[labels][:, :columns] + rng.normal(size=(2100, columns))
+        np.savez(folder / "test.npz", logits=logits, labels=labels, ids=np.arange(2100))
+    gate = compare(*(read_version(tmp_path / name) for name in ("old", "new")))
+    change = next(change for change in gate.judged.changes if change.name == "unknown rejected")
+    assert (change.of, change.samples) == ("future", 300) and change.old > 0.95 < change.new

@@ -116,6 +116,7 @@ class TOOD:
         self.channels_ = compiled(self.partition_, self.statistics_, self.variant, float(self.margin), self.reference)
         self.metadata_: dict[str, str] = getattr(self, "metadata_", {})
         self.rule_ = {"name": self.variant, "number": RULES[self.variant].number}
+        self.version_ = version()
         self.created_ = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
     def _moved_dead(self) -> str:
@@ -209,7 +210,7 @@ class TOOD:
             {
                 "settings": json.dumps(settings, default=plain),
                 "rule": json.dumps(self.rule_),
-                "made": json.dumps({"tood": version(), "created": self.created_}),
+                "made": json.dumps({"tood": self.version_, "created": self.created_}),
                 "metadata": json.dumps(kept),
             },
         )
@@ -234,7 +235,8 @@ class TOOD:
             vars(cal).update(json.loads(metadata["settings"]))  # not checked: a rule may have gone since
             cal.partition_, cal.channels_, cal.rule_ = channels.partition, channels, dict(json.loads(metadata["rule"]))
             cal.statistics_ = checked_statistics(tensors, len(channels.partition))
-            cal.created_, cal.metadata_ = json.loads(metadata["made"])["created"], json.loads(metadata["metadata"])
+            made, cal.metadata_ = json.loads(metadata["made"]), json.loads(metadata["metadata"])
+            cal.created_, cal.version_ = made["created"], made["tood"]
             if "seen.mean" in tensors:
                 cal.seen_ = Seen.from_arrays(tensors)
             scores, tasks = channels.evaluate(tensors["canary.logits"])

@@ -16,7 +16,7 @@ from tood.storage.files import for_json, sha256
 if TYPE_CHECKING:
     from tood.arrays import FloatArray, IntArray
     from tood.calibration import TOOD
-    from tood.decision import Conformal
+    from tood.decision import Conformal, PredictionSets
     from tood.errors import ToodError
     from tood.partition import Partition
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     type=int,
     help="Use every sample to fit and to decide, by cross-fitting in this many folds: about alpha of the known inputs "
     "is rejected, at most about 2 alpha.",
+)
+@click.option(
+    "--sets", type=click.Choice(["lac", "aps"]), help="Keep samples for prediction sets in place of decisions."
 )
 @click.option("--per-task", type=click.Choice(["winning", "true"]), help="Hold alpha per task.  [default: overall]")
 @click.option("--per-class", is_flag=True, default=None, help="Hold alpha per class; rejects fewer unknown inputs.")
@@ -144,40 +147,50 @@ def _fit(
     holdout: float | None,
     conformal: Path | None,
     folds: int | None,
+    sets: Any,
     invalid: str,
     **settings: Any,
-) -> tuple[TOOD | Conformal, int]:
+) -> tuple[TOOD | Conformal | PredictionSets, int]:
     """The calibrator, with calibration scores if requested, and the number of rows left out."""
     import numpy as np
 
     from tood.calibration import TOOD
-    from tood.decision import Conformal
+    from tood.decision import Conformal, PredictionSets
 
     choices = sum(choice is not None for choice in (holdout, conformal, folds))
     if choices > 1:
         raise click.UsageError("give one of --holdout, --conformal and --folds")
     settings = {name: value for name, value in settings.items() if value is not None}
     unused = [name.replace("_", "-") for name in ("per_task", "per_class", "ties", "source") if name in settings]
+    unused += ["sets"] if sets is not None else []
     if unused and not choices:
         raise click.UsageError(f"--{unused[0]} is about decisions: give --holdout, --conformal or --folds too")
+    if sets is not None and folds is not None:
+        raise click.UsageError("--sets: expected --holdout or --conformal, found --folds")
     if conformal is not None and conformal.exists() and logits.exists() and conformal.samefile(logits):
         raise _same_samples(conformal, logits)
     partition = read_tasks(tasks)
     parameters = {"variant": variant, "margin": margin, "reference": reference}
     cal = TOOD(partition, **{name: value for name, value in parameters.items() if value is not None})
     rows, columns, left_out = _read(logits, labels, partition, invalid)
+
+    def decision(fitted: TOOD, *samples: Any) -> Conformal | PredictionSets:
+        if sets is None:
+            return Conformal(fitted, **settings).fit(*samples)
+        per: Any = "class" if settings.get("per_class") else "task" if settings.get("per_task") else None
+        return PredictionSets(fitted, sets, per=per).fit(*samples)
+
     if folds is not None:
         return Conformal.cross(cal, rows, columns, folds=folds, **settings), left_out
     if conformal is not None:
         more, more_columns, more_left_out = _read(conformal, None, partition, invalid)
         _check_separate(logits, rows, conformal, more)
-        return Conformal(cal.fit(rows, columns), **settings).fit(more, more_columns), left_out + more_left_out
+        return decision(cal.fit(rows, columns), more, more_columns), left_out + more_left_out
     if holdout is not None:
         # Rows are drawn regardless of their labels, so that kept and other samples stay exchangeable.
         order = np.random.default_rng(settings["seed"]).permutation(len(columns))
         kept, rest = np.split(order, [round(holdout * len(columns))])
-        fitted = cal.fit(rows[rest], columns[rest])
-        return Conformal(fitted, **settings).fit(rows[kept], columns[kept]), left_out
+        return decision(cal.fit(rows[rest], columns[rest]), rows[kept], columns[kept]), left_out
     return cal.fit(rows, columns), left_out
 
 

@@ -58,12 +58,12 @@ def _candidates(calibration: Path, tasks: str | None, has_features: bool) -> dic
     """Fitted scores by name."""
     from tood import detectors
     from tood.calibration import TOOD
+    from tood.decision.facts import load_decision
     from tood.deploy.logit_files import read_labelled
-    from tood.deploy.score_file import load_scorer
 
     samples = None
     if calibration.suffix == ".safetensors":
-        model: Any = load_scorer(calibration)
+        model: Any = load_decision(calibration)
         cal = getattr(model, "cal", model)
     elif tasks is None:
         raise click.UsageError(f"--tasks: {calibration} holds samples, so the columns of each task are needed")

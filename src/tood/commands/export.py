@@ -19,11 +19,11 @@ def command(file: Path, onnx: Path | None, program: Path | None, alpha: float | 
 
     Example: tood export cal.safetensors --onnx scorer.onnx --alpha 0.05
     """
-    from tood.deploy.score_file import load_scorer
+    from tood.decision.facts import load_decision
 
     if (onnx is None) == (program is None):
         raise click.UsageError("give one of --onnx and --torch")
-    scorer = load_scorer(file)
+    scorer = load_decision(file)
     if onnx is not None:
         from tood.export.onnx import export_scorer
 

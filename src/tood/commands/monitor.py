@@ -30,8 +30,10 @@ SAVE_SECONDS = 1.0  # between two saves of the state
     type=click.Path(path_type=Path, allow_dash=True),
     multiple=True,
     help="Logits in the order in which they came: files, or - for JSON lines on standard input, each a list of logits "
-    'or {"logits": [...]}. May be given several times.',
+    'or {"logits": [...]}, perhaps with "id" and "features". May be given several times.',
 )
+@click.option("--id", "id_column", metavar="COLUMN", help="Column with the names of inputs, for the report.")
+@click.option("--plan", "unknown", type=FILE, help="Logits of unknown inputs: simulate how soon they raise an alarm.")
 @click.option("--alpha", type=SHARE, help="Chance that stationary traffic ever raises an alarm.  [default: 0.01]")
 @click.option("--reject", type=SHARE, help="Share of the reference that counts as rejected.  [default: 0.05]")
 @invalid_option("leave them out")
@@ -44,6 +46,8 @@ def command(
     calibrator: Path | None,
     reference: Path | None,
     sources: tuple[Path, ...],
+    id_column: str | None,
+    unknown: Path | None,
     invalid: str,
     reset: bool,
     fail_on_drift: bool,
@@ -63,6 +67,7 @@ def command(
       tood monitor --state monitor.safetensors --in monday.parquet --in tuesday.parquet
       service | tood monitor --state monitor.safetensors --in -
       tood monitor --state monitor.safetensors --in today.parquet --fail-on-drift || alert
+      tood monitor --state monitor.safetensors --plan unknown.npy
     """
     writes = reset or bool(sources) or not state.exists()
     with warnings_as_lines(quiet), _only_writer(state) if writes else contextlib.nullcontext():
@@ -71,12 +76,15 @@ def command(
             watch.monitor.reset()
             watch.taken.clear()
             watch.save()
+        if unknown is not None:
+            _plan(watch, unknown, as_json)
+            return
         for source in sources:
             if str(source) == "-":
                 watch.lines(sys.stdin.buffer)
             else:
                 with progress_bar("rows", quiet or as_json) as update:
-                    watch.file(source, update)
+                    watch.file(source, update, id_column)
     metrics = watch.monitor.to_dict()
     if as_json:
         click.echo(json.dumps({"state": str(state), "left_out": watch.left_out, **metrics}))
@@ -87,6 +95,28 @@ def command(
     if fail_on_drift and metrics["drift_detected"]:
         click.echo(f"tood: {state}: drift detected, so the exit code is 1 (--fail-on-drift)", err=True)
         sys.exit(1)
+
+
+def _plan(watch: _Watch, unknown: Path, as_json: bool) -> None:
+    """Print the delays that unknown inputs of a file would have."""
+    from tood.deploy.plan import plan
+
+    delays = plan(watch.monitor, watch.read(unknown))
+    if as_json:
+        click.echo(json.dumps([delay._asdict() for delay in delays]))
+        return
+    sizes = list(dict.fromkeys(delay.reference for delay in delays))
+    click.echo(
+        "inputs until an alarm, median of 10 simulated streams (share of them that raise one), by reference size"
+    )
+    click.echo(f"{'unknown':>8}" + "".join(f"{size:>16,}" for size in sizes))
+    for share in dict.fromkeys(delay.share for delay in delays):
+        cells = (
+            f"{'none' if delay.median is None else f'{delay.median:,.0f}':>9} ({delay.alarms:.2f})"
+            for delay in delays
+            if delay.share == share
+        )
+        click.echo(f"{share:>8.0%}" + "".join(cells))
 
 
 @contextlib.contextmanager
@@ -120,9 +150,8 @@ class _Watch:
         invalid: Any,
         print_alarms: bool,
     ) -> None:
+        from tood.decision.facts import load_decision
         from tood.deploy.drift import KIND, DriftMonitor
-        from tood.deploy.logit_files import LogitsFile, valid_rows
-        from tood.deploy.score_file import load_scorer
         from tood.errors import ToodError
         from tood.storage.files import read_tensors, sha256
 
@@ -150,11 +179,28 @@ class _Watch:
         elif not (calibrator and reference):
             raise click.UsageError(f"{path} does not exist yet: give --calibrator and --reference to make it")
         else:
-            logits = LogitsFile(reference).read()
-            logits = logits[valid_rows(logits, self.invalid, reference)]
+            self.monitor = DriftMonitor(load_decision(calibrator), **settings)
+            rows = self.read(reference)
             with _named(reference):
-                self.monitor = DriftMonitor(load_scorer(calibrator), **settings).fit(logits)
+                self.monitor.fit(rows)
             self.save()
+
+    def read(self, source: Path) -> Any:
+        """All valid rows of a file."""
+        import numpy as np
+
+        from tood.deploy.logit_files import Block, LogitsFile, valid_rows
+
+        blocks = [*LogitsFile(source, features=self.detects).blocks()]
+        names = blocks[0].columns if blocks else ()
+        columns = {name: np.concatenate([block.rows(slice(None), True).features for block in blocks]) for name in names}
+        logits = np.concatenate([block.logits for block in blocks]) if blocks else np.empty((0, 1))
+        return Block(logits, columns).rows(valid_rows(logits, self.invalid, source), self.detects)
+
+    @property
+    def detects(self) -> bool:
+        """Whether the score is a detector, which reads ``Outputs``."""
+        return hasattr(self.monitor.cal, "needs")
 
     def save(self) -> None:
         notes = {"made_from": self.made_from, "taken": self.taken}
@@ -166,22 +212,25 @@ class _Watch:
         if time.monotonic() - self.saved >= SAVE_SECONDS:
             self.save()
 
-    def update(self, logits: FloatArray, where: str) -> None:
+    def update(self, rows: Any, where: str, ids: list[Any]) -> None:
         """Take in rows; print a new alarm at once."""
         before = self.monitor.drift_detected
         with _named(where):
-            self.monitor.update(logits)
+            self.monitor.update(rows, ids)
         if self.print_alarms and not before and self.monitor.drift_detected:
             click.echo(f"ALARM at {where}: {self.monitor.report()}", err=True)
 
-    def file(self, source: Path, progress: Any) -> None:
+    def file(self, source: Path, progress: Any, id_column: str | None) -> None:
         """Take in the rows of a file that were not taken before."""
+        import numpy as np
+
         from tood.deploy.logit_files import LogitsFile, valid_rows
         from tood.errors import ToodError
         from tood.storage.files import sha256
 
-        file, name, digest = LogitsFile(source), str(source.resolve()), sha256(source)
-        rows, (before, taken) = file.rows, self.taken.get(name, [digest, 0])
+        file = LogitsFile(source, [id_column] if id_column else (), features=self.detects)
+        name, digest, rows = str(source.resolve()), sha256(source), file.rows
+        before, taken = self.taken.get(name, [digest, 0])
         if before != digest:
             raise ToodError(
                 f"{source}: has changed since {taken:,} of its rows were counted; give new rows in a file of their "
@@ -189,12 +238,15 @@ class _Watch:
             )
         done = 0
         for block in file.blocks():
-            new = block.logits[max(0, taken - done) :]
-            done += len(block.logits)
-            if len(new):
-                valid = valid_rows(new, self.invalid, source, done - len(new))
+            start, done = max(done, taken), done + len(block.logits)
+            if start < done:
+                skipped = len(block.logits) - (done - start)
+                valid = valid_rows(block.logits[skipped:], self.invalid, source, start)
                 self.left_out += int((~valid).sum())
-                self.update(new[valid], f"{source}, rows {done - len(new)} to {done - 1}")
+                chosen = skipped + np.flatnonzero(valid)
+                ids = block.columns[id_column] if id_column else [f"{source.name}:{row}" for row in range(start, done)]
+                ids = [ids[row if id_column else row - skipped] for row in chosen]
+                self.update(block.rows(chosen, self.detects), f"{source}, rows {start} to {done - 1}", ids)
                 self.taken[name] = [digest, done]
                 self.save_if_due()
             progress(done, rows)
@@ -204,12 +256,16 @@ class _Watch:
         """Take in JSON lines until they end."""
         import numpy as np
 
+        from tood.deploy.logit_files import Block
         from tood.errors import ToodError
 
         try:
-            for where, row in _json_rows(stream, self.monitor.cal.partition_.columns, self.invalid == "reject"):
+            cal = self.monitor.cal
+            columns = cal.shape_[0] if self.detects else cal.partition_.columns
+            for where, row, features, name in _json_rows(stream, columns, self.invalid == "reject"):
                 if row is not None and np.isfinite(row).all():
-                    self.update(row[None], where)
+                    more = {} if features is None else {"features": features[None]}
+                    self.update(Block(row[None], more).rows(slice(None), self.detects), where, [name])
                     self.save_if_due()
                 elif self.invalid == "reject":
                     self.left_out += 1
@@ -230,8 +286,10 @@ def _named(where: object) -> Iterator[None]:
         raise ToodError(f"{where}: {error}") from error
 
 
-def _json_rows(stream: Any, columns: int, reject: bool) -> Iterator[tuple[str, FloatArray | None]]:
-    """The line number in words, and the logits ``[columns]``, of each line that is not empty.
+def _json_rows(
+    stream: Any, columns: int, reject: bool
+) -> Iterator[tuple[str, FloatArray | None, FloatArray | None, str]]:
+    """The line number in words, logits ``[columns]``, features or None, and id, of each line that is not empty.
 
     With ``reject`` a line that cannot be read gives None; otherwise it raises.
     """
@@ -245,12 +303,14 @@ def _json_rows(stream: Any, columns: int, reject: bool) -> Iterator[tuple[str, F
         where = f"standard input, line {number}"
         try:
             parsed = json.loads(line)
-            row = np.array(parsed["logits"] if isinstance(parsed, dict) else parsed, dtype=np.float64)
+            parsed = parsed if isinstance(parsed, dict) else {"logits": parsed}
+            row, name = np.array(parsed["logits"], dtype=np.float64), str(parsed.get("id", f"line {number}"))
+            features = np.array(parsed["features"], dtype=np.float64) if "features" in parsed else None
             if row.shape != (columns,):
                 raise ValueError(f"shape {row.shape}")
         except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
             if reject:
-                yield where, None
+                yield where, None, None, ""
                 continue
             raise ToodError(f'{where}: expected a list of {columns} logits or {{"logits": [...]}} ({error})') from error
-        yield where, row
+        yield where, row, features, name

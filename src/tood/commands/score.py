@@ -71,11 +71,11 @@ def command(
         else:
             results = {out: score_file(calibrator, sources[0], out, progress=update, **settings)}
     seconds = time.perf_counter() - started
-    summary = Scored.total(list(results.values())).to_dict()
+    summary = vars(Scored.total(list(results.values())))
     if as_json:
         metrics = {"out": str(out), "seconds": round(seconds, 3), **summary}
         if several:
-            metrics["files"] = {str(target): scored.to_dict() for target, scored in results.items()}
+            metrics["files"] = {str(target): vars(scored) for target, scored in results.items()}
         click.echo(json.dumps(metrics))
     elif not quiet:
         _show(out, summary, seconds)

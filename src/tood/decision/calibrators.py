@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray, floats, indices
-from tood.calibration.tood import KIND, TOOD
+from tood.calibration.tood import TOOD
 from tood.storage.files import kind_of, write_atomically
 
-__all__ = ["file_of", "from_file", "score_and_assign"]
+__all__ = ["file_of", "from_file", "load_cal", "score_and_assign"]
 
 
 def score_and_assign(cal: Any, logits: Any) -> tuple[FloatArray, IntArray | None]:
@@ -38,8 +39,13 @@ def from_file(file: npt.NDArray[np.uint8]) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cal")
         write_atomically(path, lambda temporary: temporary.write_bytes(file.tobytes()))  # a full disk names the file
-        if kind_of(path) == KIND:
-            return TOOD.load(path)
-        from tood.detectors import Detector  # a tenth of a second, which scoring files does not need
+        return load_cal(path)
 
-        return Detector.load(path)
+
+def load_cal(path: str | os.PathLike[str]) -> Any:
+    """A calibrator or detector from its file."""
+    if kind_of(path) != "tood-detector":
+        return TOOD.load(path)
+    from tood.detectors import Detector  # a tenth of a second, which scoring files does not need
+
+    return Detector.load(path)

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, FloatArray, IntArray, as_array, back, floats, indices, label_columns
 from tood.calibration.statistics import task_of_labels
 from tood.decision.calibrators import file_of, from_file, score_and_assign
-from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values, pools, warn_pooled
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.partition import Partition
@@ -327,31 +327,19 @@ class Conformal:
             return self._at[alpha]
         check_share("alpha", alpha)
         found = dict.fromkeys(group for _, fold in self._folds for group in fold)
-        groups = {group: self._pooled([group]) for group in found}
-        everything = self._pooled(groups)
+        everything = self._pooled(found)
         needed = int(np.ceil(1 / alpha)) - 1 if self.ties == "conservative" else 0
         if (total := _samples(everything)) < needed:
             raise ToodError(
                 f"alpha: {total} calibration samples cannot reject anything at alpha={alpha}: at least {needed} are "
                 "needed"
             )
-        wider = dict.fromkeys(groups, everything)
-        if self.per_class:
-            for task in Partition(self.cal.tasks) if hasattr(self.cal, "tasks") else ():
-                pooled = self._pooled(task)
-                wider |= dict.fromkeys(task, pooled if _samples(pooled) >= max(needed, 1) else everything)
-        if small := [group for group in wider if group not in groups or _samples(groups[group]) < needed]:
-            unit, pool = (
-                ("class", "their tasks, or of all if these are too few,") if self.per_class else ("task", "all tasks")
-            )
-            warnings.warn(
-                f"{unit} {', '.join(map(str, sorted(small)))}: fewer than the {needed or 1} calibration samples that "
-                f"alpha={alpha} needs; decided by the samples of {pool} together, so alpha holds over these samples "
-                f"and not for each {unit}",
-                UserWarning,
-                stacklevel=3,
-            )
-            groups |= {group: wider[group] for group in small}
+        counts = {group: _samples(self._pooled([group])) for group in found}
+        parents = Partition(self.cal.tasks) if self.per_class and hasattr(self.cal, "tasks") else ()
+        chosen = pools(counts, needed, parents)
+        if small := [group for group, pool in chosen.items() if pool != [group] and counts.get(group, 0) < needed]:
+            warn_pooled("class" if self.per_class else "task", small, needed, alpha)
+        groups = {group: self._pooled(pool) for group, pool in chosen.items()}
         self._at[alpha] = groups, everything
         return self._at[alpha]
 

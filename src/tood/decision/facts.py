@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from tood.calibration import TOOD
 from tood.calibration.tood import version
+from tood.decision.calibrators import load_cal
+from tood.decision.conformal import KIND as CONFORMAL
+from tood.decision.conformal import Conformal
+from tood.decision.sets import KIND as SETS
+from tood.decision.sets import PredictionSets
 from tood.errors import ToodError
+from tood.storage.files import kind_of
 
-__all__ = ["decision_facts", "description", "score_facts"]
+__all__ = ["decision_facts", "description", "load_decision", "score_facts"]
+
+
+def load_decision(path: str | os.PathLike[str]) -> Any:
+    """A calibrator, a detector, or a :class:`Conformal` or :class:`PredictionSets` around one, from its file."""
+    kinds: dict[str | None, Any] = {CONFORMAL: Conformal.load, SETS: PredictionSets.load}
+    return kinds.get(kind_of(path), load_cal)(path)
 
 
 def description(scorer: Any) -> dict[str, str]:
@@ -27,6 +40,7 @@ def score_facts(cal: Any) -> dict[str, Any]:
         return {"score": getattr(cal, "name", type(cal).__name__)}
     facts = {
         "rule": f"{cal.rule_['name']}, number {cal.rule_['number']}",
+        "tood": cal.version_,
         "created": cal.created_,
         "metadata": cal.metadata_,
         "tasks": [list(task) for task in cal.partition_],
@@ -37,9 +51,18 @@ def score_facts(cal: Any) -> dict[str, Any]:
 
 
 def decision_facts(conformal: Any, alpha: float) -> dict[str, Any]:
-    """Of a conformal decision."""
-    per = {None: "known input", "winning": "known input, per winning task", "true": "known input, per true task"}
-    given = "known input, per true class" if conformal.per_class else per[conformal.per_task]
+    """Of a conformal decision, or of prediction sets."""
+    if isinstance(conformal, PredictionSets):
+        share = min(conformal.unknown or 1, 1 - conformal.unknown)
+        per = f", per true {conformal.per}" if conformal.per else ""
+        return {
+            "decision samples": len(conformal._gate),
+            "smallest alpha": round(1 / (share * (len(conformal._gate) + 1)), 6),
+            "guarantee": f"P(true class in the set | known input{per}) >= 1 - alpha, if samples and inputs are "
+            "exchangeable",
+        }
+    given_by = {None: "known input", "winning": "known input, per winning task", "true": "known input, per true task"}
+    given = "known input, per true class" if conformal.per_class else given_by[conformal.per_task]
     facts = {
         "decision samples": conformal.samples,
         "smallest alpha": round(1 / (conformal.samples + 1), 6),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -147,6 +148,38 @@ class Ranks:
         unknown = np.flatnonzero(count < 0)
         count[unknown] = np.searchsorted(self.values, scores[unknown], side=side)
         return count
+
+
+def pools(counts: Mapping[int, int], needed: int, parents: Iterable[Sequence[int]]) -> dict[int, list[int]]:
+    """Whose samples decide for each group: its own if there are enough, else those of its parent, else all.
+
+    Parameters
+    ----------
+    counts:
+        Number of samples per group.
+    needed:
+        How many are enough.
+    parents:
+        Groups that may be taken together, such as the classes of each task; groups without samples may be in it.
+    """
+    wider: dict[int, list[int]] = {}
+    for parent in parents:
+        enough = sum(counts.get(group, 0) for group in parent) >= max(needed, 1)
+        wider |= dict.fromkeys(parent, list(parent) if enough else [*counts])
+    wider = {group: [*counts] for group in counts} | wider
+    return {group: [group] if counts.get(group, 0) >= max(needed, 1) else pool for group, pool in wider.items()}
+
+
+def warn_pooled(unit: str, groups: Iterable[int], needed: int, alpha: float, stacklevel: int = 4) -> None:
+    """Say that alpha does not hold for each of some groups, because they have too few samples of their own."""
+    pool = "their tasks, or of all if these are too few," if unit == "class" else "all tasks"
+    warnings.warn(
+        f"{unit} {', '.join(map(str, sorted(groups)))}: fewer than the {max(needed, 1)} calibration samples that "
+        f"alpha={alpha} needs; decided by the samples of {pool} together, so alpha holds over these samples and not "
+        f"for each {unit}",
+        UserWarning,
+        stacklevel=stacklevel,
+    )
 
 
 def finite(scores: Any, name: str, least: int = 1) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -12,16 +13,17 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, as_array, back, floats, label_columns
 from tood.decision.calibrators import file_of, from_file, score_and_assign
-from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values
+from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values, pools, warn_pooled
 from tood.energy import check_columns
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.partition import Partition
-from tood.storage.files import read_tensors, write_tensors
+from tood.storage.files import plain, read_tensors, write_tensors
 
 __all__ = ["PredictionSets"]
 
 Method: TypeAlias = Literal["lac", "aps"]
 Classes: TypeAlias = Literal["all", "winning"]
+Per: TypeAlias = Literal["task", "class"]
 KIND = "tood-sets"
 
 
@@ -47,6 +49,10 @@ class PredictionSets:
         the other classes come after these, and enter only if coverage needs them.
     unknown:
         The share of alpha for the gate, from 0 (no gate) to below 1.
+    per:
+        Which inputs the promise holds for: ``None`` for all together; ``"task"`` for the inputs of each true task;
+        ``"class"`` for those of each true class. Gate and set then compare an input, for each class, with calibration
+        samples of that task or class. A class with too few samples takes those of its task, or all, with a warning.
 
     Examples
     --------
@@ -60,17 +66,27 @@ class PredictionSets:
            [0, 0, 0, 0]])
     """
 
-    def __init__(self, cal: Any, method: Method = "lac", classes: Classes = "all", unknown: float = 0.5) -> None:
+    def __init__(
+        self,
+        cal: Any,
+        method: Method = "lac",
+        classes: Classes = "all",
+        unknown: float = 0.5,
+        per: Per | None = None,
+    ) -> None:
         if method not in get_args(Method):
             raise UnknownNameError("method", method, get_args(Method))
         if classes not in get_args(Classes):
             raise UnknownNameError("classes", classes, get_args(Classes))
+        if per is not None and per not in get_args(Per):
+            raise UnknownNameError("per", per, get_args(Per))
         if not 0 <= unknown < 1:
             raise ToodError(f"unknown: expected a share from 0 to below 1, found {unknown}")
         self.cal = cal
         self.method = method
         self.classes = classes
         self.unknown = unknown
+        self.per = per
 
     def fit(self, logits: Any, labels: Any) -> PredictionSets:
         """Read calibration samples that ``cal.fit`` did not use.
@@ -88,8 +104,7 @@ class PredictionSets:
         if len(columns) == 0:
             raise ToodError("logits: expected at least one calibration sample, found none")
         scores, typical = self._scores(logits)
-        self._gate = Ranks(scores)
-        self._typical = Ranks(typical[np.arange(len(columns)), columns])
+        self._gate, self._typical, self._labels = scores, typical[np.arange(len(columns)), columns], columns
         return self
 
     def predict(self, logits: Any, alpha: float = 0.1) -> Any:
@@ -104,28 +119,46 @@ class PredictionSets:
         """
         self._fitted()
         check_share("alpha", alpha)
-        spent, samples = min(self.unknown or 1, 1 - self.unknown) * alpha, len(self._gate.values)
-        if spent * (samples + 1) < 1:
+        spent, samples = min(self.unknown or 1, 1 - self.unknown) * alpha, len(self._gate)
+        needed = int(np.ceil(1 / spent)) - 1
+        if samples < needed:
             raise ToodError(
-                f"alpha: {samples} calibration samples cannot leave anything out at alpha={alpha}: at least "
-                f"{int(np.ceil(1 / spent)) - 1} are needed"
+                f"alpha: {samples} calibration samples cannot leave anything out at alpha={alpha}: at least {needed} "
+                "are needed"
             )
         logits = as_array(logits)
         scores, typical = self._scores(logits)
-        accepted = pooled_p_values([self._gate], [scores]) > self.unknown * alpha
-        within = pooled_p_values([self._typical], [typical.reshape(-1)]).reshape(typical.shape)
-        return back(accepted[:, None] & (within > (1 - self.unknown) * alpha), like=logits)
+        result = np.empty(typical.shape, dtype=bool)
+        for columns, rows in self._groups(needed, alpha):
+            accepted = pooled_p_values([Ranks(self._gate[rows])], [scores]) > self.unknown * alpha
+            own = typical[:, columns]
+            within = pooled_p_values([Ranks(self._typical[rows])], [own.reshape(-1)]).reshape(own.shape)
+            result[:, columns] = accepted[:, None] & (within > (1 - self.unknown) * alpha)
+        return back(result, like=logits)
+
+    def _groups(self, needed: int, alpha: float) -> Iterator[tuple[list[int], Any]]:
+        """Columns that are compared with the same calibration samples, and these."""
+        partition = Partition(self.cal.tasks)
+        if self.per is None:
+            yield [*range(partition.columns)], slice(None)
+            return
+        tasks = [list(task) for task in partition]
+        groups = tasks if self.per == "task" else [[c] for c in range(partition.columns)]
+        count = [int(np.isin(self._labels, group).sum()) for group in groups]
+        parents = tasks if self.per == "class" else ()
+        chosen = pools(dict(enumerate(count)), needed, parents)
+        if small := [group for group, pool in chosen.items() if pool != [group]]:
+            warn_pooled(self.per, small, needed, alpha)
+        for group, pool in chosen.items():
+            yield groups[group], np.isin(self._labels, [column for member in pool for column in groups[member]])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator and the calibration scores to one safetensors file."""
         self._fitted()
-        settings = {"method": self.method, "classes": self.classes, "unknown": float(self.unknown)}
-        tensors: dict[str, npt.NDArray[Any]] = {
-            "calibrator": file_of(self.cal),
-            "gate": self._gate.values,
-            "typical": self._typical.values,
-        }
-        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings)})
+        settings = {name: getattr(self, name) for name in ("method", "classes", "unknown", "per")}
+        tensors = {"calibrator": file_of(self.cal), "gate": self._gate, "typical": self._typical}
+        tensors["labels"] = self._labels
+        write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PredictionSets:
@@ -133,8 +166,11 @@ class PredictionSets:
         tensors, metadata = read_tensors(path, KIND)
         try:
             self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))
-            self._gate = Ranks(finite(tensors["gate"], "gate"))
-            self._typical = Ranks(finite(tensors["typical"], "typical"))
+            self._gate, self._typical = finite(tensors["gate"], "gate"), tensors["typical"]
+            finite(self._typical, "typical")
+            self._labels = tensors.get("labels", np.empty(0))  # none in files of format 2 of version 0.2
+            if self.per and self._labels.shape != self._gate.shape:
+                raise ToodError(f"expected {len(self._gate)} labels, found {len(self._labels)}")
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable file of prediction sets: {error}") from error
         return self
@@ -144,7 +180,7 @@ class PredictionSets:
             raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
 
     def __repr__(self) -> str:
-        fitted = f"fitted to {len(self._gate.values)} samples" if hasattr(self, "_gate") else "not fitted"
+        fitted = f"fitted to {len(self._gate)} samples" if hasattr(self, "_gate") else "not fitted"
         return f"<PredictionSets {self.method}, classes={self.classes!r}, unknown={self.unknown}, {fitted}>"
 
     def _scores(self, logits: Any) -> tuple[npt.NDArray[Any], Float64Array]:

@@ -2,5 +2,6 @@
 
 from tood.deploy.drift import Drift, DriftMonitor
 from tood.deploy.live import LiveTOOD
+from tood.deploy.plan import plan
 
-__all__ = ["Drift", "DriftMonitor", "LiveTOOD"]
+__all__ = ["Drift", "DriftMonitor", "LiveTOOD", "plan"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray, as_array, floats
-from tood.calibration import TOOD
 from tood.calibration.statistics import NORMAL_CONSISTENCY, least_spread
 from tood.decision import Conformal, score_and_assign
 from tood.decision.calibrators import file_of, from_file
@@ -45,6 +45,8 @@ class Drift(NamedTuple):
     cause: str  # of more low scores: "unknowns", "drift or unknowns", "earlier" (no longer in the window), or ""
     recent: int  # inputs in the latest window
     recent_rejected: int
+    rejected_ids: list[str]  # of the latest rejected inputs, at most 25
+    accepted_ids: list[str]  # of the latest accepted inputs, at most 25
     start: int  # likely first input of the change, counted from 0
     samples: IntArray  # accepted inputs so far, per winning task
     e_value: Float64Array  # largest so far
@@ -73,12 +75,16 @@ class Drift(NamedTuple):
                 f"task {t}: accepted inputs have changed, by drift or by unknown ones among them: {moved} "
                 f"(e-value {self.e_value[t]:.2g}, {self.samples[t]:,} inputs)"
             )
+        shown = ", ".join(self.rejected_ids[-5:]) or "none"
         if self.cause == "unknowns":
-            lines.append("look at the rejected inputs; do not calibrate on this traffic, it would accept the unknown")
+            lines.append(
+                f"look at the rejected inputs (the latest: {shown}); do not calibrate on this traffic, it would accept "
+                "the unknown"
+            )
         elif self.cause or self.recalibrate:
             lines.append(
-                f"label about {LABEL} of the latest inputs, accepted and rejected ones: if they are known, calibrate "
-                "again with labelled samples; do not calibrate on this traffic without labels"
+                f"label about {LABEL} of the latest inputs, accepted and rejected ones (rejected: {shown}): if they "
+                "are known, calibrate again with labelled samples; do not calibrate on this traffic without labels"
             )
         few = np.flatnonzero(~self.enough & ~self.drifted)
         if len(few):
@@ -101,7 +107,8 @@ class DriftMonitor:
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`, or a :class:`~tood.decision.Conformal`, whose thresholds are then used.
+        A fitted :class:`~tood.TOOD` or detector, or a :class:`~tood.decision.Conformal` around one, whose thresholds
+        are then used. A detector has no tasks: its score takes the place of the energies.
     alpha:
         The probability that stationary traffic ever raises an alarm.
     reject:
@@ -115,6 +122,7 @@ class DriftMonitor:
 
     Examples
     --------
+    >>> from tood import TOOD
     >>> rng = np.random.default_rng(0)
     >>> def draw(shift=0.0):
     ...     return rng.normal(size=(600, 4)) + 6 * np.eye(4)[rng.integers(0, 4, 600)] + shift
@@ -129,7 +137,7 @@ class DriftMonitor:
 
     def __init__(
         self,
-        cal: TOOD | Conformal,
+        cal: Any,
         alpha: float = 0.01,
         reject: float = 0.05,
         threshold: Any = None,
@@ -150,7 +158,7 @@ class DriftMonitor:
         self.seed = seed
 
     def fit(self, logits: Any) -> DriftMonitor:
-        """Take a reference sample ``[n, C]``; no labels are needed.
+        """Take a reference sample ``[n, C]`` (for a detector: ``Outputs``); no labels are needed.
 
         Use held-out in-distribution samples, or ordinary traffic if it usually contains some unknown inputs. Samples
         that the network or the calibrator was fitted to differ from new ones and raise false alarms.
@@ -162,7 +170,8 @@ class DriftMonitor:
         # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
         # traffic above it are still exchangeable, because the k-th score itself is not accepted.
         threshold = Ranks(scores).threshold(self.reject) if self.threshold is None else self.threshold
-        limit, count = np.asarray(threshold, dtype=np.float64), len(self.cal.partition_)
+        limit = np.asarray(threshold, dtype=np.float64)
+        count = len(self.cal.partition_) if hasattr(self.cal, "assign") else 1
         if limit.shape not in ((), (1,), (count,)):
             raise ToodError(f"threshold: expected a number, or {count}, one per task, found shape {limit.shape}")
         self._limit = np.broadcast_to(limit, (count,)).copy()
@@ -182,15 +191,23 @@ class DriftMonitor:
         self._drifts = [ExchangeabilityTest(values, two_sided_bets, self._rng) for values in self._energies]
         self._latest = [np.empty(0) for _ in self._energies]
         self._recent = np.empty((0, 2))  # score and acceptance of the latest inputs
+        self._ids: list[str] = []
         return self
 
-    def update(self, logits: Any) -> DriftMonitor:
-        """Add inputs ``[n, C]``, or one ``[C]``, in the order in which they came."""
+    def update(self, logits: Any, ids: Sequence[Any] | None = None) -> DriftMonitor:
+        """Add inputs ``[n, C]``, or one ``[C]``, in the order in which they came.
+
+        ``ids`` are the names that the report uses for them; by default they are counted from 0.
+        """
         self._fitted()
-        logits = as_array(logits)
-        scores, tasks, energies = self._read(logits[None] if logits.ndim == 1 else logits)
+        scores, tasks, energies = self._read(logits)
+        seen = self._unknowns.seen
+        names = [str(name) for name in (range(seen, seen + len(scores)) if ids is None else ids)]
+        if len(names) != len(scores):
+            raise ToodError(f"ids: expected {len(scores)}, one per input, found {len(names)}")
         accepted = scores > self._limit[tasks]
         self._unknowns.update(scores)
+        self._ids = [*self._ids, *names][-self.window :]
         self._recent = np.concatenate([self._recent, np.stack([scores, accepted], axis=1)])[-self.window :]
         for t in np.unique(tasks[accepted]):
             new = energies[accepted & (tasks == t)]
@@ -246,6 +263,8 @@ class DriftMonitor:
             cause=self._cause() if self._more_unknowns() else "",
             recent=len(self._recent),
             recent_rejected=int((self._recent[:, 1] == 0).sum()),
+            rejected_ids=self._named(0),
+            accepted_ids=self._named(1),
             start=self._unknowns.start - 1,
             samples=samples,
             e_value=np.array([_e_value(test.largest) for test in self._drifts]),
@@ -255,6 +274,21 @@ class DriftMonitor:
             # The best bet, a sixth of half the capital, grows by a factor of 1.9 at most.
             enough=(references >= FEWEST) & (samples >= (limit + np.log(12)) / np.log(1.9)),
         )
+
+    def _named(self, accepted: int) -> list[str]:
+        """The ids of the latest accepted or rejected inputs."""
+        rows = np.flatnonzero(self._recent[:, 1] == accepted)[-LABEL // 2 :]
+        return [self._ids[row] for row in rows]
+
+    @property
+    def reference(self) -> Float64Array:
+        """The scores of the reference, ascending."""
+        self._fitted()
+        return np.sort(self._scores)
+
+    def score(self, logits: Any) -> Float64Array:
+        """The scores ``[n]`` that the monitor compares."""
+        return self._read(logits)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Settings and report, ready for JSON; NaN is None."""
@@ -279,6 +313,7 @@ class DriftMonitor:
             "generator": json.dumps(self._rng.bit_generator.state),
             "threshold": "reference" if self.threshold is None else "given",
             "notes": notes,
+            "ids": json.dumps(self._ids),
         }
         write_tensors(path, KIND, tensors, metadata)
 
@@ -300,6 +335,11 @@ class DriftMonitor:
             self._drifts = [ExchangeabilityTest.restore(state, two_sided_bets, self._rng) for state in states]
             self._latest = [np.array(state["latest"]) for state in states]
             self._recent = np.array(tensors.get("recent", np.empty((0, 2))))  # files of version 0.2 have none
+            first = self._unknowns.seen - len(self._recent)  # older files have no ids
+            counted = [str(first + row) for row in range(len(self._recent))]
+            self._ids = [str(name) for name in json.loads(metadata.get("ids", "[]"))] or counted
+            if len(self._ids) != len(self._recent):
+                raise ToodError(f"expected {len(self._recent)} ids, found {len(self._ids)}")
             self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error
@@ -317,10 +357,12 @@ class DriftMonitor:
 
     def _read(self, logits: Any) -> tuple[Float64Array, IntArray, Float64Array]:
         """Score, winning task and energy in the channel of that task, ``[n]`` each."""
-        logits = as_array(logits)
+        if not hasattr(logits, "logits"):
+            logits = as_array(logits)
+            logits = logits[None] if logits.ndim == 1 else logits
         scores, tasks = score_and_assign(self.cal, logits)
-        if tasks is None:
-            raise ToodError(f"cal: expected a calibrator that assigns tasks, found {type(self.cal).__name__}")
+        if tasks is None:  # a detector
+            return scores.astype(np.float64), np.zeros(len(scores), dtype=np.int64), scores.astype(np.float64)
         energies = floats(self.cal.task_energies(logits), "logits", ndim=2).astype(np.float64)
         return scores.astype(np.float64), tasks, energies[np.arange(len(tasks)), tasks]
 

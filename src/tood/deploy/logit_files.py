@@ -54,6 +54,8 @@ class LogitsFile:
         The file; its suffix decides the format.
     keep:
         Names of other columns to read too. Those of a CSV file stay text.
+    features:
+        Also read the array, or column of lists, ``features`` if there is one.
 
     Examples
     --------
@@ -65,7 +67,7 @@ class LogitsFile:
     ([[0.5, 1.0], [2.0, -1.0]], ['a', 'b'])
     """
 
-    def __init__(self, path: str | os.PathLike[str], keep: Iterable[str] = ()) -> None:
+    def __init__(self, path: str | os.PathLike[str], keep: Iterable[str] = (), features: bool = False) -> None:
         self.path, self.keep = Path(path), tuple(dict.fromkeys(keep))
         self.suffix = self.path.suffix.lower()
         if not self.path.is_file():
@@ -78,6 +80,7 @@ class LogitsFile:
         missing = [name for name in self.keep if name not in names]
         if missing:
             raise ToodError(f"{self.path}: expected a column {missing[0]!r}, found {listed(names)}")
+        self._others = [*self.keep, "features"] if features and "features" in names else [*self.keep]
 
     @property
     def rows(self) -> int | None:
@@ -94,7 +97,7 @@ class LogitsFile:
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in order."""
         with self._errors():
-            yield from self._table.blocks(self.keep) if self._table else self._array_blocks()
+            yield from self._table.blocks(self._others) if self._table else self._array_blocks()
 
     def read(self) -> FloatArray:
         """All logits ``[n, C]``; a file without rows is an error."""
@@ -171,9 +174,9 @@ class LogitsFile:
         not grow with the file (``benchmarks/score_stream.py``).
         """
         (rows, columns), by_column, dtype = self._header()
-        kept = {name: self.column(name) for name in self.keep}
+        kept = {name: self.column(name) for name in self._others}
         for name, values in kept.items():
-            if values.shape != (rows,):
+            if values.shape[:1] != (rows,) or (values.ndim > 1 and name in self.keep):
                 raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
         step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
         # Rows of an array in Fortran order are not consecutive in the file: it is read as a whole.

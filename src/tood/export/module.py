@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Callable
@@ -143,7 +144,9 @@ def export_program(
     shapes = tuple({0: torch.export.Dim("batch")} for _ in names)
     program = torch.export.export(module, examples, dynamic_shapes=shapes)
     kept = {"tood.json": json.dumps(description(cal))}
-    write_atomically(path, lambda temporary: torch.export.save(program, temporary, extra_files=kept))
+    buffer = io.BytesIO()  # torch warns of a file whose name does not end in .pt2
+    torch.export.save(program, buffer, extra_files=kept)
+    write_atomically(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
 
 
 def _at_least_single(values: torch.Tensor) -> torch.Tensor:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.decision import KIND as CONFORMAL
-from tood.decision import Conformal
-from tood.decision.calibrators import from_file
+from tood.decision.facts import load_decision
 from tood.errors import ToodError
 from tood.gate.versions import Version
 from tood.outputs import Outputs, Run
-from tood.storage.files import kind_of
 from tood.storage.npz import read_npz
 
 __all__ = ["read_version"]
@@ -40,14 +38,21 @@ def read_version(
     """
     outputs = folder / "outputs" if (folder / "outputs").is_dir() else folder
     unknown = {path.stem: path for path in sorted((outputs / "ood").glob("*.npz"))}
-    if reserved := {"known", "traffic", "calibration"} & set(unknown):
+    if reserved := {"known", "traffic", "calibration", "future"} & set(unknown):
         raise ToodError(f"{outputs / 'ood'}: no set of unknown samples may be named {', '.join(reserved)}")
     paths = {"known": outputs / "test.npz", **unknown}
     paths |= {name: path for name in ("traffic", "calibration") if (path := outputs / f"{name}.npz").exists()}
     arrays = {name: _read(path) for name, path in paths.items()}
-    sets = {
-        name: Outputs(found["logits"], found.get("features"), found.get("labels")) for name, found in arrays.items()
-    }
+    sets = {name: _outputs(found) for name, found in arrays.items()}
+    if (labels := arrays["known"].get("labels")) is not None and labels.dtype.kind in "iu":
+        future = labels >= sets["known"].logits.shape[-1]  # of classes that the version has not learned: unknown to it
+        if future.any() and not future.all():
+            parts = {
+                name: {k: v if k == "classes" else v[rows] for k, v in arrays["known"].items()}
+                for name, rows in (("known", ~future), ("future", future))
+            }
+            arrays |= parts
+            sets["known"], sets["future"] = (_outputs(parts[name]) for name in ("known", "future"))
     names: Any = arrays["known"].get("classes")
     run = folder.resolve().parents[1]
     if names is None and folder.resolve().parent == run / "steps" and (run / "manifest.json").exists():
@@ -69,6 +74,10 @@ def read_version(
         raise ToodError(f"{folder}: {error}") from error
 
 
+def _outputs(arrays: Mapping[str, npt.NDArray[Any]]) -> Outputs:
+    return Outputs(arrays["logits"], arrays.get("features"), arrays.get("labels"))
+
+
 def _read(path: Path) -> dict[str, npt.NDArray[Any]]:
     arrays, _ = read_npz(path, ARRAYS)
     if "logits" not in arrays:
@@ -83,4 +92,4 @@ def _load(path: Path) -> Any:
     """The decision: a conformal one, a calibrator or a detector."""
     if not path.exists():
         raise ToodError(f"{path.name}: no such file; it is the decision that `tood calibrate --holdout 0.5` writes")
-    return Conformal.load(path) if kind_of(path) == CONFORMAL else from_file(np.fromfile(path, dtype=np.uint8))
+    return load_decision(path)

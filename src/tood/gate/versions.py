@@ -124,13 +124,14 @@ class Shared(NamedTuple):
 def shared(old: Version, new: Version) -> Shared:
     """Match the classes by name and the samples by id; raise if that is not possible."""
     columns = _columns(old, new)
-    if set(old.sets) != set(new.sets):
+    if (set(old.sets) ^ set(new.sets)) - {"future"}:
         raise ToodError(f"unknown: OLD has the sets {sorted(old.sets)}, NEW has {sorted(new.sets)}")
-    if len(old.sets) == 1:
+    names = [name for name in old.sets if name in new.sets]
+    if len(names) == 1:
         raise ToodError("unknown: expected at least one set of unknown samples, or traffic, in OLD and NEW; found none")
     notes = [f"classes that NEW does not know, left out: {(columns < 0).sum()}"] if (columns < 0).any() else []
     rows = {}
-    for name in old.sets:
+    for name in names:
         both = np.arange(len(old.sets[name])), np.arange(len(new.sets[name]))
         if name == "known":
             both = np.flatnonzero(columns[old.known.labels] >= 0), np.flatnonzero(np.isin(new.known.labels, columns))
