@@ -19,8 +19,18 @@ ROUNDING = 1e-5  # CORE: a shorter residual, as a share of the feature's length,
 SMALLEST = 1e-3  # Gram: least divisor, as a share of the class's largest bound
 
 
+class _FromMean(Detector):
+    """Base of detectors that measure features from the mean of the fit features."""
+
+    needs = LOGITS_FEATURES_HEAD
+    fit_needs = frozenset({"features", "head"})
+
+    def _fit(self, data: FitData) -> None:
+        self.mean_ = mean_of(data)  # [D]
+
+
 @register
-class FDBD(Detector):
+class FDBD(_FromMean):
     """Summed distances to all decision boundaries, relative to the distance from the mean feature.
 
     ``Σ_c |l_c - l_ŷ| / ‖w_c - w_ŷ‖ ÷ ‖z - μ‖``. Classes with equal weights have no boundary and are left out. If the
@@ -34,13 +44,8 @@ class FDBD(Detector):
 
     name = "fdbd"
     title = "fDBD"
-    needs = LOGITS_FEATURES_HEAD
-    fit_needs = frozenset({"features", "head"})
     citation = "Liu and Qin, Fast Decision Boundary based Out-of-Distribution Detector, ICML 2024"
     normalizer: str = choice("distance", "norm")
-
-    def _fit(self, data: FitData) -> None:
-        self.mean_ = mean_of(data)  # [D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[C, C]``: 1 / ‖w_c - w_d‖, 0 if they are equal; and the point that features are measured from."""
@@ -61,7 +66,7 @@ class FDBD(Detector):
 
 
 @register
-class NCI(Detector):
+class NCI(_FromMean):
     """Projection of a feature's direction on the weight of its predicted class, plus a share of its L1 norm.
 
     ``w_ŷ·(z - μ) / ‖z - μ‖ + α ‖z‖₁``; the first term is 0 for a feature that equals the mean.
@@ -74,13 +79,8 @@ class NCI(Detector):
 
     name = "nci"
     title = "NCI"
-    needs = LOGITS_FEATURES_HEAD
-    fit_needs = frozenset({"features", "head"})
     citation = "Liu and Qin, Detecting Out-of-Distribution Through the Lens of Neural Collapse, CVPR 2025"
     alpha: float = number(1e-4, 0, 1e6, grid=(1e-4, 1e-3, 1e-2, 1e-1))
-
-    def _fit(self, data: FitData) -> None:
-        self.mean_ = mean_of(data)  # [D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         return self.weight_.astype(dtype), self.mean_.astype(dtype)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.calibration import Channels, Reference, Variant
+from tood.calibration import Channels, Variant
 from tood.calibration.statistics import least_spread
-from tood.detectors.base import Grid
+from tood.detectors.base import choice, number
 from tood.detectors.calibrated import _Calibrated
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
@@ -44,22 +44,12 @@ class TOODJoint(_Calibrated):
     name = "tood_joint"
     title = "TOOD with features"
     version = 10
-    needs = frozenset({"logits", "labels"})
     optional = frozenset({"features"})
-    fits_on = "calibration"
     citation = f"{TOOD_PAPER}; how features are added: this library"
-    grid: ClassVar[Grid] = {"margin": (0.0, 0.5)}
-    refit = frozenset({"margin", "variant"})
     passes = 2
-    reference: Reference = "latest"
-
-    means_: Float64Array  # [K, D], of length 1
-    mixture_: Float64Array  # [3]: factor of TOOD's score, factor of the cosine, offset
-    feature_weight_: float
-
-    def __init__(self, margin: float = 0.5, variant: Variant = "background") -> None:
-        self.margin = margin
-        self.variant = variant
+    reference = "latest"
+    margin: float = number(0.5, 0, grid=(0.0, 0.5), refit=True)
+    variant: Variant = choice(*get_args(Variant), searched=False, refit=True)  # "background" first
 
     def _fit(self, data: FitData) -> None:
         super()._fit(data)
@@ -74,12 +64,13 @@ class TOODJoint(_Calibrated):
         own = np.unique(labels, return_inverse=True)[1]
         counts = np.bincount(own)
         sums = np.stack([z[own == k].sum(axis=0) for k in range(len(counts))])
-        self.means_ = np.asarray(unit(sums))
+        self.means_: Float64Array = np.asarray(unit(sums))  # [K, D], of length 1
         cosines = self._cosines_without_itself(z, own, counts, sums)
         self.feature_weight_ = float((cosines.argmax(axis=1) == own).mean() ** 2)
         scores = super()._prepare(np.dtype(np.float64)).evaluate(logits.astype(np.float64), assign=False)[0]
         nearest = cosines.max(axis=1)
         factors = np.array([1.0, self.feature_weight_]) / [_spread(scores), _spread(nearest)]
+        # Factor of TOOD's score, factor of the cosine, offset.
         self.mixture_ = np.array([*factors, -factors @ [scores.mean(), nearest.mean()]])
 
     def _cosines_without_itself(

@@ -67,7 +67,7 @@ class WeiPer(Detector):
     lambda_2: float = number(1.0, 0, 1e6, grid=(0.1, 1.0, 2.5))
     seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
-    def _head(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[D, repeats · C]`` and ``[repeats · C]``: all perturbed heads side by side."""
         weight = self.weight_.astype(np.float64)
         noise = np.random.default_rng(self.seed).normal(size=(self.repeats, *weight.shape))
@@ -77,15 +77,12 @@ class WeiPer(Detector):
         return perturbed.T.astype(dtype, order="C"), np.tile(self.bias_, self.repeats).astype(dtype)
 
     def _fit(self, data: FitData) -> None:
-        weight, bias = self._head(np.dtype(np.float64))
+        weight, bias = self._prepare(np.dtype(np.float64))
         features = balanced(data, lambda total: self.samples, self.seed)[0].astype(np.float64)
         parts = (features, features @ weight + bias)
         self.ranges_ = np.array([[x.min(), x.max()] for x in parts])  # [2, 2], of features and of perturbed logits
         histograms = [histogram(x, self.bins, *ends) for x, ends in zip(parts, self.ranges_, strict=True)]
         self.densities_ = np.mean(histograms, axis=1)  # [2, bins]
-
-    def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
-        return self._head(dtype)
 
     def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
         weight, bias = prepared
