@@ -15,6 +15,7 @@ WORDS = [
     "partition",
     "energy",
     "registry",
+    "settings",
     "storage",
     "examples",
 ]  # each may import the ones before

@@ -115,12 +115,3 @@ def test_the_pool_can_hold_the_memory_too(vectors, monkeypatch, pool):
     learner.learn(1)
     old = sum(learner.columns[learner.memory_rows()] < 2)
     assert old == 6 and sum(mixed) == 48 + (old if pool == "all" else 0)
-
-
-def test_settings_of_ber_are_named(vectors):
-    with pytest.raises(ToodError, match="unknown setting 'ber_epoch'; did you mean 'ber_epochs'"):
-        learners.create("er", vectors, finetune="ber", ber_epoch=1)
-    with pytest.raises(ToodError, match="ber_lr: expected a number above 0, found -1"):
-        learners.create("er", vectors, finetune="ber", ber_lr=-1)
-    with pytest.raises(ToodError, match="unknown setting 'ber_epochs'"):
-        learners.create("er", vectors, ber_epochs=1)

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from tood import learners, models
 from tood.learners import agem, gem
-from tood.learners.importance import penalty
+from tood.learners.ewc import penalty
 
 SHORT = {"network": "mlp", "epochs": 2, "batch_size": 8, "lr": 0.05, "schedule": "none"}
 

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from tood import ToodError, learners
 from tood.learners.base import Batch
 from tood.learners.bic import fit_correction
-from tood.learners.distillation import distillation
+from tood.learners.lwf import distillation
 from tood.learners.replay import ReservoirLearner
 from tood.learners.wa import align
 from tood.models import GrowingHead
@@ -173,11 +173,6 @@ def test_bic_fits_its_correction_to_as_many_samples_of_each_class(monkeypatch):
     learner.learn(1)
     assert np.bincount(learner.held_out.labels).tolist() == [5, 5, 1, 1]
     assert [counts.tolist() for counts in seen] == [[1, 1, 1, 1]]
-
-
-def test_bic_needs_room_for_exemplars(vectors):
-    with pytest.raises(ToodError, match=r"BiC holds out 198 of 200 exemplars .*; expected room for 6 others"):
-        learners.create("bic", vectors, **SHORT, memory=200, validation=0.99)
 
 
 def test_bic_teacher_is_corrected_and_student_is_not(vectors):

@@ -12,7 +12,7 @@ from torch import nn
 
 from tood import ToodError, models
 from tood.errors import UnknownNameError
-from tood.models import GrowingHead, Network
+from tood.models import Network
 from tood.storage.files import write_tensors
 
 SHAPES = {"mlp": (16,), "convnet": (8, 8, 1)}
@@ -276,23 +276,6 @@ def test_a_small_file_cannot_describe_a_large_network(spec, tmp_path):
         Network.load(tmp_path / "f.safetensors")
 
 
-def test_timm_models_that_cannot_be_made_are_one_line(monkeypatch):
-    def create_model(name, **options):
-        raise OSError("no connection\nto the Hub")
-
-    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=create_model))
-    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': no connection$"):
-        models.create("timm:some_vit+pretrained", (8, 8, 3))
-
-
-def test_a_timm_that_cannot_be_imported_is_one_line(monkeypatch, tmp_path):
-    (tmp_path / "timm.py").write_text('raise RuntimeError("operator torchvision::nms does not exist")')
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "timm", raising=False)
-    with pytest.raises(ToodError, match=r"^network 'timm:some_vit': operator torchvision::nms does not exist$"):
-        models.create("timm:some_vit", (8, 8, 3))
-
-
 def test_unknown_timm_models_are_one_line(torchvision):
     pytest.importorskip("timm")
     with pytest.raises(ToodError, match=r"^network 'timm:resnet19': Unknown model \(resnet19\)$"):
@@ -350,14 +333,6 @@ def test_damaged_files(tmp_path):
     write_tensors(path, "tood-network", {"a": np.zeros(1)}, {"spec": json.dumps({"name": "mlp", "shape": [16]})})
     with pytest.raises(ToodError, match=r"not a usable network: 'head\.weight'"):
         Network.load(path)
-
-
-def test_head_takes_the_width_it_is_given():
-    head = GrowingHead(4, 3)
-    head.load_state_dict(GrowingHead(4, 5).state_dict())
-    assert head.columns == 5
-    head.load_state_dict(GrowingHead(4, 1).state_dict())
-    assert head.columns == 1
 
 
 def test_suggestions():

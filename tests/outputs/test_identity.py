@@ -61,7 +61,7 @@ def test_settings_that_were_added_later_leave_folder_names_as_they_were():
 
 def test_naming_the_network_and_adapter_of_the_preset_is_the_same_run(tmp_path):
     pytest.importorskip("torch")
-    from tood.runs.check import canonical
+    from tood.runs.build import canonical
     from tood.runs.sweep import read_sweep
 
     plain = RunConfig(stream="cifar100", learner="der", frozen=True)

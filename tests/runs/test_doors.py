@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.processes import tood
 
-from tood import ToodError, learners, models
+from tood import ToodError, learners
 from tood.evaluation import load_metrics
 from tood.outputs import Run
 from tood.runs import RunConfig, run
@@ -67,7 +67,7 @@ def test_workers_get_the_path_of_what_a_module_registered():
     class Mine(learners.Learner):
         name = "mine_of_a_module"
 
-    registry = learners.registry.LEARNERS
+    registry = learners.base.LEARNERS
     registry.register(Mine)
     try:
         Mine.__module__, Mine.__qualname__ = "package.module", "Mine"
@@ -78,17 +78,6 @@ def test_workers_get_the_path_of_what_a_module_registered():
             importable(RunConfig(learner="mine_of_a_module"))
     finally:
         del registry._items["mine_of_a_module"]
-
-
-def test_workers_get_the_path_of_a_network(registries):
-    def of_a_module(shape):
-        return torch.nn.Identity()
-
-    models.register("mine_of_a_module")(of_a_module)
-    of_a_module.__module__, of_a_module.__qualname__ = "package.module", "of_a_module"
-    assert importable(RunConfig(network="mine_of_a_module")).network == "package.module:of_a_module"
-    assert importable(RunConfig(network="resnet18")).network == "resnet18"
-    assert importable(RunConfig(network="resnet32")).network == "resnet32"
 
 
 def test_workers_get_the_path_of_a_stream_in_a_mapping():
@@ -122,7 +111,6 @@ def test_chosen_ood_sets_and_devices_that_are_not_there(tmp_path):
     arguments = ["run", "--preset", "smoke", "--learner", "finetune", "--detectors", "energy", "--tasks", "2"]
     done = tood(*arguments, "--ood", "noise", "--out", "run", cwd=tmp_path)
     assert done.returncode == 0 and Run(tmp_path / "run").ood == {"noise": "far"}
-    import torch
 
     if not torch.cuda.is_available():
         wrong = tood(*arguments, "--device", "cuda", "--out", "other", cwd=tmp_path)

@@ -117,10 +117,6 @@ def test_checkpoints_of_an_edited_learner_are_refused(mine, stream, tmp_path):
         learn(edited)
 
 
-def test_checkpoints_of_the_library_do_not_depend_on_its_code(stream):
-    assert "code" not in learners.create("finetune", stream, epochs=1).config()
-
-
 def test_an_edit_during_a_run_does_not_pass_for_the_code_that_runs(mine, stream, tmp_path):
     mine()
     learner, detector = learners.create("mine_of_test:Plain", stream), detectors.create("mine_of_test:Score")

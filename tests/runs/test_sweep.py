@@ -16,7 +16,7 @@ from tood.evaluation import Scorer, load_metrics, measure
 from tood.outputs import Run
 from tood.outputs.directory import is_locked, lock
 from tood.paper.reproduce import TARGETS, cells, presets_of
-from tood.runs.check import check_config
+from tood.runs.build import check_config
 from tood.runs.config import RunConfig
 from tood.runs.sweep import Cell, _Processes, read_sweep, run_cells
 from tood.storage.yaml_files import write_yaml
@@ -73,11 +73,6 @@ def test_other_detectors_are_measured_in_the_same_folder(gap_run):
     assert status == ["done", *[f"{len(run.partition)} steps"] * (len(asked) - 1)]
 
 
-def test_an_unknown_engine_is_named():
-    with pytest.raises(ToodError, match="unknown engine 'locl'; did you mean 'local'"):
-        run_cells([], engine="locl")
-
-
 def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(BASE + "grid: {seed: [0]}\nalso: [{learner: icarl, settings: {memory: 3}}]")
@@ -97,19 +92,14 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     ("typo", "message"),
     [
         ("learner: icral", "unknown learner 'icral'; did you mean 'icarl'?"),
-        ("learner: er+bre", "unknown finetune 'bre'; did you mean 'ber'?"),
         ("learner: 'nowhere:Mine'", "no module 'nowhere' among the installed packages"),
-        ("detectors: [enrgy]", "unknown detector 'enrgy'; did you mean 'energy'?"),
         ("stream: digitz", "unknown stream 'digitz'; did you mean 'digits'?"),
         ("stream: {stream: cifar10, sise: 32}", "unknown option of the stream cifar10 'sise'; did you mean 'size'?"),
         ("stream: cifar10, ood: [svnh]", "unknown OOD set of cifar10 'svnh'; did you mean 'svhn'?"),
-        ("settings: {epoch: 2}", "unknown setting 'epoch'; did you mean 'epochs'?"),
-        ("settings: {lr: -1}", "lr: expected a number above 0, found -1"),
         ("network: resnet23", "unknown network 'resnet23'; did you mean 'resnet"),
-        ("preset: smok", "unknown preset 'smok'; did you mean 'smoke'?"),
         ("device: cudo", "unknown device 'cudo'; did you mean 'cuda'?"),
         ("learner: slda, preset: frozen, adapter: 8, settings: {}", "adapter: slda takes no gradient steps"),
-        ("learner: finetune, fit: memory, settings: {}", "fit: finetune keeps no memory"),
+        ("learner: finetune, track: memory, settings: {}", "track: finetune keeps no memory"),
     ],
 )
 def test_a_typo_in_the_last_cell_is_found_before_the_first_one_starts(tmp_path, monkeypatch, typo, message):
@@ -244,7 +234,7 @@ def test_a_ray_task_asks_for_its_gpu(tmp_path, monkeypatch, resources, asked):
         remote = staticmethod(lambda config, path, renew: path)
 
     fake = SimpleNamespace(
-        is_initialized=lambda: True,
+        init=lambda **_: None,
         cluster_resources=lambda: resources,
         remote=lambda **options: lambda function: requests.append(options["num_gpus"]) or Task,
         wait=lambda jobs, num_returns: (jobs[:1], jobs[1:]),

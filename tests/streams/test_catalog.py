@@ -123,22 +123,6 @@ def cifar(tmp_path, images, write_pack):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"resize": "squish"}, "resize: expected 'squash' or pixels of the shorter side, found 'squish'"),
-        ({"resize": 4}, "expected a whole size of 1 or more and a resize no smaller, found (32|224) and 4"),
-        ({"size": "32"}, "expected a whole size of 1 or more .* found '32' and None"),
-        ({"size": 0}, "expected a whole size of 1 or more .* found 0"),
-        ({"size": -1}, "expected a whole size of 1 or more .* found -1"),
-    ],
-)
-@pytest.mark.parametrize("name", ["cifar10", "imagenet1k"])
-def test_sizes_that_cannot_be_are_refused_before_files_are_read(tmp_path, name, option, message):
-    with pytest.raises(ToodError, match=message):
-        streams.load({"stream": name, "root": str(tmp_path), **option})
-
-
 def test_packed_sets_are_resized_as_folders_are(cifar, images):
     options = {"stream": "cifar10", "root": str(cifar), "tasks": 2, "size": 16, "resize": 20}
     stream = streams.load(options, ood=["svhn"])
@@ -183,11 +167,6 @@ def test_further_ood_sets_are_resized_as_the_stream(imagenet, images, write_fold
     assert (source.shape, source.resize) == ((56, 56, 3), 64)
 
 
-def test_the_names_of_ood_sets_are_no_option_of_a_mapping(tmp_path):
-    with pytest.raises(UnknownNameError, match="unknown option of the stream cifar10 'ood_names'; did you mean 'ood'"):
-        streams.load({"stream": "cifar10", "root": str(tmp_path), "ood_names": ["svhn"]})
-
-
 def test_tiny_imagenets_own_classes_are_no_ood(tmp_path, images, write_pack):
     samples, labels = images
     own = ["n00000000 ant", "n00000001 bee", "n00000002 cat", "n00000003 dog"]
@@ -199,11 +178,6 @@ def test_tiny_imagenets_own_classes_are_no_ood(tmp_path, images, write_pack):
     near = stream.ood[0]
     assert (near.name, near.group, len(near.source)) == ("imagenet800", "near", 10)
     np.testing.assert_array_equal(near.source.take(np.arange(10)), samples[np.isin(labels, [1, 3])])
-
-
-def test_digits_have_one_size():
-    with pytest.raises(UnknownNameError, match="unknown option of the stream digits 'size'"):
-        streams.load("digits", size=32)
 
 
 @pytest.mark.data

@@ -242,12 +242,6 @@ def test_vectors_are_refused_and_a_dry_run_computes_nothing(stream, network, tmp
         frozen(vectors, network, tmp_path)
 
 
-def test_the_cache_is_where_the_variable_says(stream, network, tmp_path, monkeypatch):
-    monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "here"))
-    frozen(stream, network)
-    assert len(list((tmp_path / "here" / "features").rglob("*.npy"))) == 3
-
-
 def test_networks_of_ones_own_that_differ_only_in_what_they_compute_are_told_apart(stream, tmp_path):
     class Squared(torch.nn.Flatten):
         power = 2
@@ -274,16 +268,3 @@ def test_networks_of_ones_own_that_differ_only_in_what_they_compute_are_told_apa
         made[name] = frozen(stream, network, tmp_path, standardise=False).train
     assert len({source.key for source in made.values()}) == 4
     assert not np.array_equal(made["relu"].take(np.arange(5)), made["tanh"].take(np.arange(5)))
-
-
-def test_images_are_read_once_if_all_features_are_in_the_cache(stream, network, tmp_path, monkeypatch):
-    frozen(stream, network, tmp_path)
-    counted = []
-    monkeypatch.setattr(module, "content", lambda source: counted.append(source) or content(source))
-    frozen(stream, network, tmp_path)
-    assert len(counted) == 3  # training, test, one OOD set
-
-
-def test_weights_in_bfloat16_have_a_key(stream, network, tmp_path):
-    keys = {Extractor(network.to(dtype), stream, tmp_path).digest for dtype in (torch.float32, torch.bfloat16)}
-    assert len(keys) == 2

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from tood.errors import ToodError
-from tood.streams import ArraySource, FolderSource, PackedSource, pack
-from tood.streams.pack import write_packed
-from tood.streams.packed import checksums
+from tood.streams import ArraySource, FolderSource, PackedSource, packed
+from tood.streams.packed import checksums, write_packed
 
 
 @pytest.mark.parametrize(("n", "size"), [(1, 5), (20, 16), (1100, 4), (3, 1500)])
@@ -38,7 +37,7 @@ def test_sets_packed_at_the_same_time_all_get_their_checksum(tmp_path, images, m
         time.sleep(0.02)  # so that others would read the same list meanwhile
         return found
 
-    monkeypatch.setattr(pack, "checksums", slow)
+    monkeypatch.setattr(packed, "checksums", slow)
     names = [f"x{i}-train" for i in range(6)]
     with ThreadPoolExecutor(len(names)) as pool:
         paths = list(pool.map(lambda name: write_packed(tmp_path, name, ArraySource(*images), list("abcd")), names))

@@ -1,4 +1,3 @@
-import gc
 import io
 from itertools import pairwise
 
@@ -7,9 +6,7 @@ import pytest
 from PIL import Image
 
 from tood.errors import ToodError
-from tood.storage.files import sha256
 from tood.streams import PackedSource
-from tood.streams import packed as module
 from tood.streams.packed import checksums
 
 
@@ -25,22 +22,14 @@ def test_every_layout_gives_the_pixels_that_went_in(tmp_path, images, write_pack
 
 
 @pytest.mark.parametrize("layout", ["sheets", "jpeg", "images"])
-def test_resizing_is_pillows_bilinear(tmp_path, images, write_pack, layout):
+def test_resizing_is_pillows_bilinear_and_crops_what_was_scaled(tmp_path, images, write_pack, layout):
     samples, labels = images
-    source = PackedSource(write_pack(tmp_path / "x-train.npz", samples, labels, layout), size=10)
-    expected = [np.asarray(Image.fromarray(image).resize((10, 10), Image.Resampling.BILINEAR)) for image in samples]
-    assert source.shape == (10, 10, 3)
-    np.testing.assert_array_equal(source.take(np.arange(20)), np.stack(expected))
-
-
-@pytest.mark.parametrize("layout", ["sheets", "jpeg", "images"])
-def test_a_resize_in_pixels_scales_the_shorter_side_before_the_crop(tmp_path, images, write_pack, layout):
-    """Also for images that have the size already, as those of a folder."""
-    samples, labels = images
-    source = PackedSource(write_pack(tmp_path / "x-train.npz", samples, labels, layout), size=16, resize=20)
-    large = [Image.fromarray(image).resize((20, 20), Image.Resampling.BILINEAR) for image in samples]
-    expected = np.stack([np.asarray(image)[2:18, 2:18] for image in large])
-    np.testing.assert_array_equal(source.take(np.arange(20)), expected)
+    path = write_pack(tmp_path / "x-train.npz", samples, labels, layout)
+    for size, resize, margin in ((10, None, 0), (16, 20, 2)):
+        side = size + 2 * margin
+        scaled = np.stack([Image.fromarray(image).resize((side, side), Image.Resampling.BILINEAR) for image in samples])
+        expected = scaled[:, margin : margin + size, margin : margin + size]
+        np.testing.assert_array_equal(PackedSource(path, size, resize).take(np.arange(20)), expected)
 
 
 @pytest.mark.parametrize(
@@ -48,11 +37,8 @@ def test_a_resize_in_pixels_scales_the_shorter_side_before_the_crop(tmp_path, im
     [
         (16, "squish", "resize: expected 'squash' or pixels of the shorter side, found 'squish'"),
         (16, 8, "size, resize: expected a whole size of 1 or more and a resize no smaller, found 16 and 8"),
-        ("16", None, "size, resize: expected a whole size of 1 or more .* found '16' and None"),
-        (16.0, None, "expected a whole size"),
         (True, None, "expected a whole size"),
         (0, None, "expected a whole size of 1 or more .* found 0"),
-        (-1, None, "expected a whole size of 1 or more .* found -1"),
         (None, 20, "expected a whole size of 1 or more .* found None and 20"),
     ],
 )
@@ -62,41 +48,12 @@ def test_sizes_that_cannot_be_are_refused_at_once(tmp_path, images, write_pack, 
         PackedSource(path, size, resize)
 
 
-def test_two_sources_of_one_file_share_one_copy_that_goes_with_them(tmp_path, images, write_pack):
-    path = write_pack(tmp_path / "x-train.npz", *images, "sheets")
-    one, two = PackedSource(path), PackedSource(path)
-    assert one.images is two.images
-    assert not one.images.flags.writeable
-    before = len(module._decoded)
-    del one, two
-    gc.collect()
-    assert len(module._decoded) == before - 1
-
-
 def test_a_wrong_checksum_is_found_when_the_images_are_read(tmp_path, images, write_pack):
     path = write_pack(tmp_path / "x-train.npz", *images, "sheets")
     (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  x-train.npz\n")
     source = PackedSource(path)
     with pytest.raises(ToodError, match=r"x-train\.npz: damaged: its SHA-256"):
         source.take(np.array([0]))
-
-
-def test_an_unchanged_file_is_hashed_once(tmp_path, images, write_pack, monkeypatch):
-    path = write_pack(tmp_path / "x-train.npz", *images, "sheets")
-    (tmp_path / "SHA256SUMS").write_text(f"{sha256(path)}  x-train.npz\n")
-    calls = []
-    monkeypatch.setattr(module, "sha256", lambda p: calls.append(p) or sha256(p))
-    for _ in range(3):
-        PackedSource(path).take(np.array([0]))
-    PackedSource(path, size=8).take(np.array([0]))
-    assert len(calls) == 1
-
-
-def test_a_truncated_file_is_named(tmp_path, images, write_pack):
-    path = write_pack(tmp_path / "x-train.npz", *images, "images")
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ToodError, match=r"x-train\.npz: truncated"):
-        PackedSource(path)
 
 
 def test_a_damaged_image_inside_is_named(tmp_path, images, write_pack):

@@ -3,7 +3,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-import torch
 
 from tood.errors import ToodError
 from tood.streams import ArraySource, Subset, batches
@@ -40,11 +39,6 @@ def test_grey_images_get_a_channel_and_vectors_become_float32():
 def test_bad_samples_are_refused(samples, labels, message):
     with pytest.raises(ToodError, match=message):
         ArraySource(samples, labels)
-
-
-def test_vectors_in_bfloat16_become_float32():
-    vectors = torch.tensor([[1.0, 0.1]], dtype=torch.bfloat16)
-    assert ArraySource(vectors).samples.tolist() == vectors.float().tolist()
 
 
 def test_a_subset_reads_the_rows_it_names(images):

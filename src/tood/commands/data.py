@@ -36,8 +36,7 @@ def list_sets(root: Path | None, as_json: bool) -> None:
 
     Example: tood data list --root ~/data
     """
-    from tood.streams.catalog import CATALOG, data_root, missing
-    from tood.streams.origins import origin
+    from tood.streams.catalog import CATALOG, data_root, missing, origin
 
     folder = data_root(root)
     sets = [_describe(path) for path in sorted(folder.glob("*.npz"))]
@@ -76,7 +75,7 @@ def _named_sets(folder: Path) -> dict[str, str]:
 
 def _describe(path: Path) -> dict[str, Any]:
     from tood.errors import ToodError
-    from tood.streams.origins import origin
+    from tood.streams.catalog import origin
     from tood.streams.packed import PackedSource
 
     try:
@@ -167,7 +166,7 @@ def prepare(
     """
     from tood.errors import ToodError
     from tood.streams.catalog import data_root
-    from tood.streams.pack import write_packed
+    from tood.streams.packed import write_packed
 
     folder = data_root(root)
     if not all(part and part.isascii() and part.replace("_", "").isalnum() for part in (name, split)):

@@ -72,7 +72,7 @@ def _declarations(kind: str) -> list[dict[str, Any]]:
     """What each detector or learner declares; for an installed one that cannot be imported, the error."""
     if kind not in ("detectors", "learners"):
         return []
-    module = importlib.import_module(f"tood.{kind}.registry")
+    module = importlib.import_module("tood.detectors.registry" if kind == "detectors" else "tood.learners.base")
     registry: Registry[Any] = module.REGISTRY if kind == "detectors" else module.LEARNERS
     return [_declaration(registry, name) for name in importlib.import_module(f"tood.{kind}").names()]
 

@@ -76,7 +76,7 @@ def command(
     from tood.runs.sweep import run_cells
 
     failed = run_cells(members, workers, engine, say=click.echo, gpus_per_run=gpus_per_run)
-    runs = [Run(cell.path) for cell in members if cell.is_measured()]
+    runs = [Run(cell.path) for cell in members if cell.outdated() is not None]
     if not runs and not failed:
         raise ToodError(f"{out}: expected finished runs, found none")
     if runs:

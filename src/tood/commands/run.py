@@ -105,7 +105,7 @@ def command(
       tood run --stream cifar100 --learner der --frozen
     """
     from tood.commands._training import training_progress
-    from tood.runs.check import canonical
+    from tood.runs.build import canonical
     from tood.runs.config import SWEEP, RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run

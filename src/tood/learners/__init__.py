@@ -24,12 +24,11 @@ try:
 except ImportError as error:
     raise MissingDependencyError("torch and lightning-fabric", "train", "training") from error
 
-from tood.learners.base import Batch, Learner
+from tood.learners.base import LEARNERS, Batch, Learner, register
 from tood.learners.ber import BER, BERSettings
 from tood.learners.preset_files import preset, presets
 from tood.learners.processes import start
 from tood.learners.progress import Progress
-from tood.learners.registry import LEARNERS, register
 from tood.learners.settings import Settings, make_settings, settings_class
 from tood.models import Network, suggest
 from tood.models import create as create_network

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.learners.base import Batch
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import Count, ExemplarSettings
 

@@ -27,12 +27,12 @@ from tood.learners.checkpoint import checkpoint_path, describe_stream, resume, s
 from tood.learners.progress import Meter, Report
 from tood.learners.settings import Settings, as_dict, learning_rate
 from tood.models import BUILT_IN, GrowingHead, Network
-from tood.registry import source_digest
+from tood.registry import Registry, source_digest
 from tood.streams import Stream
 from tood.streams import batches as read_batches
 from tood.streams.augment import augment, prepare
 
-__all__ = ["Batch", "Learner"]
+__all__ = ["LEARNERS", "Batch", "Learner", "register"]
 
 EVALUATION_BATCH = 256
 
@@ -300,7 +300,7 @@ class Learner:
         return prepare(self.tensor(samples), self.stream.mean, self.stream.std)
 
     def tensor(self, array: Any) -> Tensor:
-        """An array on the device; a GPU copies it while the CPU goes on."""
+        """An array on the device; the copy to a GPU does not block the CPU."""
         tensor = torch.from_numpy(array)
         if self.fabric.device.type == "cuda":
             return tensor.pin_memory().to(self.fabric.device, non_blocking=True)
@@ -332,8 +332,7 @@ class Learner:
         if self._frozen_teacher is None:
             raise ToodError("teacher: expected one, found none: the first task has nothing to distil")
         with self.fabric.autocast():
-            logits: Tensor = self._frozen_teacher(inputs)
-        return logits.float()
+            return self._frozen_teacher(inputs).float()
 
     @cached_property
     def _stream_identity(self) -> dict[str, Any]:
@@ -361,3 +360,7 @@ def own_design(network: Network) -> dict[str, str]:
     shown = re.sub(r" at 0x[0-9a-f]+", "", repr(network.backbone))  # addresses differ between processes
     code = source_digest(type(network.backbone)) if name else ""
     return {"own": hashlib.sha256((shown + code).encode()).hexdigest()[:16]}
+
+
+LEARNERS: Registry[type[Learner]] = Registry("learner", "tood.learners", Learner)
+register = LEARNERS.register

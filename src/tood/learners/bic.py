@@ -11,13 +11,10 @@ from torch import Tensor
 
 from tood.arrays import FloatArray, IntArray
 from tood.errors import ToodError
-from tood.learners.base import Batch
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import Above0, AtLeast0, ExemplarSettings, From0Below1
 from tood.outputs.sampling import draw_by_class
-
-NEWTON_STEPS = 100  # at most; a few are enough
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ def balanced(rows: IntArray, labels: IntArray) -> IntArray:
 def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1) -> tuple[float, float]:
     """The scale α and offset β of the new columns that minimise ``CE(z') + penalty · β² / 2`` (Eqs. 4 and 5).
 
-    ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β), so damped Newton
-    steps reach its minimum; they stop at a gradient below 1e-8, which also bounds α if the classes are separable.
+    ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β); the search stops at
+    a gradient below 1e-8, which also bounds α if the classes are separable.
 
     Parameters
     ----------
@@ -139,30 +136,17 @@ def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: flo
     penalty:
         Weight of ``β² / 2``.
     """
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax
+
     new = logits[:, old:]
-    theta = np.array([1.0, 0.0])
+    hit = columns[:, None] - old == np.arange(new.shape[1])
 
-    def evaluate(theta: FloatArray) -> tuple[float, FloatArray]:
-        z = np.concatenate([logits[:, :old], theta[0] * new + theta[1]], axis=1)
-        z -= z.max(1, keepdims=True)
-        p = np.exp(z)
-        total = p.sum(1)
-        loss = np.mean(np.log(total) - z[np.arange(len(z)), columns]) + penalty * theta[1] ** 2 / 2
-        return float(loss), p[:, old:] / total[:, None]
+    def loss(theta: FloatArray) -> tuple[float, FloatArray]:
+        log_p = log_softmax(np.concatenate([logits[:, :old], theta[0] * new + theta[1]], axis=1), axis=1)
+        excess = np.exp(log_p[:, old:]) - hit
+        gradient = np.array([np.sum(excess * new), np.sum(excess)]) / len(logits) + [0, penalty * theta[1]]
+        return -np.mean(log_p[np.arange(len(columns)), columns]) + penalty * theta[1] ** 2 / 2, gradient
 
-    loss, p = evaluate(theta)
-    hit = (columns[:, None] - old == np.arange(new.shape[1])).astype(float)
-    for _ in range(NEWTON_STEPS):
-        mean = np.stack([(p * new).sum(1), p.sum(1)])  # of (z, 1) over the new columns, [2, n]
-        gradient = np.array([np.mean(((p - hit) * new).sum(1)), np.mean((p - hit).sum(1)) + penalty * theta[1]])
-        if np.abs(gradient).max() < 1e-8:
-            break
-        zz, z1, one = np.mean((p * new**2).sum(1)), np.mean(mean[0]), np.mean(mean[1])
-        hessian = np.array([[zz, z1], [z1, one + penalty]]) - mean @ mean.T / len(logits)
-        step = np.linalg.solve(hessian + 1e-12 * np.eye(2), gradient)
-        size = 1.0
-        while size > 1e-10 and evaluate(theta - size * step)[0] > loss - 1e-4 * size * (gradient @ step):
-            size /= 2
-        theta = theta - size * step
-        loss, p = evaluate(theta)
-    return float(theta[0]), float(theta[1])
+    scale, offset = minimize(loss, [1.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-8}).x
+    return float(scale), float(offset)

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.learners.base import Batch
+from tood.learners.base import Batch, register
 from tood.learners.memory import Exemplars
-from tood.learners.registry import register
 from tood.learners.replay import ReservoirLearner
 from tood.learners.settings import AtLeast0, ReservoirSettings
 

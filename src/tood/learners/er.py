@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tood.learners.registry import register
+from tood.learners.base import register
 from tood.learners.replay import ReservoirLearner
 
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from tood.learners.base import Batch
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
 from tood.learners.replay import ReservoirLearner
 
 

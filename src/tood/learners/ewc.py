@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.learners.base import Batch, Learner
-from tood.learners.importance import Weights, copy_weights, penalty, widen
-from tood.learners.registry import register
+from tood.learners.base import Batch, Learner, register
 from tood.learners.settings import AtLeast0, CountOrNone, Settings
+
+Weights = dict[str, Tensor]  # by name of the parameter
 
 
 @dataclass(frozen=True)
@@ -102,3 +102,31 @@ class EWC(Learner):
             for name, gradient in zip(trained, gradients, strict=True):
                 total[name] += gradient.square()
         return {name: tensor / len(rows) for name, tensor in total.items()}
+
+
+def copy_weights(network: nn.Module) -> Weights:
+    """A copy of every trained weight by name."""
+    return {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+
+
+def widen(stored: Weights, network: nn.Module) -> Weights:
+    """``stored``, with zeros for new rows of the head and for weights that it does not have."""
+    wide = {name: torch.zeros_like(parameter) for name, parameter in network.named_parameters()}
+    for name, tensor in stored.items():
+        _old_rows(wide[name], tensor).copy_(tensor)
+    return wide
+
+
+def penalty(network: nn.Module, importance: Weights, anchor: Weights) -> Tensor:
+    """``Σ_i importance_i (θ_i - anchor_i)²``; new rows of the head are free."""
+    total = torch.zeros((), device=next(network.parameters()).device)
+    for name, parameter in network.named_parameters():
+        if name in importance:
+            weight = importance[name]
+            total = total + (weight * (_old_rows(parameter, weight) - anchor[name]).square()).sum()
+    return total
+
+
+def _old_rows(tensor: Tensor, stored: Tensor) -> Tensor:
+    """The rows of ``tensor`` that ``stored`` has, as a view; a scalar has no rows."""
+    return tensor[: len(stored)] if stored.ndim else tensor

@@ -12,8 +12,8 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 from torch.nn.functional import normalize
 
 from tood.errors import ToodError
+from tood.learners.base import register
 from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
-from tood.learners.registry import register
 from tood.learners.settings import Above0, AtLeast0
 from tood.learners.slda import discriminant
 from tood.models.tops import Tukey

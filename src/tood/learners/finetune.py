@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tood.learners.base import Learner
-from tood.learners.registry import register
+from tood.learners.base import Learner, register
 
 
 @register

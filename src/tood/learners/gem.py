@@ -10,8 +10,7 @@ from torch import Tensor
 
 from tood.arrays import FloatArray
 from tood.learners.agem import GradientLearner, GradientSettings, get_gradient, set_gradient
-from tood.learners.base import Batch
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
 from tood.learners.settings import AtLeast0
 
 LEAST = 1e-6  # eigenvalue of the Gram matrix of references of unit length: a few times its float32 rounding
@@ -85,5 +84,4 @@ def solve_dual(gram: FloatArray, products: FloatArray, margin: float) -> FloatAr
     root = np.sqrt(np.maximum(values, LEAST))
     a, low = root[:, None] * vectors.T, margin * lengths
     b = vectors.T @ (products / lengths) / root + a @ low
-    solution: FloatArray = (nnls(a, -b, maxiter=100 * len(a))[0] + low) / lengths
-    return solution
+    return (nnls(a, -b, maxiter=100 * len(a))[0] + low) / lengths

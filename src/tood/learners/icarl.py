@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize, one_hot
 
 from tood.arrays import IntArray, floats
-from tood.learners.base import Batch
-from tood.learners.distillation import distillation
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
+from tood.learners.lwf import distillation
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import Above0, ExemplarSettings
 

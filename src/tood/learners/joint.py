@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from tood.arrays import IntArray
-from tood.learners.base import Learner
-from tood.learners.registry import register
+from tood.learners.base import Learner, register
 
 
 @register

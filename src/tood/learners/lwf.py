@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from tood.errors import ToodError
-from tood.learners.base import Batch, Learner
-from tood.learners.distillation import distillation
-from tood.learners.registry import register
+from tood.learners.base import Batch, Learner, register
 from tood.learners.settings import Above0, AtLeast0, CountOrNone, Settings
 
 
@@ -85,3 +83,20 @@ class LwF(Learner):
         if self.old:
             loss = loss + s.alpha * distillation(logits[:, : self.old], self.teach(batch.inputs), s.temperature)
         return loss
+
+
+def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """``-mean_batch Σ_c softmax(teacher / T)_c · log softmax(logits / T)_c``, without the factor T².
+
+    Parameters
+    ----------
+    logits, teacher:
+        ``[n, C]`` of the same columns; both softmaxes run over the columns.
+    temperature:
+        T.
+
+    References
+    ----------
+    Hinton et al., "Distilling the Knowledge in a Neural Network", 2015.
+    """
+    return cross_entropy(logits / temperature, (teacher / temperature).softmax(1))

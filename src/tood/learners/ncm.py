@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tood.learners.base import register
 from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
-from tood.learners.registry import register
 from tood.learners.settings import Above0
 
 

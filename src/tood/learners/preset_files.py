@@ -26,8 +26,7 @@ def _read(name: str) -> dict[str, dict[str, Any]]:
     if name not in presets():
         raise UnknownNameError("preset", name, presets())
     text = (files("tood.learners") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    tables: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return tables
+    return yaml.safe_load(text)
 
 
 def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict[str, Any]:
@@ -43,7 +42,7 @@ def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict
     170
     """
     from tood.learners import settings_of
-    from tood.learners.registry import LEARNERS
+    from tood.learners.base import LEARNERS
 
     tables = _read(name)
     known = settings_of(learner, finetune)

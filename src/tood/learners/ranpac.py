@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from tood.learners.base import register
 from tood.learners.closed_form import ClosedForm, ClosedFormSettings
-from tood.learners.registry import register
 from tood.learners.settings import Above0, AtLeast0, Count
 
 RIDGES = tuple(10.0**power for power in range(-8, 10))

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.learners.base import Batch, Learner
-from tood.learners.distillation import distillation
+from tood.learners.lwf import distillation
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
 from tood.streams import batches as read_batches

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import UnknownNameError
+from tood.settings import Above0, AtLeast0, Count, CountOrNone, From0Below1, From0To1, checked
 
-__all__ = ["ExemplarSettings", "ReservoirSettings", "Settings", "learning_rate", "make_settings", "settings_class"]
-
-
-class Range(NamedTuple):
-    """Allowed values of a number, and how a message describes them."""
-
-    expected: str
-    allows: Callable[[float], bool]
-
-
-Above0: TypeAlias = Annotated[float, Range("a number above 0", lambda value: value > 0)]
-AtLeast0: TypeAlias = Annotated[float, Range("0 or more", lambda value: value >= 0)]
-From0To1: TypeAlias = Annotated[float, Range("a number from 0 to 1", lambda value: 0 <= value <= 1)]
-From0Below1: TypeAlias = Annotated[float, Range("0 or more and below 1", lambda value: 0 <= value < 1)]
-Count: TypeAlias = Annotated[int, Range("1 or more", lambda value: value >= 1)]
-CountOrNone: TypeAlias = Annotated[int, Range("0 or more", lambda value: value >= 0)]
+# The ranges are named here too, because learners import them with their settings.
+__all__ = ["Above0", "AtLeast0", "Count", "CountOrNone", "ExemplarSettings", "From0Below1", "From0To1"]
+__all__ += ["ReservoirSettings", "Settings", "learning_rate", "make_settings", "settings_class"]
 
 
 @dataclass(frozen=True)
@@ -98,8 +86,7 @@ SettingsT = TypeVar("SettingsT")
 
 def settings_class(learner: type) -> type[Settings]:
     """The dataclass in the annotation of a learner's ``settings``."""
-    annotated: type[Settings] = get_type_hints(learner)["settings"]
-    return annotated
+    return get_type_hints(learner)["settings"]
 
 
 def make_settings(kind: type[SettingsT], given: Mapping[str, Any], prefix: str = "") -> SettingsT:
@@ -115,33 +102,7 @@ def make_settings(kind: type[SettingsT], given: Mapping[str, Any], prefix: str =
     for name in given:
         if name not in hints:
             raise UnknownNameError("setting", name, hints)
-    checked = {name: _checked(name, value, hints[name]) for name, value in given.items()}
-    return kind(**{name.removeprefix(prefix): value for name, value in checked.items()})
-
-
-def _checked(name: str, value: Any, hint: Any) -> Any:
-    """``value``, checked against its annotation; raises an error that names the setting."""
-    if get_origin(hint) is Annotated:
-        hint, allowed = get_args(hint)
-        value = _checked(name, value, hint)
-        if not allowed.allows(value):
-            raise ToodError(f"{name}: expected {allowed.expected}, found {value:g}")
-        return value
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            raise UnknownNameError(name, value, get_args(hint))
-        return value
-    if get_origin(hint) is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ToodError(f"{name}: expected a list of numbers, found {value!r}")
-        return tuple(_checked(name, item, get_args(hint)[0]) for item in value)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if type(value) is not hint:
-        raise ToodError(f"{name}: expected {hint.__name__}, found {value!r}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ToodError(f"{name}: expected a finite number, found {value}")
-    return value
+    return kind(**{name.removeprefix(prefix): checked(name, value, hints[name]) for name, value in given.items()})
 
 
 def learning_rate(settings: Settings, epoch: int, done: float) -> float:

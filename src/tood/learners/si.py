@@ -7,9 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from tood.learners.base import Batch, Learner
-from tood.learners.importance import Weights, copy_weights, widen
-from tood.learners.registry import register
+from tood.learners.base import Batch, Learner, register
+from tood.learners.ewc import Weights, copy_weights, widen
 from tood.learners.settings import Above0, AtLeast0, Settings
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tood.learners.base import register
 from tood.learners.closed_form import ClassMoments, ClosedForm, ClosedFormSettings
-from tood.learners.registry import register
 from tood.learners.settings import From0To1
 
 

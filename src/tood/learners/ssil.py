@@ -11,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
-from tood.learners.base import Batch
-from tood.learners.distillation import distillation
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
+from tood.learners.lwf import distillation
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import Above0, Count, ExemplarSettings
 

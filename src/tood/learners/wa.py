@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tood.learners.base import Batch
-from tood.learners.registry import register
+from tood.learners.base import Batch, register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import Above0, ExemplarSettings
 from tood.models import GrowingHead

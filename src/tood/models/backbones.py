@@ -59,8 +59,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[n, C, H, W]`` to ``[n, C', H', W']``."""
-        y: Tensor = self.second(self.first(x).relu_())
-        y = y.add_(self.shortcut(x))
+        y: Tensor = self.second(self.first(x).relu_()).add_(self.shortcut(x))
         return y if self.signed else y.relu_()
 
 
@@ -76,8 +75,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[n, C, H, W]`` to ``[n, C', H', W']``."""
-        y: Tensor = self.third(self.second(self.first(x).relu_()).relu_())
-        return y.add_(self.shortcut(x)).relu_()
+        return self.third(self.second(self.first(x).relu_()).relu_()).add_(self.shortcut(x)).relu_()
 
 
 class ResNet(nn.Module):
@@ -118,8 +116,7 @@ class ResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[n, dim]`` of images ``[n, C, H, W]``."""
-        y: Tensor = self.stages(self.stem(x))
-        return y.mean((2, 3))
+        return self.stages(self.stem(x)).mean((2, 3))
 
 
 def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResNet:

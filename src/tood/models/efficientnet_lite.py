@@ -131,8 +131,7 @@ class EfficientNetLite(nn.Module):
             x = x.expand(-1, 3, -1, -1)
         if tuple(x.shape[2:]) != (self.size, self.size):
             x = functional.interpolate(x, (self.size, self.size), mode="bilinear", align_corners=False)
-        y: Tensor = self.top(self.blocks(self.stem(x)))
-        return y.mean((2, 3))
+        return self.top(self.blocks(self.stem(x))).mean((2, 3))
 
     def train(self, mode: bool = True) -> EfficientNetLite:
         """As of any module, except that batch normalisation stays in evaluation mode without ``batch_statistics``."""

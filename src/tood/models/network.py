@@ -99,8 +99,7 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits ``[n, C]``."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        return self.head(self.features(x))
 
     def grow(self, columns: int) -> None:
         """Add columns to the head."""

@@ -25,8 +25,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[n, tokens, dim]`` to the same."""
         q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=2))
-        mixed: Tensor = self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-        return mixed
+        return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
 
 class Layer(nn.Module):
@@ -40,8 +39,7 @@ class Layer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """``[n, tokens, dim]`` to the same."""
         x = x + self.attention(x)
-        mixed: Tensor = x + self.mlp(x)
-        return mixed
+        return x + self.mlp(x)
 
 
 class ViT(nn.Module):
@@ -83,5 +81,4 @@ class ViT(nn.Module):
         """Features ``[n, dim]`` of images ``[n, C, H, W]``."""
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], dim=1) + self.positions
-        features: Tensor = self.norm(self.layers(tokens)[:, 0])
-        return features
+        return self.norm(self.layers(tokens)[:, 0])

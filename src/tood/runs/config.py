@@ -6,15 +6,16 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
 from tood.errors import ToodError, UnknownNameError
 from tood.evaluation.measure import complete_metrics
 from tood.evaluation.metrics_file import detectors_of
 from tood.outputs.identity import RunIdentity, short_name, split_method
+from tood.settings import Count, Range, checked
 from tood.storage.files import contained
 from tood.storage.yaml_files import read_yaml
 from tood.streams.catalog import CATALOG, family
@@ -51,42 +52,26 @@ LARGEST = 2**32 - 1  # the largest seed that every generator takes
 SWEEP = "TOOD_SWEEP"  # in the environment of a cell's process: the process of its sweep
 
 
-Validator: TypeAlias = tuple[str, Callable[[Any], bool]]  # what a message says is expected, and whether a value is that
+def _is_whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= LARGEST
 
 
-def _whole(least: int) -> Validator:
-    expected = f"a whole number, {least} or more and below 2^32"
-    return expected, lambda value: type(value) is int and least <= value <= LARGEST
+def _are_sizes(tasks: Any) -> bool:
+    return tasks != [] and all(map(_is_whole, tasks if isinstance(tasks, list) else [tasks]))
 
 
-def _one_of(choices: Any) -> Validator:
-    return f"one of {', '.join(get_args(choices))}", lambda value: value in get_args(choices)
+def _are_settings(settings: Any) -> bool:
+    return isinstance(settings, Mapping) and all(isinstance(name, str) for name in settings)
 
 
-def _are_texts(values: Any) -> bool:
-    return all(isinstance(value, str) for value in values)
-
-
-NAME: Validator = ("a name", lambda value: isinstance(value, str))
-NAMES: Validator = ("a list of names", _are_texts)
-VALIDATORS: dict[str, Validator] = {
-    "stream": ("a name or a mapping", lambda value: bool(stream_name(value))),
-    **dict.fromkeys(("learner", "preset", "network", "device", "precision"), NAME),
-    **dict.fromkeys(("seed", "calibration_size"), _whole(0)),
-    "tasks": ("a number of tasks, or sizes such as 50,10,10", lambda value: all(map(_whole(0)[1], _sizes(value)))),
-    **dict.fromkeys(("adapter", "reserve"), _whole(-1)),
-    "threads": _whole(1),
-    "order": (
-        "'label', 'seed' or the seed of a permutation",
-        lambda value: value in ("label", "seed") or _whole(0)[1](value),
-    ),
-    **dict.fromkeys(("detectors", "ood"), NAMES),
-    "frozen": ("true or false", lambda value: isinstance(value, bool)),
-    "settings": ("a mapping of learner settings", lambda value: isinstance(value, Mapping) and _are_texts(value)),
-    "track": (f"some of {', '.join(get_args(Track))}", lambda value: {*value} <= {*get_args(Track)}),
-    "logits": _one_of(Logits),
-    "store": _one_of(Store),
-}
+Whole: TypeAlias = Annotated[int, Range("0 or more and below 2^32", _is_whole)]
+OrPreset: TypeAlias = Annotated[int, Range("-1 or more and below 2^32", lambda value: value == -1 or _is_whole(value))]
+Order: TypeAlias = Annotated[
+    str | int,
+    Range("'label', 'seed' or the seed of a permutation", lambda value: value in ("label", "seed") or _is_whole(value)),
+]
+Sizes: TypeAlias = Annotated[int | list[int], Range("a number of tasks, or sizes such as 50,10,10", _are_sizes)]
+LearnerSettings: TypeAlias = Annotated[Mapping[str, Any], Range("a mapping of learner settings", _are_settings)]
 
 
 @dataclass
@@ -152,22 +137,22 @@ class RunConfig:
     stream: str | Mapping[str, Any] = "digits"
     learner: str = "icarl"
     preset: str = ""
-    seed: int = 0
-    order: str | int = "label"
-    tasks: int | list[int] = 0
+    seed: Whole = 0
+    order: Order = "label"
+    tasks: Sizes = 0
     ood: tuple[str, ...] = ()
     network: str = ""
     frozen: bool = False
-    adapter: int = -1
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    track: tuple[str, ...] = ()
-    calibration_size: int = 0
-    reserve: int = -1
+    adapter: OrPreset = -1
+    settings: LearnerSettings = field(default_factory=dict)
+    track: tuple[Track, ...] = ()
+    calibration_size: Whole = 0
+    reserve: OrPreset = -1
     detectors: tuple[str, ...] = ()
     logits: Logits = "both"
     store: Store = "all"
     device: str = "auto"
-    threads: int = 1
+    threads: Count = 1
     precision: str = "auto"
 
     def __post_init__(self) -> None:
@@ -175,11 +160,11 @@ class RunConfig:
         for name in ("detectors", "ood", "track"):
             setattr(self, name, _listed(name, getattr(self, name)))
         self.track = self.track or ("paper" if self.preset in EXACT else "calibration",)
-        sizes = _sizes(self.tasks)
-        self.tasks = sizes if len(sizes) > 1 else sizes[0]
-        for name, (expected, allows) in VALIDATORS.items():
-            if not allows(getattr(self, name)):
-                raise ToodError(f"{name}: expected {expected}, found {getattr(self, name)!r}")
+        self.tasks = _sizes(self.tasks)
+        if not stream_name(self.stream):
+            raise ToodError("stream: expected a name, found an empty one")
+        for name, hint in HINTS.items():
+            checked(name, getattr(self, name), hint)
         if "paper" in self.track[1:]:
             raise ToodError(f"track: expected paper as the first, found {','.join(self.track)}")
         self.frozen = self.frozen or self.preset == "frozen"
@@ -192,8 +177,8 @@ class RunConfig:
 
         Names may be a list or text with commas. An unknown setting is an error that suggests the nearest known one.
         """
-        for name in values.keys() - VALIDATORS.keys():
-            raise UnknownNameError(f"setting of {where}", str(name), VALIDATORS)
+        for name in values.keys() - HINTS.keys():
+            raise UnknownNameError(f"setting of {where}", str(name), HINTS)
         try:
             if values.get("preset") == "frozen" and values.get("frozen") is False:
                 raise ToodError("frozen: expected true with the preset frozen, found false")
@@ -276,6 +261,9 @@ class RunConfig:
         return 0 if self.preset in EXACT else self.calibration_per_class(classes)
 
 
+HINTS = get_type_hints(RunConfig, include_extras=True)
+
+
 def _plain(value: Any) -> Any:
     """A value as YAML gives it back: dictionaries, lists and text in place of other mappings, tuples and paths."""
     if isinstance(value, Mapping):
@@ -285,11 +273,12 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, PurePath) else value
 
 
-def _sizes(tasks: Any) -> list[Any]:
-    """Numbers in a list, or in text with commas; anything else as it is, in a list."""
+def _sizes(tasks: Any) -> Any:
+    """Numbers in a list, or in text with commas, as a list; a single one, or anything else, as it is."""
     if isinstance(tasks, str) and re.fullmatch(r"\d+(,\d+)*", tasks):
-        return [int(size) for size in tasks.split(",")]
-    return [*tasks] if isinstance(tasks, (list, tuple)) and tasks else [tasks]
+        tasks = [int(size) for size in tasks.split(",")]
+    sizes = list(tasks) if isinstance(tasks, (list, tuple)) else [tasks]
+    return sizes[0] if len(sizes) == 1 else sizes
 
 
 def _listed(name: str, value: Any) -> tuple[Any, ...]:

@@ -18,7 +18,6 @@ from tood.outputs.directory import Arrays, Run
 from tood.outputs.sampling import draw_by_class
 from tood.outputs.steps import write_step
 from tood.registry import naming_errors, source_digest
-from tood.runs.check import check_memory
 from tood.runs.config import RunConfig
 from tood.storage.files import write_text
 from tood.streams import Source, Stream
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from tood.learners import Learner
     from tood.models import Network
 
-__all__ = ["StepRows", "check_sources", "extract", "extract_step", "fingerprint", "forward", "step_rows"]
+__all__ = ["StepRows", "extract", "extract_step", "fingerprint", "forward", "step_rows"]
 
 BATCH = 256
 CALIBRATION_DRAW = 7  # part of the seed, so that calibration draws differ from draws of reserved samples
@@ -53,13 +52,6 @@ class StepRows:
     def union(self) -> IntArray:
         """Every row once, ascending."""
         return np.unique(np.concatenate([self.fit, *self.calibration.values()]))
-
-
-def check_sources(config: RunConfig, stream: Stream, keeps_memory: bool) -> None:
-    """Raise before training if a track asks for samples that will not exist."""
-    if "calibration" in config.track and not stream.reserve:
-        raise ToodError("track: calibration needs samples that are not trained on, but reserve is 0")
-    check_memory(config, keeps_memory)
 
 
 @lru_cache(maxsize=1)  # every step of a run asks for it
@@ -108,12 +100,9 @@ def extract_step(
     for array in (rows.fit, *(v for _, v in sorted(rows.calibration.items()))):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(json.dumps([calibration, run.manifest["ood"]]).encode() + fingerprint(stream))
-    key, key_file = digest.hexdigest(), folder / "outputs.key"
-    valid = {key}
-    if code := source_digest(type(learner)):  # predictions are those of the user's own learner
-        key = f"{key} {code}"
-        valid.add(key)
-    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() in valid:  # older: without code
+    code = source_digest(type(learner))  # predictions are those of the user's own learner
+    key, key_file = f"{digest.hexdigest()} {code}".rstrip(), folder / "outputs.key"
+    if (folder / "outputs").is_dir() and key_file.exists() and key_file.read_text() == key:
         return
     key_file.unlink(missing_ok=True)
     network.save(folder / "model.safetensors")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from tood.learners import Learner
-from tood.runs.check import learner_choice
+from tood.runs.build import build, fixed_network, learner_choice, load_stream, torch_threads
 from tood.runs.config import RunConfig
 from tood.runs.extract import BATCH, forward
-from tood.runs.frozen import extraction_left, seconds_of_second
-from tood.runs.stages import build, load_stream, torch_threads
 from tood.storage.durations import duration
 from tood.streams import Stream
+from tood.streams.features import BATCH as FEATURE_BATCH
+from tood.streams.features import Extractor
 
-__all__ = ["Estimate", "estimate", "extraction", "feature_network", "plan"]
+__all__ = ["Estimate", "estimate", "plan"]
 
 
 class Estimate(NamedTuple):
@@ -100,21 +103,27 @@ def _replayed(learner: Learner, new: int, memory: int) -> int:
     return new * min(size, memory) // learner.settings.batch_size
 
 
-def feature_network(config: RunConfig) -> str | None:
-    """Name of the fixed network of a frozen run: its own, or the preset's."""
-    return learner_choice(config).network
-
-
-def extraction(config: RunConfig) -> tuple[dict[Path, int], float]:
-    """Files of features that a frozen run must extract first with their number of images, and the seconds per image."""
-    with torch_threads(config.threads):
-        return extraction_left(config, load_stream(config, say=str), feature_network(config))
-
-
 def _extraction(config: RunConfig) -> str:
-    missing, seconds = extraction(config)
-    images = sum(missing.values())
-    return f"{images:,} images to extract first, about {duration(images * seconds)}" if images else "all in the cache"
+    """What a frozen run must extract first, and how long that takes, timed on one batch."""
+    stream = load_stream(config, say=str)
+    if len(stream.train.shape) == 1:
+        return "all in the cache"  # vectors already
+    extractor = Extractor(fixed_network(config, stream, learner_choice(config).network), stream)
+    images = sum(extractor.missing(stream).values())
+    if not images:
+        return "all in the cache"
+    samples = stream.train.take(np.arange(min(FEATURE_BATCH, len(stream.train))))
+    with torch_threads(config.threads):
+        seconds = _seconds(lambda: extractor.forward(samples)) / len(samples)
+    return f"{images:,} images to extract first, about {duration(images * seconds)}"
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Seconds of the second of two calls: the first one also prepares things."""
+    call()
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
@@ -130,6 +139,6 @@ def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
         if loss.is_cuda:
             torch.cuda.synchronize(loss.device)
 
-    speed = min(len(rows), learner.settings.batch_size) / seconds_of_second(train)
+    speed = min(len(rows), learner.settings.batch_size) / _seconds(train)
     fused = network.eval().fused()
-    return speed, min(len(rows), BATCH) / seconds_of_second(lambda: forward(fused, stream, stream.train, rows[:BATCH]))
+    return speed, min(len(rows), BATCH) / _seconds(lambda: forward(fused, stream, stream.train, rows[:BATCH]))

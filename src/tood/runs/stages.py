@@ -14,9 +14,7 @@ import re
 import signal
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ import numpy as np
 import torch
 
 import tood
-from tood import learners, models, streams
+from tood import learners
 from tood.errors import ToodError
 from tood.evaluation.measure import complete_metrics, default_scorers, measure_step, with_earlier
 from tood.evaluation.metrics_file import RAW, Row, save_metrics, to_table
@@ -37,17 +35,16 @@ from tood.models import Network
 from tood.outputs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.outputs.steps import Step
 from tood.registry import naming_errors
-from tood.runs.check import canonical, check_detectors, learner_choice
-from tood.runs.config import EVALUATION, EXACT, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
-from tood.runs.extract import check_sources, extract_step, has_backbone, step_rows
-from tood.runs.frozen import freeze
+from tood.runs.build import build, canonical, torch_threads
+from tood.runs.config import EVALUATION, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
+from tood.runs.extract import extract_step, has_backbone, step_rows
 from tood.runs.network_scores import score_with_network, scorers_for
 from tood.storage.durations import duration
 from tood.storage.files import remove_leftovers
 from tood.storage.yaml_files import write_yaml
 from tood.streams import Stream
 
-__all__ = ["build", "run"]
+__all__ = ["run"]
 
 Say = Callable[[str], object]
 OnStep = Callable[[int, Sequence[Row]], object]
@@ -134,22 +131,11 @@ def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> t
     table = measured_as(config, folder) if config.store == "metrics" else None
     if table is None:
         return False, []
-    key = Run(folder).manifest.get("features")  # older manifests have none, or those of train and test
-    if key and key not in (_key(stream), " ".join(_key(stream).split()[:2])):
+    features = Run(folder).manifest.get("features")
+    if features and features != _key(stream):
         return False, []
     stale = outdated(table, config.detectors)
     return (False, []) if stale and (renew or has_checkpoints(folder)) else (True, stale)
-
-
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Context in which torch uses this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _run_steps(
@@ -200,47 +186,6 @@ def _learn(learner: learners.Learner, task: int, folder: Path, progress: Report 
     """Learn a task; an error of a learner of the user's own names it."""
     with naming_errors(type(learner), f"learning task {task} in {folder}"):
         learner.learn(task, folder / "checkpoints", progress=progress, base_dir=base)
-
-
-def build(
-    config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
-) -> tuple[Stream, learners.Learner]:
-    """Stream and learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
-    choice = learner_choice(config)
-    check_detectors(config.detectors, config.frozen)
-    stream = load_stream(config, say) if stream is None else stream
-    if not stream.ood:
-        raise ToodError(f"{stream.name}: expected at least one near- or far-OOD set to test against, found none")
-    stream = dataclasses.replace(stream, seed=config.seed, reserve=config.reserved_per_class(len(stream.order)))
-    check_sources(config, stream, choice.keeps_memory)
-    network: Network | str | None = choice.network
-    if len(stream.train.shape) == 1 and (config.frozen or (choice.closed_form and network is None)):
-        widths = [choice.adapter] if choice.adapter else []  # the vectors are the features of a frozen network
-        network = models.create("mlp", stream.train.shape, seed=config.seed, widths=widths)
-    elif config.frozen:
-        stream, network = freeze(config, stream, choice, say, dry)
-    exact = config.precision == "auto" and config.preset in EXACT  # what is compared with the paper
-    learner = learners.create(
-        choice.name,
-        stream=stream,
-        network=network,
-        finetune=config.identity.finetune,
-        seed=config.seed,
-        device=config.device,
-        precision="32-true" if exact else config.precision,
-        **choice.settings,
-    )
-    return learner.stream, learner  # normalised as the network expects
-
-
-def load_stream(config: RunConfig, say: Say | None = None) -> Stream:
-    """The stream of a configuration; ``say`` is called with a line about each OOD set that is missing."""
-    with warnings.catch_warnings(record=True) as noted:
-        warnings.simplefilter("always", UserWarning)
-        stream = streams.load(config.stream, order=config.class_order, tasks=config.tasks or None, ood=config.ood)
-    for note in noted:
-        (say or print)(f"note: {note.message}")
-    return stream
 
 
 def _check_config(config: RunConfig, folder: Path) -> None:

@@ -31,12 +31,7 @@ __all__ = ["Cell", "read_sweep", "run_cells"]
 
 Engine: TypeAlias = Literal["local", "ray"]
 POLL = 0.5  # seconds between checks of a cell that another process is running
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "GOMP_SPINCOUNT": "0",
-}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
 @dataclass(frozen=True)
@@ -76,10 +71,6 @@ class Cell:
         table = measured_as(self.config, self.path)
         return None if table is None else outdated(table, self.config.detectors)
 
-    def is_measured(self) -> bool:
-        """True if there are metrics of every step and detector, outdated or not."""
-        return self.outdated() is not None
-
 
 def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     """The cells of a sweep file.
@@ -87,23 +78,27 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     The file has ``base`` (settings of all cells), ``grid`` (lists of values; each combination is a cell) and ``also``
     (further cells, one mapping each); see the page "Run and sweep".
     """
-    content = read_yaml(path)
-    for key in content:
-        if key not in ("base", "grid", "also"):
-            raise UnknownNameError(f"section of {path}", str(key), ("base", "grid", "also"))
-    base, grid, also = content.get("base") or {}, content.get("grid") or {}, content.get("also") or []
-    for name, section, kind in (("base", base, Mapping), ("grid", grid, Mapping), ("also", also, list)):
-        if not isinstance(section, kind):
-            raise ToodError(f"{path}: {name}: expected a {kind.__name__.lower()}, found {section!r}")
+    sections: dict[str, Any] = {"base": {}, "grid": {}, "also": []}
+    for key, section in read_yaml(path).items():
+        if key not in sections:
+            raise UnknownNameError(f"section of {path}", str(key), sections)
+        if section is not None and type(section) is not type(sections[key]):
+            raise ToodError(f"{path}: {key}: expected a {type(sections[key]).__name__}, found {section!r}")
+        sections[key] = section or sections[key]
+    base, grid, also = sections.values()
     for key, values in grid.items():
         if not isinstance(values, list) or not values:
             raise ToodError(f"{path}: grid: {key}: expected a list of values, found {values!r}")
     combined = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())] if grid else []
     cells: dict[str, Cell] = {}
     for values in [*combined, *also]:
-        if not isinstance(values, Mapping):
+        if not isinstance(values, dict):
             raise ToodError(f"{path}: also: expected one mapping per cell, found {values!r}")
-        config = _canonical(RunConfig.from_mapping({**base, **values}, where=str(path)))
+        config = RunConfig.from_mapping({**base, **values}, where=str(path))
+        if config.network or config.adapter >= 0:  # only then, because it imports torch
+            from tood.runs.build import canonical
+
+            config = canonical(config)
         cell = Cell(config, Path(parent))
         if cells.setdefault(config.name, cell) != cell:
             raise ToodError(
@@ -113,14 +108,6 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
     if not cells:
         raise ToodError(f"{path}: no cells; give a grid, such as 'grid: {{learner: [icarl, der], seed: [0, 1]}}'")
     return list(cells.values())
-
-
-def _canonical(config: RunConfig) -> RunConfig:
-    if not config.network and config.adapter < 0:  # without importing torch
-        return config
-    from tood.runs.check import canonical
-
-    return canonical(config)
 
 
 def run_cells(
@@ -177,7 +164,7 @@ def _check(cells: list[Cell], where: str) -> None:
     """Raise if a cell has an unknown name or a wrong setting, or a name that a worker cannot import."""
     if not cells:
         return
-    from tood.runs.check import check_config
+    from tood.runs.build import check_config
 
     for cell in cells:
         try:
@@ -265,12 +252,9 @@ class _Processes:
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         last = ""
         try:
-            with (
-                cell.log.open("w") as log,
-                subprocess.Popen(arguments, env=environment, **options) as process,
-            ):
+            with cell.log.open("w") as log, subprocess.Popen(arguments, env=environment, **options) as process:
                 self.running.add(process)
-                if self.stop.is_set():  # since the last look: whoever stops the others may not have seen this one
+                if self.stop.is_set():  # meanwhile: this process was not among those that were terminated
                     process.terminate()
                 for line in process.stdout or ():
                     last = line.rstrip() or last
@@ -289,38 +273,28 @@ class _Processes:
 def _on_ray(cells: list[Cell], renew: bool, gpus_per_run: float) -> Iterator[tuple[Cell, str]]:
     """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints.
 
-    The cluster is that of ``RAY_ADDRESS``, a running Ray, or this machine's cores. If Ray was started here, it is
-    stopped at the end.
+    The cluster is that of ``RAY_ADDRESS``, a running Ray, or this machine's cores.
     """
     try:
         import ray
     except ImportError as missing:
         raise MissingDependencyError("ray", "ray", "--engine ray") from missing
-    mine = not ray.is_initialized()
     try:
-        if mine:
-            ray.init(log_to_driver=False, include_dashboard=False)
+        ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True)
     except Exception as why:  # Ray has no class of its own for this
-        ray.shutdown()
         raise ToodError(f"--engine ray: Ray did not start: {' '.join(str(why).split())}") from why
     searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
     environment = {"env_vars": {**ONE_THREAD, "PYTHONPATH": searched}}
-    try:
-        gpus = gpus_per_run if ray.cluster_resources().get("GPU") else 0  # Ray hides GPUs that a task does not ask for
-        task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
-        jobs = {
-            task.remote(importable(cell.config).to_mapping(), str(cell.path.resolve()), renew): cell for cell in cells
-        }
-        while jobs:
-            (job,), _ = ray.wait(list(jobs), num_returns=1)
-            try:
-                error = ray.get(job)
-            except ray.exceptions.RayError as gave_up:
-                error = str(gave_up).strip().splitlines()[-1]
-            yield jobs.pop(job), error
-    finally:
-        if mine:
-            ray.shutdown()
+    gpus = gpus_per_run if ray.cluster_resources().get("GPU") else 0  # Ray hides GPUs that a task does not ask for
+    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
+    jobs = {task.remote(importable(cell.config).to_mapping(), str(cell.path.resolve()), renew): cell for cell in cells}
+    while jobs:
+        (job,), _ = ray.wait(list(jobs), num_returns=1)
+        try:
+            error = ray.get(job)
+        except ray.exceptions.RayError as gave_up:
+            error = str(gave_up).strip().splitlines()[-1]
+        yield jobs.pop(job), error
 
 
 def _run_one(config: dict[str, Any], path: str, renew: bool) -> str:
@@ -337,7 +311,7 @@ def _run_one(config: dict[str, Any], path: str, renew: bool) -> str:
 def importable(config: RunConfig) -> RunConfig:
     """A configuration that another process can read: names that user code registered become ``package.module:Name``."""
     from tood.detectors.registry import REGISTRY
-    from tood.learners.registry import LEARNERS
+    from tood.learners.base import LEARNERS
     from tood.models import NETWORKS
     from tood.streams.registry import STREAMS
 

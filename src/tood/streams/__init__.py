@@ -1,7 +1,6 @@
 """Streams: tasks in order of arrival, their near- and far-OOD sets, and the sources of their samples."""
 
-from tood.streams.datasets import DatasetSource
-from tood.streams.download import from_huggingface
+from tood.streams.datasets import DatasetSource, from_huggingface
 from tood.streams.folders import FolderSource, ImageListSource
 from tood.streams.packed import PackedSource
 from tood.streams.registry import load, names, register

@@ -1,27 +1,27 @@
-"""The named streams of ``catalog.json``, their OOD sets, and the paths of their files."""
+"""The named streams of ``catalog.json``, their OOD sets, the paths of their files, and the origin of each set."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
-from tood.streams.arrival import Tasks
 from tood.streams.folders import FolderSource, ImageListSource
 from tood.streams.images import Resize, check_size
 from tood.streams.packed import PackedSource
 from tood.streams.sources import Source, Subset
-from tood.streams.stream import Stream
+from tood.streams.stream import Stream, Tasks
 
-__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "missing", "open_named", "user_cache"]
+__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "missing", "open_named", "origin", "user_cache"]
 
 LISTS = "benchmark_imglist"  # a folder that has it is OpenOOD's data folder
 
@@ -133,9 +133,9 @@ def open_named(
     tasks: Tasks | None = None,
     size: int | None = None,
     resize: Resize = None,
-    ood_names: Sequence[str] = (),
+    ood: Sequence[str] = (),
 ) -> Stream:
-    """A stream of the catalog with files; parameters as for :func:`tood.streams.load`, ``ood`` as ``ood_names``."""
+    """A stream of the catalog with files; parameters as for :func:`tood.streams.load`."""
     entry = CATALOG[name]
     assert entry is not None
     size = entry.size if size is None else size
@@ -144,7 +144,7 @@ def open_named(
         resize = round(entry.resize * size / entry.size)
     folder = data_root(root)
     paths = locate(entry, folder)
-    chosen = _available_ood(name, entry, folder, ood_names)
+    chosen = _available_ood(name, entry, folder, ood)
 
     def read(part: str, **options: Any) -> PackedSource | ImageListSource | FolderSource:
         path = paths[part]
@@ -204,3 +204,24 @@ def _without(source: PackedSource | ImageListSource | FolderSource, classes: tup
     own = {name[:9] for name in classes}
     other = np.array([name[:9] not in own for name in source.classes])
     return Subset(source, np.flatnonzero(other[source.labels]))
+
+
+class Origin(NamedTuple):
+    """Publisher's page, terms and size of one image set."""
+
+    source: str = "not known to tood"
+    licence: str = "not known to tood; ask its publisher"
+    size: str = "not known to tood"  # of the publisher's set; a packed set may be a part of it
+
+
+def origin(name: str) -> Origin:
+    """The origin of a set by its file name.
+
+    >>> origin("dtd64-test.npz").licence
+    'for research purposes'
+    >>> origin("mine-train.npz").source
+    'not known to tood'
+    """
+    stem = re.split(r"[-./]", name)[0]
+    known = DATA["origins"]
+    return Origin(*(known.get(stem) or known.get(stem.removesuffix("64")) or ()))

@@ -9,14 +9,13 @@ from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
 from tood.storage.npz import npz_names, read_npz
-from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
-from tood.streams.download import from_huggingface
+from tood.streams.datasets import from_huggingface
 from tood.streams.folders import FolderSource
 from tood.streams.images import Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
-from tood.streams.stream import OODSet, Stream
+from tood.streams.stream import OODSet, Stream, Tasks
 from tood.streams.vectors import standardised
 
 __all__ = ["OPENERS", "check_mapping", "check_ood", "stream_name", "with_more"]
@@ -125,11 +124,7 @@ def open_huggingface(
     )
 
 
-OPENERS: dict[str, Callable[..., Stream]] = {
-    "folder": open_folder,
-    "npz": open_npz,
-    "huggingface": open_huggingface,
-}
+OPENERS: dict[str, Callable[..., Stream]] = {"folder": open_folder, "npz": open_npz, "huggingface": open_huggingface}
 
 
 def with_more(stream: Stream, places: list[Place], resize: Resize, root: str | Path | None) -> Stream:

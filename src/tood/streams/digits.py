@@ -8,9 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.errors import MissingDependencyError
-from tood.streams.arrival import Tasks
 from tood.streams.sources import ArraySource
-from tood.streams.stream import Stream
+from tood.streams.stream import Stream, Tasks
 
 __all__ = ["digits", "open_digits"]
 

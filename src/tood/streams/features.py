@@ -25,7 +25,7 @@ from filelock import FileLock
 from tood.arrays import FloatArray, IntArray, to_numpy
 from tood.errors import ToodError
 from tood.streams.catalog import user_cache
-from tood.streams.sources import Source, Subset, batches
+from tood.streams.sources import Labelled, Source, Subset, batches
 from tood.streams.stream import OODSet, Stream
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ EVERY = 20.0  # seconds between progress lines
 Say = Callable[[str], object]
 
 
-class FeatureSource:
+class FeatureSource(Labelled):
     """Vectors ``(feature - shift) / scale`` of the samples of another source, read from a memory-mapped file.
 
     Parameters
@@ -63,9 +63,6 @@ class FeatureSource:
         self.features, self.labels, self.key = features, labels, key
         self.shift, self.scale = shift, scale
         self.shape: tuple[int, ...] = features.shape[1:]
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def take(self, rows: IntArray) -> FloatArray:
         """The vectors of these rows, float32 ``[k, D]``."""
@@ -252,8 +249,7 @@ class Extractor:
 
         with torch.inference_mode():
             inputs = prepare(samples, self.mean, self.std, self.network.head.weight.device)
-            features: FloatArray = self.network.features(inputs).float().cpu().numpy()
-        return features
+            return self.network.features(inputs).float().cpu().numpy()
 
 
 def content(source: Source) -> str:

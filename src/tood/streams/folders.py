@@ -14,14 +14,14 @@ import numpy as np
 from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
-from tood.streams.sources import Samples
+from tood.streams.sources import Labelled, Samples
 
 __all__ = ["FolderSource", "ImageListSource"]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
-class _Files:
+class _Files(Labelled):
     """Image files below one folder; a batch is decoded by several threads (Pillow releases the interpreter lock)."""
 
     lazy = True  # tood.streams.batches decodes the next batches in advance
@@ -34,9 +34,6 @@ class _Files:
         self.size = size
         self.resize = resize
         self.shape: tuple[int, ...] = (size, size, 3)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
     def take(self, rows: IntArray) -> Samples:
         """The images of these rows, uint8 ``[k, size, size, 3]``."""

@@ -11,36 +11,35 @@ Each holds ``labels`` [N], ``classes`` [C] and the images in one of three layout
 from __future__ import annotations
 
 import io
+import math
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 import numpy as np
+from filelock import FileLock
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
-from tood.storage.files import reading, sha256
-from tood.storage.npz import npy_header, npz_member, npz_names
+from tood.storage.files import reading, sha256, write_text
+from tood.storage.npz import npy_header, npz_member, npz_names, write_npz
 from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
-from tood.streams.sources import Samples
+from tood.streams.sources import Labelled, Samples, Source
 
-__all__ = ["CHECKSUMS", "PackedSource", "checksums"]
+__all__ = ["CHECKSUMS", "PackedSource", "checksums", "write_packed"]
 
 CHECKSUMS = "SHA256SUMS"
 LAYOUTS = ("sheets", "jpeg", "images")
+SHEET = 512  # images per sheet at most
+PIXELS = 4_000_000  # pixels per sheet at most: well below the dimensions WebP allows
 DAMAGED = "damaged or not a packed set"
 
-_verified: set[tuple[str, int, int]] = set()
-_decoded: WeakValueDictionary[tuple[Any, ...], Samples] = WeakValueDictionary()
 
-
-class PackedSource:
+class PackedSource(Labelled):
     """One packed set. Opening it reads the labels; the images are verified and decoded on first use.
-
-    Two sources of the same file and size share one decoded copy.
 
     Parameters
     ----------
@@ -72,10 +71,6 @@ class PackedSource:
         self.size = size
         self.resize = resize
         self.shape: tuple[int, ...] = native if size is None else (size, size, native[2])
-        self._images: Samples | None = None
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def take(self, rows: IntArray) -> Samples:
         """The images of these rows, uint8 ``[k, H, W, C]``."""
@@ -85,26 +80,13 @@ class PackedSource:
         """A fingerprint of the images without decoding them: the file's SHA-256 and the size."""
         return f"{sha256(self.path)} {self.size}" + (f" {self.resize}" if self.resize else "")
 
-    @property
+    @cached_property
     def images(self) -> Samples:
-        """All images, uint8 ``[N, H, W, C]``, read-only; the first call verifies and decodes the file."""
-        if self._images is None:
-            status = self.path.stat()
-            key = (str(self.path.resolve()), status.st_size, status.st_mtime_ns, self.size, self.resize)
-            images = _decoded.get(key)
-            if images is None:
-                self._verify(key[:3])
-                images = _decoded[key] = self._decode()
-            self._images = images
-        return self._images
-
-    def _verify(self, key: tuple[str, int, int]) -> None:
-        """Compare with the checksum in the same folder, if there is one; once per process for an unchanged file."""
+        """All images, uint8 ``[N, H, W, C]``, read-only; verified with the checksum in the same folder, if any."""
         expected = checksums(self.path.parent).get(self.path.name)
-        if expected is not None and key not in _verified:
-            if sha256(self.path) != expected:
-                raise ToodError(f"{self.path}: damaged: its SHA-256 is not that of {CHECKSUMS}; get the file again")
-            _verified.add(key)
+        if expected is not None and sha256(self.path) != expected:
+            raise ToodError(f"{self.path}: damaged: its SHA-256 is not that of {CHECKSUMS}; get the file again")
+        return self._decode()
 
     def _decode(self) -> Samples:
         shape = (len(self), *self.shape)
@@ -178,3 +160,66 @@ def checksums(root: Path) -> dict[str, str]:
     if any(len(line) != 2 or len(line[0]) != 64 for line in lines):
         raise ToodError(f"{path}: {expected}")
     return {name.lstrip("*"): digest.lower() for digest, name in lines}
+
+
+def write_packed(root: Path, name: str, source: Source, classes: Sequence[str]) -> Path:
+    """Write ``ROOT/NAME.npz`` in the sheets layout, lossless WebP, and its checksum to ``SHA256SUMS``.
+
+    Parameters
+    ----------
+    root:
+        The folder of the packed sets; created if it is missing.
+    name:
+        The set and split, such as ``cifar10-train``.
+    source:
+        RGB images.
+    classes:
+        Names by label.
+    """
+    if len(source.shape) != 3 or source.shape[2] != 3:
+        raise ToodError(f"{name}: expected images [H, W, 3], found samples of shape {source.shape}")
+    height, width, _ = source.shape
+    side = max(1, math.isqrt(min(SHEET, PIXELS // (height * width))))
+    count = side * side  # so that only the last sheet can have empty tiles
+    sheets = [
+        _encode(source.take(np.arange(start, min(start + count, len(source)))), side)
+        for start in range(0, len(source), count)
+    ]
+    arrays: dict[str, Any] = {
+        "labels": source.labels.astype(np.int32),
+        "classes": np.array(classes),
+        "sheets": np.frombuffer(b"".join(sheets), np.uint8),
+        "offsets": np.cumsum([0, *map(len, sheets)]),
+        "tile": np.array([height, width], np.int16),
+    }
+    path = root / f"{name}.npz"
+    write_npz(path, arrays)
+    _record(path)
+    return path
+
+
+def _record(path: Path) -> None:
+    """Write the checksum of a set to ``SHA256SUMS``; processes that do so at the same time wait for each other."""
+    target = path.with_name(CHECKSUMS)
+    try:
+        with FileLock(path.with_name(f".{CHECKSUMS}.lock")):
+            digests = {**checksums(path.parent), path.name: sha256(path)}
+            text = "".join(f"{digest}  {file}\n" for file, digest in sorted(digests.items()))
+            write_text(target, text)
+    except OSError as error:
+        raise ToodError(f"{target}: cannot be written ({error.strerror or error})") from error
+
+
+def _encode(images: Pixels, side: int) -> bytes:
+    """One sheet: the images as a grid of at most ``side`` columns, row by row, the rest black."""
+    from PIL import Image
+
+    k, height, width, _ = images.shape
+    columns = min(k, side)
+    rows = math.ceil(k / columns)
+    grid = np.zeros((rows * columns, height, width, 3), np.uint8)
+    grid[:k] = images
+    sheet = grid.reshape(rows, columns, height, width, 3).swapaxes(1, 2).reshape(rows * height, columns * width, 3)
+    buffer = io.BytesIO()
+    Image.fromarray(sheet).save(buffer, "WEBP", lossless=True, exact=True, quality=50)
+    return buffer.getvalue()

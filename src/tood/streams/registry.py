@@ -11,14 +11,12 @@ from typing import Any, TypeAlias
 
 from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
-from tood.streams.arrival import Tasks
 from tood.streams.catalog import CATALOG, check_ood_names, open_named
-from tood.streams.components import open_components
 from tood.streams.described import OPENERS, Place, check_mapping, check_ood, stream_name, with_more
 from tood.streams.digits import open_digits
 from tood.streams.images import Resize
-from tood.streams.stream import Stream
-from tood.streams.vectors import open_clinc150
+from tood.streams.stream import Stream, Tasks
+from tood.streams.vectors import open_clinc150, open_components
 
 __all__ = ["STREAMS", "check", "load", "names", "register"]
 
@@ -72,7 +70,8 @@ def load(
         Pixels per side, if not the stream's own; ``resize="squash"`` squashes images of other proportions instead of
         cropping them; a number of pixels is what the shorter side is scaled to before cropping.
     ood:
-        Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning.
+        Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning. A
+        factory with a parameter ``ood`` gets these names and opens no other sets.
     options:
         Further options of the factory.
 
@@ -85,12 +84,11 @@ def load(
     name = stream_name(stream)
     given = {"root": root, "order": order, "tasks": tasks, "size": size, "resize": resize}
     factory, arguments, more = _resolve(stream, given | options)
-    _check_options(factory, name, arguments)
     added = [ood_name for _, ood_name, _ in more]
     own = [ood_name for ood_name in ood if ood_name not in added]
-    catalogued = getattr(factory, "func", None) is open_named  # opens only the sets it is asked for
+    selects = "ood" in inspect.signature(factory).parameters
     try:
-        made = factory(**arguments, **({"ood_names": own} if catalogued else {}))
+        made = factory(**arguments, **({"ood": own} if selects and own else {}))
     except ToodError:
         raise
     except Exception as error:  # any error of a factory of the user
@@ -99,7 +97,7 @@ def load(
         raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
     present = [*added, *(s.name for s in made.ood)]
     made = with_more(made, more, arguments.get("resize"), arguments.get("root"))
-    made = made.with_ood([ood_name for ood_name in ood if ood_name in present or not catalogued])
+    made = made.with_ood([ood_name for ood_name in ood if ood_name in present or not selects])
     reserve, seed = made.reserve if reserve is None else reserve, made.seed if seed is None else seed
     return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
 
@@ -111,8 +109,7 @@ def check(
 
     Only streams of the catalog with files are known to lack an OOD set before they are opened.
     """
-    factory, arguments, more = _resolve(stream, {"order": order, "tasks": tasks})
-    _check_options(factory, stream_name(stream), arguments)
+    _, _, more = _resolve(stream, {"order": order, "tasks": tasks})
     named = stream.get("stream") if isinstance(stream, Mapping) else stream
     added = [ood_name for _, ood_name, _ in more]
     check_ood_names(str(named), [ood_name for ood_name in ood if ood_name not in added])
@@ -121,14 +118,24 @@ def check(
 def _resolve(
     stream: str | Mapping[str, Any], options: Mapping[str, Any]
 ) -> tuple[Factory, dict[str, Any], list[Place]]:
-    """The factory of a stream, its arguments (options that differ from the defaults), and further OOD sets."""
+    """The factory of a stream, its arguments (options that differ from the defaults), and further OOD sets.
+
+    Raises for an option that the factory does not take.
+    """
     arguments = {key: v for key, v in options.items() if v is not None and (key, v) != ("order", "label")}
-    if not isinstance(stream, Mapping):
-        return _factory(stream), arguments, []
-    kind, value, described = check_mapping(stream)
-    more = check_ood(described.pop("ood", None))
-    factory = _factory(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
-    return factory, described | arguments, more
+    more: list[Place] = []
+    if isinstance(stream, Mapping):
+        kind, value, described = check_mapping(stream)
+        more = check_ood(described.pop("ood", None))
+        factory = _factory(value) if kind == "stream" else functools.partial(OPENERS[kind], value)
+        arguments = described | arguments
+    else:
+        factory = _factory(stream)
+    parameters = inspect.signature(factory).parameters
+    for key in arguments:
+        if key not in parameters and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            raise UnknownNameError(f"option of the stream {stream_name(stream)}", key, {*parameters, "ood"})
+    return factory, arguments, more
 
 
 def _factory(name: str) -> Factory:
@@ -139,12 +146,3 @@ def _factory(name: str) -> Factory:
     if not declared and all(factory is not known for _, known in STREAMS.items()):
         raise ToodError(f"stream {name!r}: expected a function annotated '-> Stream', or registered, found {factory!r}")
     return factory
-
-
-def _check_options(factory: Factory, name: str, arguments: Mapping[str, Any]) -> None:
-    """Raise for an option that a factory does not take."""
-    parameters = inspect.signature(factory).parameters
-    known = {*parameters, "ood"} - {"ood_names"}
-    for key in arguments:
-        if key not in known and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-            raise UnknownNameError(f"option of the stream {name}", key, known)

@@ -37,7 +37,16 @@ class Source(Protocol):
         """The samples of these rows, in this order: uint8 ``[k, H, W, C]`` or float32 ``[k, D]``."""
 
 
-class ArraySource:
+class Labelled:
+    """Base of the sources here: as long as its labels."""
+
+    labels: IntArray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+class ArraySource(Labelled):
     """Samples in memory. Images are kept as they are given, without a copy.
 
     Parameters
@@ -78,15 +87,12 @@ class ArraySource:
         self.labels = np.zeros(len(array), np.int64) if labels is None else indices(labels, "labels", len(array))
         self.shape: tuple[int, ...] = array.shape[1:]
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
     def take(self, rows: IntArray) -> Samples:
         """The samples of these rows."""
         return self.samples[rows]
 
 
-class Subset:
+class Subset(Labelled):
     """Some rows of another source, without a copy.
 
     Parameters
@@ -103,9 +109,6 @@ class Subset:
         self.labels: IntArray = source.labels[self.rows]
         self.shape = source.shape
         self.lazy: bool = getattr(source, "lazy", False)
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def take(self, rows: IntArray) -> Samples:
         """The samples of these rows of the subset."""

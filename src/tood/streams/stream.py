@@ -16,15 +16,15 @@ from tood.errors import ToodError, UnknownNameError
 from tood.outputs.sampling import draw_by_class
 from tood.partition import Partition
 from tood.storage.files import NAME
-from tood.streams.arrival import Tasks, arrange
 from tood.streams.datasets import as_source
 from tood.streams.folders import FolderSource
 from tood.streams.images import Resize
 from tood.streams.sources import ArraySource, Source, measure
 
-__all__ = ["AUGMENTATIONS", "OODSet", "Stream"]
+__all__ = ["AUGMENTATIONS", "OODSet", "Stream", "Tasks", "arrange"]
 
 Group: TypeAlias = Literal["near", "far"]
+Tasks: TypeAlias = "int | Sequence[int] | Sequence[Sequence[int]]"
 AUGMENTATIONS = ("crop_flip", "resized_crop", "shift", "none")
 
 
@@ -93,7 +93,7 @@ class Stream:
             twice = next(c for c in self.order if self.order.count(c) > 1)
             raise ToodError(f"{self.name}: class {twice} is in two tasks or twice in one")
         if sum(self.sizes) != len(self.order):
-            raise ToodError(f"{self.name}: sizes {list(self.sizes)} do not add up to the {len(self.order)} classes")
+            raise ToodError(f"tasks: sizes {list(self.sizes)} do not add up to the {len(self.order)} classes")
         if len(self.classes) != len(self.order):
             raise ToodError(f"{self.name}: expected {len(self.order)} class names, found {len(self.classes)}")
         if self.augmentation not in AUGMENTATIONS:
@@ -300,3 +300,29 @@ def _rows_by_class(labels: IntArray) -> dict[int, IntArray]:
     order = np.argsort(labels, kind="stable")
     classes, starts = np.unique(labels[order], return_index=True)
     return {int(c): rows for c, rows in zip(classes, np.split(order, starts[1:]), strict=True)}
+
+
+def arrange(classes: IntArray, tasks: Tasks, order: int | str = "label") -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Class ids in order of arrival, and the number of classes per task; parameters as :meth:`Stream.from_sources`.
+
+    >>> arrange(np.arange(4), 2)
+    ((0, 1, 2, 3), (2, 2))
+    >>> arrange(np.arange(4), [[3, 0], [1]])
+    ((3, 0, 1), (2, 1))
+    """
+    if not isinstance(tasks, (int, np.integer)) and len(tasks) and all(np.ndim(task) == 1 for task in tasks):
+        if order != "label":
+            raise ToodError(f"order: expected 'label' if tasks gives class ids, found {order!r}")
+        groups = [indices(task, "tasks").tolist() for task in tasks]
+        return tuple(c for group in groups for c in group), tuple(map(len, groups))
+    ids = [int(c) for c in classes]
+    if not isinstance(order, str) and order >= 0:
+        # The generator whose draws NumPy has promised never to change.
+        ids = [ids[i] for i in np.random.RandomState(order).permutation(len(ids))]
+    elif order != "label":
+        raise ToodError(f"order: expected 'label' or the seed of a permutation, found {order!r}")
+    if isinstance(tasks, (int, np.integer)):
+        if tasks < 1 or len(ids) % tasks:
+            raise ToodError(f"tasks: {len(ids)} classes cannot be split into {tasks} equal tasks; give a divisor")
+        tasks = [len(ids) // tasks] * int(tasks)
+    return tuple(ids), tuple(indices(tasks, "tasks").tolist())

@@ -1,4 +1,4 @@
-"""Streams of vectors: standardised by their first task; CLINC150 as sentence embeddings."""
+"""Streams of vectors: CLINC150 as sentence embeddings; CIFAR-10 as components of frozen features, in the package."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import numpy as np
 
 from tood.errors import ToodError
 from tood.storage.npz import read_npz
-from tood.streams.arrival import Tasks
 from tood.streams.catalog import data_root
 from tood.streams.features import FeatureSource, standardisation
 from tood.streams.sources import Source
-from tood.streams.stream import OODSet, Stream
+from tood.streams.stream import OODSet, Stream, Tasks
 
-__all__ = ["open_clinc150", "standardised"]
+__all__ = ["open_clinc150", "open_components", "standardised"]
 
 CLINC150 = "clinc150-minilm.npz"
 CLINC150_SHA256 = "150dff2f714088c5695e3e11ca2c8e7e570be593aa9420556ea12b040d1c089d"
@@ -47,3 +46,18 @@ def open_clinc150(
     classes = [str(name) for name in arrays["classes"]]
     stream = Stream.from_arrays(*parts, tasks=tasks, ood=ood, order=order, classes=classes)
     return standardised(stream) if standardise else stream
+
+
+def open_components(*, order: int | str = "label", tasks: Tasks = 5) -> Stream:
+    """CIFAR-10 in five tasks, with CIFAR-100 as near and Textures as far OOD set.
+
+    Vectors ``[96]``: principal components of EfficientNet-Lite0's features, in 8 bits
+    (``benchmarks/embedded_data.py``).
+    """
+    with np.load(Path(__file__).with_name("cifar10_components.npz")) as file:
+        vectors = {name: file[name] * file["unit"] for name in ("train", "test", "near", "far")}
+        train, test = (file[f"{name}_labels"].astype(np.int64) for name in ("train", "test"))
+    ood = {"near": {"cifar100": vectors["near"]}, "far": {"textures": vectors["far"]}}
+    return Stream.from_arrays(
+        vectors["train"], train, vectors["test"], test, tasks=tasks, ood=ood, order=order, name="cifar10_components"
+    )
