@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.arrays import Float64Array, FloatArray
 from tood.calibration import Channels, Variant
 from tood.calibration.statistics import least_spread
 from tood.detectors.base import choice, number
@@ -15,6 +15,8 @@ from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
 from tood.detectors.rows import FitData, Rows
 from tood.detectors.rowwise import unit
+
+WEIGHT = 0.5  # of the cosine; estimated weights were no better
 
 
 class Prepared(NamedTuple):
@@ -29,11 +31,9 @@ class Prepared(NamedTuple):
 class TOODJoint(_Calibrated):
     """TOOD's score plus the cosine of the feature to the nearest class mean, each in units of its calibration spread.
 
-    ``S(x) = (T(x) - mean) / std + w (c(x) - mean) / std`` with T the score of :class:`tood.TOOD` and c the largest
-    cosine to a class mean. Class means, means and deviations are those of the calibration samples; the cosine of a
-    sample to its own class is that to the mean of the others. The weight w is the square of the share of calibration
-    samples whose own class is nearest in this way: features that do not distinguish classes count little. Without
-    features at ``fit`` it is TOOD, and says so.
+    ``S(x) = (T(x) - mean) / std + ½ (c(x) - mean) / std`` with T the score of :class:`tood.TOOD` and c the largest
+    cosine to a class mean. Class means, means and deviations are those of the calibration samples. Without features at
+    ``fit`` it is TOOD, and says so.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class TOODJoint(_Calibrated):
 
     name = "tood_joint"
     title = "TOOD with features"
-    version = 10
+    version = 11
     optional = frozenset({"features"})
     citation = f"{TOOD_PAPER}; how features are added: this library"
     passes = 2
@@ -60,27 +60,15 @@ class TOODJoint(_Calibrated):
         if features.shape[1] == 0:
             self._warn("there are no features; this is TOOD, from logits alone")
             return
-        z = np.asarray(features, dtype=np.float64)
+        z = np.asarray(unit(features.astype(np.float64)))
         own = np.unique(labels, return_inverse=True)[1]
-        counts = np.bincount(own)
-        sums = np.stack([z[own == k].sum(axis=0) for k in range(len(counts))])
+        sums = np.stack([features[own == k].sum(axis=0, dtype=np.float64) for k in range(own.max() + 1)])
         self.means_: Float64Array = np.asarray(unit(sums))  # [K, D], of length 1
-        cosines = self._cosines_without_itself(z, own, counts, sums)
-        self.feature_weight_ = float((cosines.argmax(axis=1) == own).mean() ** 2)
         scores = super()._prepare(np.dtype(np.float64)).evaluate(logits.astype(np.float64), assign=False)[0]
-        nearest = cosines.max(axis=1)
-        factors = np.array([1.0, self.feature_weight_]) / [_spread(scores), _spread(nearest)]
+        nearest = (z @ self.means_.T).max(axis=1)
+        factors = np.array([1.0, WEIGHT]) / [_spread(scores), _spread(nearest)]
         # Factor of TOOD's score, factor of the cosine, offset.
         self.mixture_ = np.array([*factors, -factors @ [scores.mean(), nearest.mean()]])
-
-    def _cosines_without_itself(
-        self, z: Float64Array, own: IntArray, counts: IntArray, sums: Float64Array
-    ) -> Float64Array:
-        """``[B, K]``: cosine of each calibration sample to each class mean, to its own without it; -1 if alone."""
-        cosines = np.asarray(unit(z)) @ self.means_.T
-        others = np.einsum("nd,nd->n", np.asarray(unit(z)), np.asarray(unit(sums[own] - z)))
-        cosines[np.arange(len(own)), own] = np.where(counts[own] > 1, others, -1.0)
-        return cosines
 
     def _prepare(self, dtype: np.dtype[Any]) -> Any:  # Prepared
         channels = super()._prepare(dtype)
