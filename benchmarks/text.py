@@ -60,7 +60,8 @@ def main() -> None:
         from results_pages.frozen import collect_frozen
         from tood.outputs.directory import find_runs
 
-        print(collect_frozen(find_runs([given.out]), given.collect, "text"), "runs")
+        shared = ("network", "frozen", "adapter", "memory", "batch_size")
+        print(collect_frozen(find_runs([given.out]), given.collect, "text", shared), "runs")
         return
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "clinc.npz"

@@ -20,7 +20,18 @@ from tood.report.summary import ACCURACY, RAW_SUFFIX, Key, Summaries, Summary, r
 from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
 from tood.storage.files import write_text
 
-__all__ = ["METRICS", "RUNS", "SCORES", "FrozenRuns", "Setting", "add_lines", "lines_of", "read_csv", "write_csv"]
+__all__ = [
+    "METRICS",
+    "RUNS",
+    "SCORES",
+    "FrozenRuns",
+    "Setting",
+    "add_lines",
+    "collect_frozen",
+    "lines_of",
+    "read_csv",
+    "write_csv",
+]
 
 SCORES, RUNS = "pretrained-scores.csv", "pretrained-runs.csv"
 METRICS = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "old_auroc", "avg_fpr95")
@@ -30,16 +41,16 @@ Row = dict[str, str]
 Setting = tuple[str, str]  # stream and learner
 
 
-def lines_of(run: Run) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def lines_of(run: Run, shared: Sequence[str] = SHARED) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The lines of one run: one per detector whose metrics are not outdated, and one of the run."""
     measured = MeasuredRun(run)
-    options = {name: value for name, value in run.identity.options.items() if name not in SHARED}
+    options = {name: value for name, value in run.identity.options.items() if name not in shared}
     label = replace(run.identity, options=options).label
     who = {"stream": run.stream, "learner": label, "seed": run.manifest.get("seed", 0)}
     figures = run_figures(measured.table, run.calibration)
     stale = {key.detector for key in outdated(measured.table)}
     scores = []
-    for detector in sorted({name for name, _ in figures if name != "-" and name.removesuffix(RAW_SUFFIX) not in stale}):
+    for detector in sorted({name for name, _ in figures if name != "-" and name.partition(" (")[0] not in stale}):
         values = {metric: figures.get((detector, metric)) for metric in METRICS}
         text = {metric: "" if value is None else f"{value:.2f}" for metric, value in values.items()}
         scores.append({**who, "detector": detector, **text})
@@ -53,6 +64,14 @@ def lines_of(run: Run) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     of_run["track"] = run.calibration  # what detectors were fitted on
     of_run |= {"accuracy_forgetting": f"{point['f_avg']:.2f}", "drift": f"{point['drift']:.4f}", "gap": f"{gap:.3f}"}
     return scores, {**who, **of_run}
+
+
+def collect_frozen(runs: Iterable[Run], metrics: Path, prefix: str, shared: Sequence[str]) -> int:
+    """Write the lines of measured runs to ``PREFIX-scores.csv`` and ``PREFIX-runs.csv``; returns the number of runs."""
+    lines = [lines_of(run, shared) for run in runs if run.metrics_path.exists()]
+    add_lines(metrics / f"{prefix}-scores.csv", [line for scores, _ in lines for line in scores])
+    add_lines(metrics / f"{prefix}-runs.csv", [line for _, line in lines])
+    return len(lines)
 
 
 def add_lines(file: Path, new: Sequence[Mapping[str, Any]]) -> None:
@@ -83,12 +102,12 @@ def read_csv(path: Path) -> list[Row]:
 class FrozenRuns:
     """Collected values by stream, learner, detector and seed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: str = "pretrained") -> None:
         self.scores: dict[tuple[str, str, str], dict[str, Row]] = {}
-        for row in read_csv(folder / SCORES):
+        for row in read_csv(folder / f"{prefix}-scores.csv"):
             self.scores.setdefault((row["stream"], row["learner"], row["detector"]), {})[row["seed"]] = row
         self.runs: dict[Setting, dict[str, Row]] = {}
-        for row in read_csv(folder / RUNS):
+        for row in read_csv(folder / f"{prefix}-runs.csv"):
             self.runs.setdefault((row["stream"], row["learner"]), {})[row["seed"]] = row
 
     def seeds(self, setting: Setting, detector: str, metric: str = "avg_auroc", raw: bool = False) -> dict[str, float]:
