@@ -102,22 +102,22 @@ def _short(numbers: str) -> str:
 
 def _gains(paper: Evidence, regimes: Mapping[str, Evidence]) -> Iterator[str]:
     """Gain of the paper's variants over energy with each of its learners."""
-    rows = []
     for stream in ("cifar10", "cifar100"):
+        rows = []
         for variant in TOOD_VARIANTS:
             for name, evidence in {"paper": paper, **regimes}.items():
                 known = {of: evidence.gains[key] for of in LEARNERS if (key := (stream, of, variant)) in evidence.gains}
                 if known:
                     mean = mean_gain(list(known.values()))
                     cells = (_gain(known.get(learner)) for learner in LEARNERS)
-                    rows.append((f"{stream}, {label(variant)}", name, *cells, f"{mean.value:+.1f}"))
-    yield from table(("stream, variant", "source", *map(label, LEARNERS), "mean"), rows)
+                    rows.append((label(variant), name, *cells, f"{mean.value:+.1f}"))
+        yield from (*table((stream, "source", *map(label, LEARNERS), "mean"), rows), "")
 
 
 def _gain(gain: Summary | None) -> str:
     if gain is None:
         return ""
-    return f"{gain.mean:+.1f}" + (f" ± {gain.std:.1f}" if gain.seeds > 1 else "")
+    return f"{gain.mean:+.1f}" + (f"±{gain.std:.1f}" if gain.seeds > 1 else "")
 
 
 def mechanism_rows(values: Mapping[Key, Summary]) -> list[dict[str, str | float]]:

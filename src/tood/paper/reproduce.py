@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tood.runs.config import RunConfig
     from tood.runs.sweep import Cell
 
-__all__ = ["TARGETS", "cells", "command_of", "notes", "presets_of"]
+__all__ = ["TARGETS", "cells", "notes", "presets_of"]
 
 # The targets that train, with their number of seeds.
 TARGETS = {
@@ -90,19 +90,3 @@ def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
 def notes(target: str, preset: str | None = None) -> list[str]:
     """Warnings for readers of the results of a target."""
     return [FROM_SCRATCH] if target == "vit" and preset in (None, "cpu") else []
-
-
-@lru_cache
-def _commands(preset: str) -> dict[str, str]:
-    """The command of each run with a preset; if several targets include a run, the first target's."""
-    commands: dict[str, str] = {}
-    for target in TARGETS:
-        if preset in presets_of(target):
-            for cell in cells(target, "runs", preset, seeds=max(TARGETS.values())):
-                commands.setdefault(cell.config.name, f"tood reproduce {target} --preset {preset}")
-    return commands
-
-
-def command_of(name: str, preset: str) -> str | None:
-    """The command that makes the run called ``name``; None if no target includes it."""
-    return _commands(preset).get(name)
