@@ -237,7 +237,7 @@ def test_command_prints_json(gap_run):
         "from logits",
     }
     assert {record["row"] for record in found["figures"] if record["table"] == "stream-main"} == {
-        "accuracy ↑",
+        "accuracy",
         "energy",
         DEFAULT,
     }

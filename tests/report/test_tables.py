@@ -218,7 +218,7 @@ def test_formats_carry_the_same_figures(runs):
     (record,) = [
         r
         for r in records
-        if (r["table"], r["row"], r["group"], r["column"]) == ("toy-main", "energy", "der", "AUROC ↑")
+        if (r["table"], r["row"], r["group"], r["column"]) == ("toy-main", "energy", "der", "avg_auroc")
     ]
     assert float(record["mean"]) == cell.value.mean and record["seeds"] == "3"
     assert figure in to_markdown(main)

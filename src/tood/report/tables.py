@@ -42,6 +42,7 @@ BEST = 10  # scores in the short table
 SETTINGS = 3  # ranks over fewer mean little
 LEARNERS = ("icarl", "bic", "der", "wa", "lwf")  # the paper's order; others follow alphabetically
 TOOD_VARIANTS = ("tood_mean_shift", "tood_robust_anchor")
+ACCURACY_ROW = "accuracy ↑"
 HEADINGS = {
     "avg_auroc": "AUROC ↑",
     "avg_fpr95": "FPR@95 ↓",
@@ -106,12 +107,14 @@ class Table:
     corner: str = "detector"
 
     def records(self) -> list[dict[str, Any]]:
-        """One dictionary per value, for JSON and CSV."""
-        records = []
+        """One dictionary per value, for JSON and CSV; metrics have plain names, and accuracy is a column of its own."""
+        records, keys = [], {heading: metric for metric, heading in HEADINGS.items()}
         for label, cells in self.rows:
             for column, cell in zip(self.columns, cells, strict=True):
                 if cell is not None:
-                    place = {"table": self.name, "row": label, "group": column.group, "column": column.name}
+                    metric = "accuracy" if label == ACCURACY_ROW else keys.get(column.name, column.name)
+                    row = label.removesuffix(" ↑")
+                    place = {"table": self.name, "row": row, "group": column.group, "column": metric}
                     record = {**place, **cell.value._asdict(), "best": cell.best}
                     if cell.paper:
                         record |= {"paper": cell.paper.mean, "difference": cell.value.mean - cell.paper.mean}
@@ -216,7 +219,7 @@ def _grid(
     }
     if metrics[0] == "avg_auroc":
         first = {"avg_auroc": ACCURACY}
-        keys = {"accuracy ↑": [Key(stream, one, "-", first.get(metric, "")) for one, metric in shown], **keys}
+        keys = {ACCURACY_ROW: [Key(stream, one, "-", first.get(metric, "")) for one, metric in shown], **keys}
     rows = tuple((name, tuple(cells.get(key) for key in own)) for name, own in keys.items())
     columns = tuple(Column(learner, HEADINGS[metric]) for learner, metric in shown)
     return Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, rows, notes)
