@@ -17,8 +17,9 @@ from tood.storage.files import reading, write_file
 
 __all__ = ["npy_header", "npz_member", "npz_names", "read_npz", "write_npz"]
 
-LARGEST_UNSUSPICIOUS = 1 << 25  # bytes; a larger array must not be compressed more than TIGHTEST times
-TIGHTEST = 100
+# Bytes of an array, and of all that are read from a file; more must not be compressed more than TIGHTEST times. Sorted
+# labels may be, but there is one such array, while a run has hundreds of files.
+LARGEST_ARRAY, LARGEST_FILE, TIGHTEST = 1 << 25, 1 << 22, 100
 NOT_NPZ = "truncated, or not an .npz file of plain arrays"
 CHUNK = 1 << 18  # bytes hashed at once: they stay in the cache
 ZIP_END = 22  # bytes of the record that ends a zip file, without its comment
@@ -55,8 +56,9 @@ def read_npz(path: Path, wanted: Collection[str] | None = None) -> tuple[dict[st
             digest.update(chunk)
         with zipfile.ZipFile(file) as archive:
             members = _members(archive, file)
-            chosen = [name for name in members if wanted is None or name in wanted]
-            return {name: _array(archive, members[name]) for name in chosen}, digest.hexdigest()
+            chosen = {name: info for name, info in members.items() if wanted is None or name in wanted}
+            _check_size(chosen.values(), LARGEST_FILE)
+            return {name: _array(archive, info) for name, info in chosen.items()}, digest.hexdigest()
 
 
 def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
@@ -65,6 +67,7 @@ def npz_member(path: Path, name: str) -> npt.NDArray[Any]:
         members = _members(archive, file)
         if name not in members:
             raise ToodError(f"{path}: expected an array {name!r}, found {', '.join(members) or 'none'}")
+        _check_size([members[name]], LARGEST_ARRAY)
         return _array(archive, members[name])
 
 
@@ -89,10 +92,15 @@ def _members(archive: zipfile.ZipFile, file: IO[bytes]) -> dict[str, zipfile.Zip
     return members
 
 
+def _check_size(infos: Collection[zipfile.ZipInfo], largest: int) -> None:
+    """Raise if members are implausibly large for their compressed bytes."""
+    size, packed = sum(info.file_size for info in infos), sum(info.compress_size for info in infos)
+    if size > max(largest, TIGHTEST * packed):
+        raise ValueError(f"{', '.join(info.filename for info in infos)}: {packed} bytes unpack to {size}")
+
+
 def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> npt.NDArray[Any]:
-    """An array; raises if its size differs from its header, or is implausibly large for its compressed bytes."""
-    if info.file_size > max(LARGEST_UNSUSPICIOUS, TIGHTEST * info.compress_size):
-        raise ValueError(f"{info.filename}: {info.compress_size} bytes unpack to {info.file_size}")
+    """An array; raises if its size differs from its header."""
     with archive.open(info) as file:
         shape, _, dtype = npy_header(file)
         expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
