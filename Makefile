@@ -10,7 +10,7 @@ export GOMP_SPINCOUNT ?= 0
 # Compiled modules are kept, or every process of the tests compiles them again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install demo test browser bench docs dist results integrations
+.PHONY: install demo test browser bench docs dist results integrations audit
 
 install: .venv/.installed
 
@@ -67,8 +67,8 @@ results: install
 # The wheel must calibrate and score in an empty environment with the core dependencies only.
 dist: install
 	rm -rf dist build/wheel-venv
-	$(PIP) install build
-	$(BIN)/python -m build --outdir dist .
+	$(PIP) install -c constraints.txt build
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist .
 	$(PYTHON) -m venv build/wheel-venv
 	build/wheel-venv/bin/pip --disable-pip-version-check --quiet install dist/*.whl
 	cd build && ../build/wheel-venv/bin/python ../tests/core_only.py
@@ -78,3 +78,12 @@ dist: install
 # Some only: make integrations PEERS="ray mlflow"
 integrations:
 	sh tests/integrations/environments.sh $(PYTHON) $(PEERS)
+
+# Known vulnerabilities of the installed versions; pip-audit, in an environment of its own, asks pypi.org.
+audit: install
+	test -x build/audit-venv/bin/pip-audit || { $(PYTHON) -m venv build/audit-venv && \
+	  build/audit-venv/bin/pip --disable-pip-version-check --quiet install -c constraints.txt pip-audit; } || \
+	  { echo "make audit: pip-audit cannot be installed: no connection to the package index"; exit 1; }
+	@$(BIN)/python -c "import socket; socket.create_connection(('pypi.org', 443), 5)" 2>/dev/null || \
+	  { echo "make audit: no connection to pypi.org: the versions were not compared with known vulnerabilities"; exit 1; }
+	build/audit-venv/bin/pip-audit --path $$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))") --skip-editable

@@ -5,8 +5,11 @@ or give a result; any other exception is "bare". Two ways of damage:
 
 - flips: one bit, in files that hold a checksum or a digest. A result must be that of the valid file, else it is
   "silent". Scores that a run keeps are derived, so that a damaged file is no error: they are computed again.
-- cases: truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types. A result may have
-  "changed", since nothing marks a changed YAML file as damaged.
+- cases: truncation, overwritten, inserted, removed or swapped bytes; for text, values of other types (dates, bytes,
+  sets, recursion, huge numbers, deep nesting). A result may have "changed", since nothing marks a changed YAML file.
+  Half of the cases of a file with a digest are forged: one value or array is replaced and the digest is right again.
+
+"arrays" are no file: unusual ones (masked, sparse, meta, np.matrix, objects, ragged) go to functions that take logits.
 
 One line per kind and a total. Exit code 1 if anything was silent or bare.
 """
@@ -17,6 +20,8 @@ import argparse
 import collections
 import contextlib
 import functools
+import json
+import shutil
 import sys
 import tempfile
 import time
@@ -27,17 +32,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from click.testing import CliRunner
 
-from tood import TOOD, Known, Partition, ToodError, detectors
+from tood import TOOD, Known, Partition, ToodError, Trajectory, detectors, energy, task_energies
+from tood.audit import audit, read_verdict
+from tood.commands.monitor import command as monitor_command
 from tood.decision import Conformal, PredictionSets
 from tood.deploy import DriftMonitor, LiveTOOD
 from tood.deploy.score_file import score_file
 from tood.detectors import Detector, Head, Outputs
 from tood.evaluation import Scorer, load_metrics, measure, scores
+from tood.metrics import auroc
 from tood.outputs import Run, Step, write_manifest, write_step
+from tood.report.gather import MeasuredRun
+from tood.report.page.content import _verdict as shown_verdict
+from tood.report.render import to_markdown
+from tood.report.tables import best_tables, tables_of
 from tood.runs import RunConfig
+from tood.runs.config import measured_as, stored_settings
 from tood.runs.sweep import read_sweep
-from tood.storage.yaml_files import read_yaml
+from tood.storage.files import kind_of, read_tensors, write_tensors
+from tood.storage.yaml_files import read_yaml, write_yaml
 from tood.streams import Stream
 
 COLUMNS = ("flips", "cases", "refused", "same", "changed", "silent", "bare")
@@ -56,6 +71,7 @@ class Kind(NamedTuple):
     digest: bool  # is one flipped bit always noticed, or without effect?
     text: bool = False
     derived: bool = False  # is it made again if it is damaged?
+    forge: Callable[[Path, np.random.Generator], None] | None = None  # changes content, with a right digest
 
 
 def calibrator(folder: Path) -> Path:
@@ -178,6 +194,207 @@ def read_scores(path: Path) -> Any:
     return [scored.test, scored.ood, scored.notes]
 
 
+ODD: list[Any] = [None, True, -1, 0, 1.5, float("inf"), float("nan"), 10**26, "x", "", [], {}, [1], ["x"], {"x": 1}]
+ODD += [functools.reduce(lambda inner, _: [inner], range(800), 1), "2020-01-01", [[]], "../../x"]
+
+
+def odd(value: Any, rng: np.random.Generator) -> Any:
+    """A copy of a JSON value with one entry, at any depth, replaced or removed."""
+    if isinstance(value, (dict, list)) and value and rng.integers(4):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = keys[int(rng.integers(len(keys)))]
+        copied: Any = dict(value) if isinstance(value, dict) else list(value)
+        if rng.integers(5):
+            copied[key] = odd(value[key], rng)
+        else:
+            del copied[key]
+        return copied
+    return ODD[int(rng.integers(len(ODD)))]
+
+
+def forge_json(path: Path, rng: np.random.Generator) -> None:
+    path.write_text(json.dumps(odd(json.loads(path.read_text()), rng)))
+
+
+def forge_tensors(path: Path, rng: np.random.Generator) -> None:
+    """Replace or remove one entry of the description, at any depth, and write the file with a right digest."""
+    kind = kind_of(path)
+    arrays, described = read_tensors(path, kind)
+    key = str(rng.choice(sorted(described)))
+    try:
+        described[key] = json.dumps(odd(json.loads(described[key]), rng))
+    except ValueError:
+        described[key] = ODD[int(rng.integers(len(ODD)))]
+    write_tensors(path, kind, arrays, described)
+
+
+def forge_metrics(path: Path, rng: np.random.Generator) -> None:
+    """Values that no run has in some rows of one column, in a file without a digest, as others may write it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(path)
+    place = int(rng.integers(table.num_columns))
+    kind = table.schema.types[place]
+    values: list[Any] = [None, "", "x", "near", "far", '{"logits": "raw"}', "[", "a" * 4000, "\x1b[2J"]
+    if kind != pa.string():
+        values = [None, -1, 0, 1, 3, 9999] if kind == pa.int32() else [None, -1.0, 0.5, float("nan"), float("inf")]
+    value, column = values[int(rng.integers(len(values)))], table.column(place).to_pylist()
+    chosen = rng.random(len(column)) < rng.choice([0.02, 0.5, 1.0])
+    column = [value if take else old for old, take in zip(column, chosen, strict=True)]
+    table = table.set_column(place, table.schema.field(place), pa.array(column, kind))
+    rows = np.flatnonzero(rng.random(len(column)) < rng.choice([0.1, 1.0]))
+    pq.write_table(table.take(pa.array(rows)).replace_schema_metadata(None), path)
+
+
+def read_report(path: Path) -> Any:
+    """The tables and trajectories of the run that a file belongs to."""
+    run = Run(path.parent)
+    one = MeasuredRun(run)
+    tables = [*tables_of([(run, one.table)]), *best_tables([(run, one.table)])]
+    return [[to_markdown(table) for table in tables], one.accuracy, [one.trajectory(d).values for d in one.detectors]]
+
+
+def read_card(path: Path) -> Any:
+    """What the page shows of a stored verdict; one that is damaged is made again by its caller."""
+    return shown_verdict(MeasuredRun(Run(path.parent)), read_verdict(Run(path.parent)))
+
+
+def read_config(path: Path) -> Any:
+    """The settings of a run, and whether it is measured as they say."""
+    settings = stored_settings(path.parent)
+    found = RunConfig.from_mapping(settings, str(path))
+    return [found.to_mapping(), measured_as(found, path.parent) is not None]
+
+
+def run_config(folder: Path) -> Path:
+    run = run_folder(folder)
+    write_yaml(run / "config.yaml", RunConfig(stream="s", learner="er", detectors=("energy",)).to_mapping())
+    return run / "config.yaml"
+
+
+def judged(folder: Path) -> Path:
+    run = Run(run_folder(folder))
+    audit(run)
+    return run.path / "verdict.json"
+
+
+def facts(folder: Path) -> Path:
+    run = run_folder(folder)
+    (run / "steps/01/learner.json").write_text('{"loss": 0.5, "gap": 1.5}')
+    return run / "steps/01/learner.json"
+
+
+def read_facts(path: Path) -> Any:
+    return MeasuredRun(Run(path.parents[2])).point()
+
+
+def watched(folder: Path) -> Path:
+    """A state of ``tood monitor``."""
+    notes = json.dumps({"made_from": {"calibrator": "a", "reference": "b"}, "taken": {"/x.npy": ["c", 3]}})
+    DriftMonitor(TOOD(TASKS).fit(LOGITS, LABELS)).fit(LOGITS).update(LOGITS[:30]).save(folder / "f.safetensors", notes)
+    np.save(folder / "new.npy", LOGITS)
+    return folder / "f.safetensors"
+
+
+def read_watched(path: Path) -> Any:
+    """What ``tood monitor --in FILE`` says; it changes the state, so it works on a copy."""
+    copy = path.with_name("copy.safetensors")
+    shutil.copy(path, copy)
+    arguments = ["--state", str(copy), "--in", str(path.with_name("new.npy")), "--json"]
+    result = CliRunner().invoke(monitor_command, arguments)
+    if isinstance(result.exception, ToodError):
+        raise ToodError(str(result.exception).replace(copy.name, path.name))
+    if result.exception is not None:
+        raise result.exception
+    return json.loads(result.stdout) | {"state": ""}
+
+
+def unusual(rng: np.random.Generator) -> Any:
+    """An array of logits that few would pass."""
+    import torch
+
+    logits = LOGITS[: int(rng.integers(1, 60))]
+    tensor = torch.from_numpy(logits.copy())
+    made: list[Callable[[], Any]] = [
+        lambda: np.ma.masked_array(logits, mask=rng.random(logits.shape) < rng.choice([0.0, 0.1, 1.0])),
+        lambda: np.matrix(logits),
+        lambda: tensor.to_sparse(),
+        lambda: tensor.to_sparse_csr(),
+        lambda: tensor.to("meta"),
+        lambda: tensor.to(torch.complex64),
+        lambda: torch.quantize_per_tensor(tensor, 0.1, 0, torch.qint8),
+        lambda: torch.nested.nested_tensor([tensor[0], tensor[0, :3]]),
+        lambda: torch.nn.Parameter(tensor),
+        lambda: logits.astype(object),
+        lambda: logits.astype(str),
+        lambda: logits.astype("datetime64[s]"),
+        lambda: logits.astype([("a", np.float32), ("b", np.float32)]),
+        lambda: logits.astype(">f4"),
+        lambda: logits.astype(np.longdouble),
+        lambda: logits[:, ::-1].T,
+        lambda: [*logits.tolist(), [1.0]],
+        lambda: {"logits": logits},
+        lambda: logits.tolist() if rng.integers(2) else iter(logits),
+        lambda: ODD[int(rng.integers(len(ODD)))],
+        lambda: np.float64(1.5),
+        lambda: memoryview(np.ascontiguousarray(logits)),
+        lambda: [tensor, tensor],
+        lambda: logits[0],
+        lambda: logits[None],
+    ]
+    return made[int(rng.integers(len(made)))]()
+
+
+@functools.cache
+def consumers() -> list[Callable[[Any], Any]]:
+    """What takes an array from a user."""
+    cal = TOOD(TASKS).fit(LOGITS, LABELS)
+    conformal = Conformal(cal).fit(LOGITS, LABELS)
+    live = LiveTOOD(TASKS).partial_fit(LOGITS, LABELS)
+    watch = DriftMonitor(cal).fit(LOGITS)
+    energy_detector = detectors.create("energy").fit(partition=Partition(TASKS))
+    return [
+        energy,
+        cal.score,
+        cal.assign,
+        lambda x: task_energies(x, TASKS),
+        lambda x: TOOD(TASKS).fit(x, LABELS),
+        lambda x: TOOD(TASKS).fit(LOGITS, x),
+        lambda x: conformal.decide(x, alpha=0.1),
+        lambda x: live.partial_fit(x, LABELS),
+        watch.update,
+        lambda x: auroc(x, LOGITS[:, 0]),
+        lambda x: Known().add("a", x),
+        lambda x: energy_detector.score(Outputs(logits=x)),
+        Partition,
+        lambda x: Trajectory(x).average(),
+    ]
+
+
+def read_unusual(path: Path) -> Any:
+    """An unusual array, drawn from a seed in the file, given to one function."""
+    data = path.read_bytes()
+    if data == b"0":
+        return 0
+    rng = np.random.default_rng(list(data))
+    consumer = consumers()[int(rng.integers(len(consumers())))]
+    try:
+        consumer(unusual(rng))
+    except ToodError as error:
+        raise ToodError(f"{path}: {error}") from error
+    return 1
+
+
+def arrays(folder: Path) -> Path:
+    (folder / "seed").write_bytes(b"0")
+    return folder / "seed"
+
+
+def forge_seed(path: Path, rng: np.random.Generator) -> None:
+    path.write_bytes(rng.bytes(8))
+
+
 def read_manifest(path: Path) -> Any:
     run = Run(path.parent)
     return run.partition.tasks, run.ood, run.learner, run.stream, run.calibration, run.steps()
@@ -262,25 +479,38 @@ def read_partition(path: Path) -> Any:
 
 
 KINDS: dict[str, Kind] = {
-    "calibrator": Kind(calibrator, lambda path: TOOD.load(path).score(LOGITS), digest=True),
-    "conformal": Kind(conformal, lambda path: list(Conformal.load(path).decide(LOGITS, alpha=0.1)), digest=True),
-    "known": Kind(known, lambda path: Known.load(path).score(FEATURES), digest=True),
-    "live": Kind(live, lambda path: LiveTOOD.load(path).calibrator().score(LOGITS), digest=True),
-    "monitor": Kind(monitor, lambda path: DriftMonitor.load(path).update(LOGITS).to_dict(), digest=True),
-    "sets": Kind(sets, lambda path: PredictionSets.load(path).predict(LOGITS), digest=True),
-    "detector": Kind(
-        detector, lambda path: Detector.load(path).score(Outputs(logits=LOGITS, features=FEATURES)), digest=True
+    "calibrator": Kind(calibrator, lambda path: TOOD.load(path).score(LOGITS), digest=True, forge=forge_tensors),
+    "conformal": Kind(
+        conformal, lambda path: list(Conformal.load(path).decide(LOGITS, alpha=0.1)), digest=True, forge=forge_tensors
     ),
-    "network": Kind(network, read_network, digest=True),
+    "known": Kind(known, lambda path: Known.load(path).score(FEATURES), digest=True, forge=forge_tensors),
+    "live": Kind(live, lambda path: LiveTOOD.load(path).calibrator().score(LOGITS), digest=True, forge=forge_tensors),
+    "monitor": Kind(
+        monitor, lambda path: DriftMonitor.load(path).update(LOGITS).to_dict(), digest=True, forge=forge_tensors
+    ),
+    "sets": Kind(sets, lambda path: PredictionSets.load(path).predict(LOGITS), digest=True, forge=forge_tensors),
+    "detector": Kind(
+        detector,
+        lambda path: Detector.load(path).score(Outputs(logits=LOGITS, features=FEATURES)),
+        digest=True,
+        forge=forge_tensors,
+    ),
+    "network": Kind(network, read_network, digest=True, forge=forge_tensors),
+    "tood monitor": Kind(watched, read_watched, digest=True, forge=forge_tensors),
     "metrics.parquet": Kind(inside("metrics.parquet"), lambda p: load_metrics(p).to_pydict(), digest=True),
-    "checkpoint": Kind(checkpoint, read_checkpoint, digest=True),
+    "report": Kind(inside("metrics.parquet"), read_report, digest=False, forge=forge_metrics),
+    "verdict.json": Kind(judged, read_card, digest=False, text=True, forge=forge_json),
+    "config.yaml": Kind(run_config, read_config, digest=False, text=True),
+    "learner.json": Kind(facts, read_facts, digest=False, text=True, forge=forge_json),
+    "arrays": Kind(arrays, read_unusual, digest=False, forge=forge_seed),
+    "checkpoint": Kind(checkpoint, read_checkpoint, digest=True, forge=forge_tensors),
     "kept scores": Kind(kept, read_scores, digest=True, derived=True),
     "test.npz": Kind(inside("steps/01/outputs/test.npz"), read_step, digest=True),
     "calibration.npz": Kind(inside("steps/01/outputs/calibration.npz"), read_step, digest=True),
     "fit.npz": Kind(inside("steps/01/outputs/fit.npz"), read_step, digest=True),
     "ood/n.npz": Kind(inside("steps/01/outputs/ood/n.npz"), read_step, digest=True),
     "head.npz": Kind(inside("steps/01/head.npz"), read_step, digest=True),
-    "manifest.json": Kind(inside("manifest.json"), read_manifest, digest=False, text=True),
+    "manifest.json": Kind(inside("manifest.json"), read_manifest, digest=True, text=True, forge=forge_json),
     "logits.npz": Kind(npz, read_scored, digest=True),
     "logits.npy": Kind(npy, read_scored, digest=False),
     "logits.parquet": Kind(parquet, read_scored, digest=False),
@@ -291,9 +521,21 @@ KINDS: dict[str, Kind] = {
     "sweep.yaml": Kind(
         sweep, lambda path: [cell.path.name for cell in read_sweep(path, path.parent)], digest=False, text=True
     ),
-    "partition.json": Kind(partition, read_partition, digest=False, text=True),
+    "partition.json": Kind(partition, read_partition, digest=False, text=True, forge=forge_json),
 }
 TOKENS = ["", "-1", "1e400", "null", "[a]", "{}", "true", "7", '"x"', "../../x", "[[[[", "0", "nan", "~", "&a", "\0"]
+TOKENS += ["2020-01-01", "!!binary aGk=", "!!set {a, b}", "{1: 2}", "{[1]: 2}", "&a [*a]", "[x]", "1" + 26 * "0", "? x"]
+TOKENS += [
+    "[" * 3000,
+    ".inf",
+    "0x7f",
+    "2020-01-01T00:00:00Z",
+    "!!python/name:os.system",
+    "*a",
+    "{<<: 1}",
+    "1:30",
+    "[x,[y]]",
+]
 
 
 def flip(data: bytes, rng: np.random.Generator) -> bytes:
@@ -349,13 +591,16 @@ def fuzz(name: str, kind: Kind, flips: int, cases: int, seed: int) -> tuple[dict
         path = kind.make(Path(folder))
         expected, data = kind.read(path), path.read_bytes()
         for one_bit in [True] * (flips if kind.digest else 0) + [False] * cases:
-            path.write_bytes(flip(data, rng) if one_bit else damage(data, rng, kind.text))
+            forged = not one_bit and kind.forge is not None and (name == "arrays" or bool(rng.integers(2)))
+            path.write_bytes(data if forged else flip(data, rng) if one_bit else damage(data, rng, kind.text))
+            if forged and kind.forge:
+                kind.forge(path, rng)
             tally["flips" if one_bit else "cases"] += 1
             try:
                 found = kind.read(path)
             except ToodError as error:
                 tally["refused"] += 1
-                if str(path.parent) not in str(error) and path.name not in str(error):
+                if not forged and str(path.parent) not in str(error) and path.name not in str(error):
                     tally["bare"] += 1
                     wrong.append(f"{name}: the error does not name the file: {error}")
                 continue

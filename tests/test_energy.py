@@ -166,3 +166,32 @@ def test_tensors_of_another_device_stay_there(tasks, monkeypatch):
     monkeypatch.setattr(sys.modules["tood.energy"], "_finite_tensor", lambda logits: logits)
     found = task_energies(torch.empty(7, 5, device="meta"), Partition(tasks))
     assert found.device.type == "meta" and found.shape == (7, 2) and found.dtype == torch.float32
+
+
+@pytest.mark.parametrize("columns", [9, 33, 130])
+def test_a_row_scores_the_same_alone(columns):
+    logits = np.random.default_rng(0).normal(size=(50, columns)).astype(np.float32)
+    together = task_energies(logits, [range(columns)])
+    assert all(
+        np.array_equal(task_energies(row[None], [range(columns)])[0], own)
+        for row, own in zip(logits, together, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda x: np.ma.masked_array(x, mask=x > 0),
+        lambda x: torch.from_numpy(x).to_sparse(),
+        lambda x: torch.from_numpy(x).to_sparse_csr(),
+    ],
+)
+def test_arrays_without_all_values_are_refused(made):
+    with pytest.raises(ToodError, match="logits: expected"):
+        task_energies(made(np.eye(4)), [[0, 1], [2, 3]])
+
+
+def test_a_matrix_is_read_as_an_array():
+    assert np.array_equal(
+        task_energies(np.matrix(np.eye(4)), [[0, 1], [2, 3]]), task_energies(np.eye(4), [[0, 1], [2, 3]])
+    )

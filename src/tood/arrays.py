@@ -36,6 +36,8 @@ def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """A tensor as a NumPy array, without a copy if possible; bfloat16, which NumPy does not have, becomes float32."""
     import torch
 
+    if tensor.is_meta:
+        raise ToodError("expected a tensor with values, found one on the device meta, which has none")
     tensor = tensor.detach().cpu()
     if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         tensor = tensor.float()
@@ -48,9 +50,9 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
 
     Half precision becomes float32, integers float64. Values are not checked: see :func:`finite`.
     """
-    if is_tensor(x):
-        x = to_numpy(x)
     array = as_array(x, name)
+    if is_tensor(array):
+        array = to_numpy(array)
     if array.dtype.kind in "iu":
         array = array.astype(np.float64)
     elif array.dtype.kind == "f" and (array.dtype.itemsize < 4 or not array.dtype.isnative):
@@ -85,9 +87,9 @@ def finite(array: FloatArray, name: str) -> FloatArray:
 
 def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     """A one-dimensional int64 NumPy array of whole numbers, optionally of a given length."""
-    if is_tensor(x):
-        x = (x.double() if x.dtype.is_floating_point else x).detach().cpu().numpy()
     array = as_array(x, name)
+    if is_tensor(array):
+        array = to_numpy(array.double() if array.dtype.is_floating_point else array)
     if array.ndim == 1 and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.trunc(array)).all():
         array = array.astype(np.int64)  # whole numbers that a data frame or CSV reader made floats
     if name == "labels" and array.ndim == 2:
@@ -107,11 +109,17 @@ def as_array(x: Any, name: str = "logits") -> Any:
 
     Columns named ``logit_0``, ``logit_1`` and so on are read in the order of these numbers.
     """
-    if isinstance(x, np.ndarray) or is_tensor(x):
+    if is_tensor(x):
+        if x.is_nested or x.is_quantized or str(x.layout) != "torch.strided":
+            raise ToodError(f"{name}: expected a dense tensor, found {x.layout} on {x.device}")
         return x
+    if type(x) is np.ndarray:
+        return x
+    if isinstance(x, np.ma.MaskedArray) and np.ma.is_masked(x):
+        raise ToodError(f"{name}: expected numbers, found a masked array; fill or remove what is masked")
     try:
         array = np.asarray(x)
-    except ValueError as error:  # lists of unequal lengths
+    except (RuntimeError, TypeError, ValueError) as error:  # lists of unequal lengths, tensors in a list
         raise ToodError(f"{name}: expected rows of one length, found ragged lists ({error})") from error
     names = list(getattr(x, "column_names", getattr(x, "columns", ())))
     if names and all(re.fullmatch(r"logit_\d+", str(column)) for column in names):

@@ -63,7 +63,7 @@ class Partition:
             return
         try:
             self.tasks = tuple(tuple(operator.index(c) for c in task) for task in tasks)
-        except TypeError as error:
+        except (NotImplementedError, TypeError) as error:
             raise ToodError(f"tasks: expected one list of column indices per task, found {tasks!r}") from error
         if not self.tasks:
             raise ToodError("tasks: expected at least one task, found none")

@@ -553,3 +553,23 @@ def test_per_class_needs_labels_and_goes_without_per_task_and_cross_ranks_all():
     crossed = Conformal.cross(TOOD(draw.partition), *sample, per_class=True).decide(inputs, 0.1)
     split = Conformal(draw.calibrator(), per_class=True).fit(*sample).decide(inputs, 0.1)
     np.testing.assert_array_equal(crossed.p_value, split.p_value)  # logits are not fitted
+
+
+def test_randomized_ties_are_drawn_from_the_seed():
+    logits, labels = np.tile([[1.0, 0.0], [0.0, 1.0]], (20, 1)), np.tile([0, 1], 20)
+    cal = TOOD([[0, 1]], variant="none").fit(logits, labels)
+
+    def p_values(seed):
+        return Conformal(cal, ties="randomized", seed=seed).fit(logits).decide(logits, alpha=0.1).p_value
+
+    assert np.array_equal(p_values(3), p_values(3)) and not np.array_equal(p_values(3), p_values(4))
+
+
+@pytest.mark.parametrize("seed", [float("nan"), -1, "x", [1]])
+def test_a_seed_must_be_a_whole_number(tmp_path, seed):
+    logits, labels = np.tile(np.eye(2), (20, 1)), np.tile([0, 1], 20)
+    conformal = Conformal(TOOD([[0, 1]]).fit(logits, labels)).fit(logits)
+    conformal.seed = seed
+    conformal.save(tmp_path / "f.safetensors")
+    with pytest.raises(ToodError, match="seed: expected a whole number"):
+        Conformal.load(tmp_path / "f.safetensors")

@@ -149,3 +149,10 @@ def test_a_class_with_few_samples_takes_those_of_its_task():
     with pytest.warns(UserWarning, match="task 1"):
         by_task = PredictionSets(cal, per="task").fit(logits[rows][own], labels[rows][own]).predict(logits, alpha=0.2)
     np.testing.assert_array_equal(found[:, 1], by_task[:, 1])
+
+
+def test_an_input_at_the_limit_of_the_gate_is_unknown():
+    """Below all 19 calibration samples the p-value is 1/20, which is half of alpha = 0.1 and not more."""
+    logits = np.linspace(5, 6, 19)[:, None] * np.array([1.0, 0.0])
+    sets = PredictionSets(TOOD([[0, 1]]).fit(logits, np.zeros(19, int))).fit(logits, np.zeros(19, int))
+    assert not sets.predict(logits[:1] - [1.0, 1.0], alpha=0.1).any()

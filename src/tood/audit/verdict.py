@@ -122,9 +122,27 @@ def read_verdict(run: Run) -> dict[str, Any] | None:
         document = json.loads((run.path / FILE).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError, RecursionError):
         return None
-    if not isinstance(document, dict) or document.get("format") != FORMAT or not isinstance(document.get("card"), dict):
+    if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_complete(document):
         return None
     return document if document.get("metrics") == _digest(run) else None
+
+
+def _is_complete(document: dict[str, Any]) -> bool:
+    """True if a stored verdict has all that the card and the page show, in its kind."""
+    try:
+        scores = [one for one in (document["advice"]["logits"], document["advice"]["features"]) if one]
+        numbers = [one["loss"]["value"] for one in document["judgements"]]
+        numbers += [one["gains"]["all"]["value"] for one in scores]
+        texts = [
+            document["cause"],
+            *document["card"].values(),
+            *document["sentences"],
+            *(one["name"] for one in scores),
+        ]
+        texts += [document["advice"]["best"] or "", *(finding["text"] for finding in document["findings"])]
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return all(isinstance(number, float) for number in numbers) and all(isinstance(text, str) for text in texts)
 
 
 def _digest(run: Run) -> str | None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, FloatArray, IntArray, as_array, back, floats, indices, label_columns
 from tood.calibration.statistics import task_of_labels
 from tood.decision.calibrators import file_of, from_file, score_and_assign
-from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values, pools, warn_pooled
+from tood.decision.ranks import Ranks, check_seed, check_share, finite, pooled_p_values, pools, warn_pooled
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.partition import Partition
@@ -276,6 +276,7 @@ class Conformal:
             ]
             if "errors.scores" in tensors:
                 self._wrong = tensors["errors.scores"], tensors["errors.wrong"].astype(bool)
+            self._check_parameters(warn=False)
         except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable conformal file: {error}") from error
         return self._begin()
@@ -360,6 +361,7 @@ class Conformal:
             raise UnknownNameError("ties", self.ties, get_args(Ties))
         if self.source not in get_args(Source):
             raise UnknownNameError("source", self.source, get_args(Source))
+        check_seed(self.seed)
         if warn and self.source in ("memory", "train"):
             warnings.warn(
                 f"source={self.source!r}: the network was trained on these samples, so their scores are higher than "

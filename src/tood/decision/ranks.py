@@ -190,6 +190,12 @@ def finite(scores: Any, name: str, least: int = 1) -> FloatArray:
     return check_finite(values, name)
 
 
+def check_seed(seed: Any) -> None:
+    """Raise unless ``seed`` is a whole number, 0 or more."""
+    if not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise ToodError(f"seed: expected a whole number, 0 or more, found {str(seed)[:40]}")
+
+
 def check_share(name: str, share: float) -> None:
     """Raise unless ``share`` lies between 0 and 1."""
     if not 0 < share < 1:

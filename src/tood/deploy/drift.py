@@ -15,7 +15,7 @@ from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration.statistics import NORMAL_CONSISTENCY, least_spread
 from tood.decision import Conformal, score_and_assign
 from tood.decision.calibrators import file_of, from_file
-from tood.decision.ranks import Ranks, check_share
+from tood.decision.ranks import Ranks, check_seed, check_share
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
 from tood.storage.files import for_json, read_tensors, write_tensors
@@ -146,7 +146,8 @@ class DriftMonitor:
     ) -> None:
         check_share("alpha", alpha)
         check_share("reject", reject)
-        if window < FEWEST:
+        check_seed(seed)
+        if not isinstance(window, (int, np.integer)) or window < FEWEST:
             raise ToodError(f"window: expected {FEWEST} samples or more, found {window}")
         if isinstance(cal, Conformal) and threshold is None:
             threshold = cal.thresholds(reject)
@@ -341,7 +342,8 @@ class DriftMonitor:
             if len(self._ids) != len(self._recent):
                 raise ToodError(f"expected {len(self._recent)} ids, found {len(self._ids)}")
             self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            self.report()
+        except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error
         return self
 

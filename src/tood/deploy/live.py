@@ -191,7 +191,7 @@ class LiveTOOD:
             self.columns = np.array(tensors["columns"]).reshape(self.columns.shape)
             self._widen(tensors["range"])
             self._grown = bool(tensors["grown"][0])
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
 

@@ -266,6 +266,8 @@ class Detector:
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):
                     raise ToodError(f"unexpected entry {name!r}")
+                if isinstance(value, (dict, str)):
+                    raise ToodError(f"{name}: expected a number or an array, found {str(value)[:40]!r}")
                 setattr(detector, name, value)
             if hasattr(detector, "shape_"):
                 columns, dimensions = detector.shape_

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from tood.errors import MissingDependencyError, ToodError, UnknownNameError
 from tood.metrics import Trajectory
 from tood.outputs.directory import PathLike
-from tood.storage.files import contained, write_file
+from tood.storage.files import contained, reading, write_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,8 +164,15 @@ def _check_values(table: pa.Table, file: Path) -> None:
         raise ToodError(f"{file}: step: expected most steps up to the last, found {len(steps)} of {steps.max() + 1}")
     if len(steps) and pc.any(pc.greater(table["task"], table["step"])).as_py():
         raise ToodError(f"{file}: task: expected tasks that their step has seen, found a later one")
-    if table["step"].null_count or table["metric"].null_count or table["value"].null_count:
-        raise ToodError(f"{file}: expected a step, a metric and a value in every row, found a null")
+    needed = ("step", "metric", "value", "calibration", "settings")
+    if not table.num_rows or any(table[name].null_count for name in needed):
+        raise ToodError(f"{file}: expected rows with {', '.join(needed)}, found none or a null")
+    for group in table["group"].unique().to_pylist():
+        if group not in (None, "near", "far"):
+            raise ToodError(f"{file}: group: expected near or far, found {group!r}")
+    with reading(file, "settings: expected JSON objects"):
+        for settings in filter(None, table["settings"].unique().to_pylist()):
+            dict(json.loads(settings).items())
 
 
 def detectors_of(table: pa.Table) -> list[str]:
@@ -216,6 +224,8 @@ def trajectory(
 def accuracy(table: pa.Table) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Accuracy on task i at step t ``[T, T]`` (NaN for i > t), and on all tasks seen at each step ``[T]``."""
     rows = _columns(table, metric="accuracy")
+    if not len(rows["step"]):
+        raise ToodError("metrics: expected accuracy, found none")
     steps = int(rows["step"].max()) + 1
     by_task, pooled = np.full((steps, steps), np.nan), np.full(steps, np.nan)
     single = rows["task"] >= 0

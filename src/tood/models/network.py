@@ -149,7 +149,7 @@ class Network(nn.Module):
             else:
                 network = models.rebuild(spec, tensors)
             network.load_state_dict(tensors)
-        except (AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        except (AttributeError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable network: {error}") from error
         return network
 

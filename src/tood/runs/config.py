@@ -307,7 +307,8 @@ def measured_as(config: RunConfig, folder: Path) -> pa.Table | None:
         return None
     now = config.to_mapping()
     before = stored_settings(folder) or now | {"detectors": []}
-    if before["detectors"] and not now["detectors"]:  # now all are asked for
+    measured = _listed("detectors", before["detectors"])
+    if measured and not now["detectors"]:  # now all are asked for
         return None
-    found = {*before["detectors"], *detectors_of(table)}
+    found = {*map(str, measured), *detectors_of(table)}
     return table if found >= set(now["detectors"]) and all(before[n] == now[n] for n in MEASURING) else None
