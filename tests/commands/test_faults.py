@@ -63,7 +63,6 @@ WRITING = {
     "report --plots": ["report", "{made}/runs/run", "--plots", "--out", "{new}"],
     "ablate": ["ablate", "{made}/runs/run", "--only", "margin", "--no-plots", "--out", "{new}"],
     "toy": ["toy", "--seeds", "0", "--no-figure", "--out", "{new}"],
-    "reproduce": ["reproduce", "toy", "--seeds", "1", "--out", "{new}"],
     "run": ["run", "--preset", "smoke", "--set", "epochs=1", "--detectors", "energy", "--out", "{new}"],
     "sweep": ["sweep", "{made}/sweep.yaml", "--out", "{new}"],
     "calibrate": ["calibrate", "--logits", "{made}/cal.npz", "--tasks", TASKS, "--out", "{new}/c"],

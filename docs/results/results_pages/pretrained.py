@@ -13,8 +13,9 @@ import numpy as np
 
 from results_pages.claims import mean_gain
 from results_pages.evidence import summary_of
-from results_pages.frozen import FrozenRuns, Setting
+from results_pages.frozen import FrozenRuns, Setting, read_csv
 from results_pages.markdown import spread_of, table
+from results_pages.tracks import TRACKS
 from tood import detectors
 from tood.report.appearance import label, remember_title
 from tood.report.tables import LEARNERS
@@ -97,15 +98,17 @@ def _ranks(frozen: FrozenRuns) -> Iterator[str]:
 
 
 def readme_table(metrics: Path) -> Iterator[str]:
-    """Of a few learners on CIFAR-10 and CIFAR-100: energy and the three scores, the largest gain first."""
-    frozen = FrozenRuns(metrics)
-    names, rows = _shown(frozen), []
-    for stream in ("cifar10", "cifar100"):
-        for learner in (*LEARNERS, "er", "finetune"):
-            seeds = [list(frozen.seeds((stream, learner), name).values()) for name in names]
-            if seeds[0]:
-                gain = np.mean(seeds[2]) - np.mean(seeds[0]) if seeds[2] else -np.inf
-                rows.append((gain, (f"{STREAMS[stream]}, {label(learner)}", *map(spread_of, seeds))))
+    """Learners on CIFAR-10 and on CLINC150, track ``calibration``: energy and three scores, the largest gain first."""
+    names, rows = ("energy", "tood_mean_shift", "tood", "tood_joint"), []
+    for file, title in ((TRACKS, "images"), ("text-scores.csv", "text")):
+        found: dict[str, dict[str, list[float]]] = {}
+        for row in read_csv(metrics / file):
+            if row.get("track", "calibration") == "calibration" and row["stream"] in ("cifar10", "clinc"):
+                found.setdefault(row["learner"], {}).setdefault(row["detector"], []).append(float(row["avg_auroc"]))
+        for learner, of in found.items():
+            if learner in (*LEARNERS, "er", "finetune"):
+                cells = (f"{np.mean(of[name]):.1f}" if name in of else "–" for name in names)
+                rows.append((np.mean(of["tood"]) - np.mean(of["energy"]), (f"{title}, {label(learner)}", *cells)))
     rows.sort(key=lambda row: -row[0])
     yield from table(("stream, learner", *map(label, names)), [row for _, row in rows])
 

@@ -72,7 +72,11 @@ class Seen(NamedTuple):
         limit = max(SHIFT, UNKNOWN / np.sqrt(max(1, len(mean) - 1)))
         if shift <= (PERMUTED if permuted else limit):
             return ""
-        cause = "their order looks permuted" if permuted else "they may come from another network"
+        cause = (
+            "their order looks permuted"
+            if permuted
+            else "they may come from another network, or from unknown inputs only"
+        )
         return (
             f"logits: column means are {shift:.1f} deviations from those of the calibration set (root mean square over "
             f"{len(mean)} columns): {cause}; check model and column order, or calibrate again"

@@ -137,7 +137,7 @@ class Detector:
         super().__init_subclass__(**kwargs)
         if any(isinstance(value, Field) for value in vars(cls).values()):
             declared = fields(dataclass(eq=False, repr=False)(cls))  # type: ignore[arg-type]
-            cls.grid = {setting.name: setting.metadata.get("grid", ()) for setting in declared}
+            cls.grid = {setting.name: grid for setting in declared if (grid := setting.metadata.get("grid"))}
             cls.refit = frozenset(setting.name for setting in declared if setting.metadata.get("refit"))
         signature = inspect.signature(cls.__init__).parameters.values()
         cls.parameters = {
