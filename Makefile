@@ -36,6 +36,7 @@ demo:
 test: install browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/python benchmarks/size.py
 	@mkdir -p build
 	@echo "mypy, beside the tests"; $(BIN)/mypy > build/mypy.txt 2>&1 & mypy=$$!; \
 	  $(BIN)/pytest -n 2 --dist worksteal --cov=tood --cov-report=term --cov-fail-under=91; tests=$$?; \

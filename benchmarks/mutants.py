@@ -35,13 +35,13 @@ MODULES = {  # what is mutated, and its tests
     "partition": (["partition.py"], ["tests/test_partition.py"]),
     "energy": (["energy.py"], ["tests/test_energy.py"]),
     "calibration": (
-        ["calibration.py", "statistics.py", "diagnostics.py"],
-        ["tests/test_calibration.py", "tests/test_diagnostics.py", "tests/test_checks.py"],
+        ["calibration"],
+        ["tests/calibration"],
     ),
     "decision": (["decision"], ["tests/decision"]),
     "metrics": (["metrics"], ["tests/metrics"]),
     "detectors": (["detectors"], ["tests/detectors"]),
-    "directory": (["runs/directory.py"], ["tests/runs/test_directory.py"]),
+    "outputs": (["outputs"], ["tests/outputs"]),
 }
 PRELOADED = ("pytest", "numpy", "scipy.stats", "sklearn.metrics", "torch", "hypothesis.extra.numpy", "pyarrow.parquet")
 MEMORY = 6 << 30  # bytes of address space: a mutant may allocate without end

@@ -17,9 +17,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tood"
-CEILING = 20700
+CEILING = 20100
 LONGEST = 60  # lines of code in one function
-LOOSE = 18  # modules beside the packages
+LOOSE = 9  # modules beside the packages
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
