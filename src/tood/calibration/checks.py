@@ -75,7 +75,7 @@ class Seen(NamedTuple):
         cause = (
             "their order looks permuted"
             if permuted
-            else "they may come from another network, or from unknown inputs only"
+            else "they may come from another network, or from few classes or unknown inputs only"
         )
         return (
             f"logits: column means are {shift:.1f} deviations from those of the calibration set (root mean square over "
