@@ -28,6 +28,8 @@ FEW = 64  # numbers that Python checks faster than NumPy is called
 
 def is_tensor(x: object) -> TypeGuard[torch.Tensor]:
     """Whether ``x`` is a torch tensor; never imports torch."""
+    if type(x) is np.ndarray:
+        return False
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
 
@@ -57,7 +59,7 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
         array = array.astype(np.float64)
     elif array.dtype.kind == "f" and (array.dtype.itemsize < 4 or not array.dtype.isnative):
         array = array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32)
-    if array.dtype not in (np.float32, np.float64):
+    if array.dtype.char not in "fd":
         raise ToodError(f"{name}: expected real numbers, found dtype {array.dtype}")
     if array.ndim != ndim:
         raise ToodError(f"{name}: expected {ndim} axes, found shape {array.shape}")
@@ -101,7 +103,7 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
         raise ToodError(f"{name}: expected one axis of whole numbers, found shape {array.shape}, dtype {array.dtype}")
     if length is not None and len(array) != length:
         raise ToodError(f"{name}: expected {length} entries, one per row, found {len(array)}")
-    return cast(IntArray, array.astype(np.int64))
+    return cast(IntArray, array.astype(np.int64, copy=False))
 
 
 def as_array(x: Any, name: str = "logits") -> Any:
