@@ -113,6 +113,8 @@ def exponentials(x: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray | fl
     with np.errstate(over="ignore"):
         values = np.exp(x)
         total = _row_sums(values)
+    if len(total) <= FEW and all(SAFE[0] < each < SAFE[1] for each in total.tolist()):
+        return values, total, 0.0
     lost = ~((total > SAFE[0]) & (total < SAFE[1]))
     if not lost.any():
         return values, total, 0.0
@@ -210,14 +212,15 @@ def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) 
     Also returns the channel of the largest, the first of equal ones, if ``winners`` is true. With one channel the lead
     is 0.
     """
-    top: FloatArray = values.max(axis=0)
+    if len(values) > 1 and values.shape[1] <= FEW:
+        second, top = np.partition(values, -2, axis=0)[-2:]
+        return top + margin * (top - second), values.argmax(axis=0)
+    top = values.max(axis=0)
     channel = np.zeros(len(top), dtype=np.int64)
     if len(values) == 1:
         return top, channel
     at_top = values == top
-    if winners and len(top) <= FEW:
-        channel = at_top.argmax(axis=0)
-    elif winners:
+    if winners:
         for number in range(len(values) - 1, -1, -1):
             np.putmask(channel, at_top[number], number)
     if margin:
