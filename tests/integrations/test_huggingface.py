@@ -1,4 +1,4 @@
-"""Calibrators and networks through a folder, as on the Hugging Face Hub."""
+"""Calibrators through a folder, as on the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 import yaml
 
-from tood import TOOD, ToodError, models
+from tood import TOOD, ToodError
 from tood.integrations import huggingface
 
 HUB = "https://huggingface.co"
@@ -44,15 +43,6 @@ def test_the_cards_header_is_yaml_whatever_the_entries(calibrator):
     assert "vision" in found["tags"] and "tood" in found["tags"] and header.count("tags:") == 1
 
 
-def test_a_network_comes_back(tmp_path):
-    network = models.create("mlp", shape=(16,), columns=4)
-    folder = huggingface.save_pretrained(network, tmp_path / "net")
-    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    assert torch.equal(huggingface.from_pretrained(folder)(x), network(x))
-    card = (folder / "README.md").read_text()
-    assert "4 logit columns" in card and "huggingface import from_pretrained\n" in card
-
-
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
     """The Hub is a folder here; the calls are those of huggingface_hub."""
@@ -73,31 +63,15 @@ def test_push_then_load_through_the_hubs_interface(calibrator, remote):
     assert huggingface.push_to_hub(calibrator, "me/cal", license="mit", branch="main") == f"{HUB}/me/cal"
     assert sorted(file.name for file in (remote / "me" / "cal").iterdir()) == ["README.md", "calibrator.safetensors"]
     card = (remote / "me" / "cal" / "README.md").read_text()
-    assert 'from_pretrained("me/cal", kind="calibrator")' in card and "license: mit" in card
+    assert 'from_pretrained("me/cal")' in card and "license: mit" in card
     loaded = huggingface.from_pretrained("me/cal", revision="main")
     assert np.array_equal(loaded.score(LOGITS), calibrator.score(LOGITS))
-
-
-def test_a_calibrator_and_its_network_share_a_folder(calibrator, tmp_path):
-    network = models.create("mlp", shape=(16,), columns=6)
-    x = torch.randn(5, 16, generator=torch.Generator().manual_seed(0))
-    for item in (calibrator, network):
-        huggingface.save_pretrained(item, tmp_path)
-    loaded = huggingface.from_pretrained(tmp_path, kind="calibrator")
-    assert np.array_equal(loaded.score(LOGITS), calibrator.score(LOGITS))
-    assert torch.equal(huggingface.from_pretrained(tmp_path, kind="network")(x), network(x))
-    with pytest.raises(ToodError, match="has both; give kind='calibrator' or kind='network'"):
-        huggingface.from_pretrained(tmp_path)
-    with pytest.raises(ToodError, match="unknown kind 'net'"):
-        huggingface.from_pretrained(tmp_path, kind="net")
 
 
 def test_clear_errors(tmp_path):
     with pytest.raises(ToodError, match=r"no such folder, and not 'owner/name'"):
         huggingface.from_pretrained("./missing/folder")
-    with pytest.raises(ToodError, match=r"expected calibrator.safetensors or network.safetensors"):
+    with pytest.raises(ToodError, match="no such file"):
         huggingface.from_pretrained(tmp_path)
-    with pytest.raises(ToodError, match="item: expected a TOOD or a Network, found dict"):
-        huggingface.save_pretrained({}, tmp_path)
     with pytest.raises(ToodError, match="not fitted"):
         huggingface.save_pretrained(TOOD([[0], [1]]), tmp_path)

@@ -137,9 +137,6 @@ def command(
                 tracked.progress(event)
 
             result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step, renew=renew)
-            from tood.paper.reference import report_page
-
-            tracked.artifact(report_page([result], folder / "report" / "report.html"))
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:

@@ -1,7 +1,7 @@
-"""Calibrators and networks on the Hugging Face Hub: save, push and load, with a model card that states the limits.
+"""Calibrators on the Hugging Face Hub: save, push and load, with a model card that states the limits.
 
-A repository (or folder) holds ``calibrator.safetensors``, ``network.safetensors`` or both, and a ``README.md``, the
-card of what was saved last. Nothing is pickled, and loading runs no code from the repository.
+A repository (or folder) holds ``calibrator.safetensors`` and a ``README.md``, the card. Nothing is pickled, and loading
+runs no code from the repository.
 """
 
 from __future__ import annotations
@@ -11,36 +11,31 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import tood
 from tood.calibration import TOOD
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.integrations.adapter import peer
 from tood.storage.files import write_text
 
-if TYPE_CHECKING:
-    from tood.models import Network
-
 __all__ = ["from_pretrained", "model_card", "push_to_hub", "save_pretrained"]
 
-Item: TypeAlias = "TOOD | Network"
-Kind: TypeAlias = Literal["calibrator", "network"]
-FILES: dict[Kind, str] = {"calibrator": "calibrator.safetensors", "network": "network.safetensors"}
+FILE = "calibrator.safetensors"
 TAGS = ["out-of-distribution-detection", "continual-learning", "tood"]
 
 
-def save_pretrained(item: Item, folder: str | os.PathLike[str], repo_id: str = "OWNER/NAME", **card: Any) -> Path:
-    """Write a fitted calibrator or a network, with its model card, to a folder.
+def save_pretrained(cal: TOOD, folder: str | os.PathLike[str], repo_id: str = "OWNER/NAME", **card: Any) -> Path:
+    """Write a fitted calibrator, with its model card, to a folder.
 
     Parameters
     ----------
-    item:
-        A fitted :class:`~tood.TOOD` or a :class:`tood.models.Network`.
+    cal:
+        A fitted :class:`~tood.TOOD`.
     folder:
-        The folder; created if it is missing. It may hold a calibrator and a network.
+        The folder; created if it is missing.
     repo_id:
         The name of the repository in the card's example.
     card:
@@ -58,24 +53,24 @@ def save_pretrained(item: Item, folder: str | os.PathLike[str], repo_id: str = "
     >>> bool(np.array_equal(from_pretrained(folder).score(logits), calibrator.score(logits)))
     True
     """
-    folder, text = Path(folder), model_card(item, repo_id, **card)
+    folder, text = Path(folder), model_card(cal, repo_id, **card)
     folder.mkdir(parents=True, exist_ok=True)
-    item.save(folder / FILES[_kind(item)])
+    cal.save(folder / FILE)
     write_text(folder / "README.md", text)
     return folder
 
 
 def push_to_hub(
-    item: Item, repo_id: str, *, private: bool = True, branch: str | None = None, token: Any = None, **card: Any
+    cal: TOOD, repo_id: str, *, private: bool = True, branch: str | None = None, token: Any = None, **card: Any
 ) -> str:
-    """Upload a calibrator or a network with its card; return the address of the commit.
+    """Upload a calibrator with its card; return the address of the commit.
 
     Parameters
     ----------
-    item:
+    cal:
         As for :func:`save_pretrained`.
     repo_id:
-        ``"owner/name"``; created if it does not exist. It may hold a calibrator and a network.
+        ``"owner/name"``; created if it does not exist.
     private:
         Whether a repository that is created is private.
     branch:
@@ -88,103 +83,60 @@ def push_to_hub(
     with peer("huggingface_hub", '"tood[hub]"', "push_to_hub"):
         from huggingface_hub import HfApi
     api = HfApi(token=token, library_name="tood", library_version=tood.__version__)
-    message = f"Upload {_kind(item)} with tood"
     with tempfile.TemporaryDirectory() as folder:
-        save_pretrained(item, folder, repo_id, **card)
+        save_pretrained(cal, folder, repo_id, **card)
         api.create_repo(repo_id, private=private, exist_ok=True)
+        message = "Upload calibrator with tood"
         commit = api.upload_folder(repo_id=repo_id, folder_path=folder, revision=branch, commit_message=message)
     return str(getattr(commit, "commit_url", commit))
 
 
-def from_pretrained(
-    source: str | os.PathLike[str], *, kind: Kind | None = None, backbone: Any = None, **download: Any
-) -> Item:
-    """Load a calibrator or a network from a local folder or from the Hub.
+def from_pretrained(source: str | os.PathLike[str], **download: Any) -> TOOD:
+    """Load a calibrator from a local folder or from the Hub.
 
     Parameters
     ----------
     source:
         A folder that :func:`save_pretrained` wrote, or ``"owner/name"`` on the Hub, which is downloaded.
-    kind:
-        ``"calibrator"`` or ``"network"``; needed only if ``source`` has both.
-    backbone:
-        For a network of your own design: the module that its weights go into, of the same design; for one that
-        ``Network.wrap(model)`` made, ``Network.wrap(model).backbone``.
     download:
         For the Hub, passed to ``huggingface_hub.snapshot_download``: ``revision``, ``token``, ``cache_dir``,
         ``local_files_only`` and the like.
     """
-    if kind not in (None, *FILES):
-        raise UnknownNameError("kind", kind, FILES)
-    wanted = [FILES[kind]] if kind else list(FILES.values())
     folder = Path(source)
     if not folder.is_dir():
         if len(str(source).split("/")) != 2 or str(source).startswith((".", "/", "~")):
             raise ToodError(f"{source}: no such folder, and not 'owner/name' of a repository on the Hub")
         with peer("huggingface_hub", '"tood[hub]"', "from_pretrained"):
             from huggingface_hub import snapshot_download
-        folder = Path(snapshot_download(str(source), allow_patterns=wanted, **download))
-    found = [file for file in wanted if (folder / file).exists()]
-    if len(found) != 1:
-        what = "has both; give kind='calibrator' or kind='network'" if found else f"expected {' or '.join(wanted)}"
-        raise ToodError(f"{source}: {what}")
-    if found == [FILES["calibrator"]]:
-        return TOOD.load(folder / found[0])
-    from tood.models import Network
-
-    return Network.load(folder / found[0], backbone)
+        folder = Path(snapshot_download(str(source), allow_patterns=[FILE], **download))
+    return TOOD.load(folder / FILE)
 
 
-def model_card(item: Item, repo_id: str = "OWNER/NAME", **card: Any) -> str:
+def model_card(cal: TOOD, repo_id: str = "OWNER/NAME", **card: Any) -> str:
     """The text of the model card, Markdown with a YAML header.
 
     Parameters
     ----------
-    item, repo_id, card:
+    cal, repo_id, card:
         As for :func:`save_pretrained`.
     """
-    kind = _kind(item)
     with peer("huggingface_hub", '"tood[hub]"', "a model card"):
         from huggingface_hub import ModelCard, ModelCardData
-    values = _calibrator_values(item) if kind == "calibrator" else _network_values(item)
-    template = Template((files("tood.integrations") / "cards" / f"{kind}.md").read_text(encoding="utf-8"))
-    body = template.substitute(values, repo=repo_id, version=tood.__version__)
-    header = ModelCardData(library_name="tood", **{**card, "tags": [*TAGS, *card.get("tags", ())]})
-    return str(ModelCard(f"---\n{header.to_yaml()}\n---\n\n{body}"))
-
-
-def _calibrator_values(cal: Any) -> dict[str, Any]:
     diagnostics = cal.diagnostics_
     tasks = []
     for columns, d in zip(cal.partition_, diagnostics, strict=True):
         known = "–" if np.isnan(d.auroc) else f"{d.auroc:.3f} ({d.low:.3f} to {d.high:.3f})"
         shown = ", ".join(map(str, columns))
         tasks.append(f"| {d.task} | {shown} | {d.samples} | {known} | {'yes' if d.alive else 'no'} |")
-    return {
-        "settings": ", ".join(f"{name} `{value}`" for name, value in cal.get_params().items() if name != "tasks"),
-        "samples": sum(d.samples for d in diagnostics),
-        "least": min(d.samples for d in diagnostics),
-        "tasks": "\n".join(tasks),
-        "dead": ", ".join(str(d.task) for d in diagnostics if not d.alive) or "none",
-    }
-
-
-def _network_values(network: Any) -> dict[str, Any]:
-    own = "not one of tood's: pass it as `backbone=` (of a wrapped model: `Network.wrap(model).backbone`)"
-    return {
-        "design": own if network.spec is None else f"`{network.spec['name']}`",
-        "columns": network.head.columns,
-        "features": network.head.dim,
-        "parameters": f"{sum(p.numel() for p in network.parameters()):,}",
-        "backbone": ", backbone=module" if network.spec is None else "",
-    }
-
-
-def _kind(item: Item) -> Kind:
-    if isinstance(item, TOOD):
-        return "calibrator"
-    from tood.models import Network
-
-    if isinstance(item, Network):
-        return "network"
-    raise ToodError(f"item: expected a TOOD or a Network, found {type(item).__name__}")
+    template = Template((files("tood.integrations") / "calibrator_card.md").read_text(encoding="utf-8"))
+    body = template.substitute(
+        settings=", ".join(f"{name} `{value}`" for name, value in cal.get_params().items() if name != "tasks"),
+        samples=sum(d.samples for d in diagnostics),
+        least=min(d.samples for d in diagnostics),
+        tasks="\n".join(tasks),
+        dead=", ".join(str(d.task) for d in diagnostics if not d.alive) or "none",
+        repo=repo_id,
+        version=tood.__version__,
+    )
+    header = ModelCardData(library_name="tood", **{**card, "tags": [*TAGS, *card.get("tags", ())]})
+    return str(ModelCard(f"---\n{header.to_yaml()}\n---\n\n{body}"))

@@ -21,25 +21,12 @@ from tood.integrations.adapter import peer
 from tood.learners.progress import Progress
 from tood.metrics.trajectory import near_far_mean
 
-__all__ = ["TRACKERS", "MLflow", "TensorBoard", "Tracker", "Tracking", "WandB", "prepare", "tracking"]
+__all__ = ["TRACKERS", "Tracking", "prepare", "tracking"]
 
 Axis = Literal["epoch", "step"]
 
 
-class Tracker:
-    """Base of the trackers, which are made from the run's name, its directory and its settings."""
-
-    def log(self, values: Mapping[str, float], axis: Axis, place: int) -> None:
-        """Record metrics by name at an epoch of training or at a step of the stream."""
-
-    def artifact(self, path: Path) -> None:
-        """Keep a file, if the tracker can."""
-
-    def close(self, failed: bool) -> None:
-        """Write buffered metrics and close."""
-
-
-class TensorBoard(Tracker):
+class TensorBoard:
     """Event files in ``RUN/tensorboard``; look at them with ``tensorboard --logdir runs``."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -63,7 +50,7 @@ class TensorBoard(Tracker):
         self.writer.close()
 
 
-class MLflow(Tracker):
+class MLflow:
     """A run of MLflow, in the experiment ``tood`` unless ``MLFLOW_EXPERIMENT_NAME`` says otherwise."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -91,16 +78,12 @@ class MLflow(Tracker):
         for name, value in values.items():
             self.client.log_metric(self.run, re.sub(r"[^\w\-./ ]", "_", name), value, step=place)
 
-    def artifact(self, path: Path) -> None:
-        """Log the file as an artifact."""
-        self.client.log_artifact(self.run, str(path))
-
     def close(self, failed: bool) -> None:
         """End the run."""
         self.client.set_terminated(self.run, "FAILED" if failed else "FINISHED")
 
 
-class WandB(Tracker):
+class WandB:
     """A run of Weights & Biases, in the project ``tood`` unless ``WANDB_PROJECT`` says otherwise."""
 
     def __init__(self, name: str, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -125,15 +108,13 @@ class WandB(Tracker):
         """Log metrics with their own x axis: the epoch, or the step of the stream."""
         self.run.log({**values, axis: place})
 
-    def artifact(self, path: Path) -> None:
-        """Log the file as an artifact."""
-        self.run.log_artifact(str(path), name=f"{self.run.id}-{path.stem}", type="report")
-
     def close(self, failed: bool) -> None:
         """Finish the run."""
         self.run.finish(exit_code=int(failed))
 
 
+# Each is made from the run's name, its directory and its settings; ``log(values, axis, place)`` records metrics at an
+# epoch of training or at a step of the stream, and ``close(failed)`` ends. ``prepare()`` is called before.
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
@@ -152,13 +133,7 @@ class Tracking:
 
     def __init__(self, names: Sequence[str], *arguments: Any) -> None:
         self.names, self.arguments = dict.fromkeys(names), arguments
-        self.opened: list[Tracker] = []
-
-    def trackers(self) -> list[Tracker]:
-        """All trackers; opens them if they are not open."""
-        for name in list(self.names)[len(self.opened) :]:
-            self.opened.append(TRACKERS[name](*self.arguments))
-        return self.opened
+        self.opened: list[Any] = []
 
     def progress(self, event: Progress) -> None:
         """At the end of an epoch: ``train/loss``, ``train/accuracy`` and ``train/lr`` by epoch since the run began."""
@@ -180,13 +155,10 @@ class Tracking:
             values[f"auroc/{detector}"] = float(mean)
         self._log(values, "step", step)
 
-    def artifact(self, path: Path) -> None:
-        """Keep a file in all trackers."""
-        for tracker in self.trackers():
-            tracker.artifact(path)
-
     def _log(self, values: Mapping[str, float], axis: Axis, place: int) -> None:
-        for tracker in self.trackers():
+        for name in list(self.names)[len(self.opened) :]:
+            self.opened.append(TRACKERS[name](*self.arguments))
+        for tracker in self.opened:
             tracker.log(values, axis, place)
 
 
@@ -200,19 +172,7 @@ def prepare(names: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[Tracking]:
-    """Context with trackers by name, opened at the first event; they are closed on errors too.
-
-    Parameters
-    ----------
-    names:
-        Names in :data:`TRACKERS`; an empty sequence records nothing.
-    name:
-        The run's name.
-    folder:
-        The run directory.
-    settings:
-        The run's settings, recorded once.
-    """
+    """Context with trackers by name for a run's name, directory and settings; they are closed on errors too."""
     prepare(names)
     tracked, failed = Tracking(names, name, folder, settings), True
     try:
