@@ -11,7 +11,7 @@ from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from tood import Known, ToodError
-from tood.export.known import export_known
+from tood.export.onnx import export_known
 from tood.metrics import auroc
 
 CONSTANT = 3  # a dimension without any spread

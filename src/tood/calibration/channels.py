@@ -50,7 +50,8 @@ class Channels(NamedTuple):
         Without ``assign`` the tasks of NumPy arrays are empty, which is faster.
         """
         if on_torch(logits):
-            score, task = self.evaluate_energies(tensor_energies(logits, self.partition))
+            energies = tensor_energies(logits, self.partition)
+            score, task = self.score_tensors(energies, self.normalised(energies))
             if not bool(score.isfinite().all()):
                 raise _overflow(int(score.isfinite().int().argmin()), score.dtype)
             return cast(ArrayT, score), cast(ArrayT, task)
@@ -69,9 +70,9 @@ class Channels(NamedTuple):
             raise _overflow(int(np.isfinite(scores).argmin()), scores.dtype)
         return back(scores, like=logits), back(tasks, like=logits)
 
-    def evaluate_energies(self, energies: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score and winning task of task energies ``[n, N]`` in torch."""
-        best, task = tensor_with_lead(self.normalised(energies), self.margin)
+    def score_tensors(self, energies: torch.Tensor, normalised: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Score and winning task of task energies and of u, ``[n, N]`` each, in torch."""
+        best, task = tensor_with_lead(normalised, self.margin)
         score = best * self.gain + self.offset
         return (score + self.energy * energies.logsumexp(1) if self.energy else score), task
 
@@ -114,8 +115,6 @@ def _like(values: Any, tensor: Any) -> Any:
     """``values`` as a tensor of the precision and on the device of another."""
     import torch
 
-    if isinstance(values, torch.Tensor):
-        return values
     dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
     return torch.as_tensor(values, dtype=dtype, device=tensor.device)
 

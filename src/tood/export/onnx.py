@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.calibration import Channels
+from tood.arrays import Float64Array
+from tood.calibration import TOOD, Channels
+from tood.decision import Conformal
 from tood.decision.facts import description
 from tood.errors import MissingDependencyError, ToodError
-from tood.export.portable import SHORTEST, Exportable, Nearest, Portable, portable
+from tood.known import Known
 from tood.partition import Partition
 from tood.storage.files import write_atomically
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Graph", "export_network", "export_scorer"]
+__all__ = ["export_known", "export_network", "export_scorer"]
 
+Exportable: TypeAlias = TOOD | Conformal
 OPSET = 18
+
+
+def compiled(
+    cal: Exportable, alpha: float | None = None, threshold: float | None = None
+) -> tuple[Channels, Float64Array | None]:
+    """The compiled score, and the score to reach: one number, or one per winning task; None without a decision."""
+    if alpha is not None and threshold is not None:
+        raise ToodError("alpha and threshold: expected one of them, found both")
+    score = cal.cal if isinstance(cal, Conformal) else cal
+    if not isinstance(score, TOOD):
+        found = getattr(score, "name", type(score).__name__)
+        raise ToodError(f"cal: expected a fitted TOOD, or a Conformal around one, found {found}")
+    limits = None if threshold is None else np.array(float(threshold))
+    if alpha is not None:
+        if not isinstance(cal, Conformal):
+            raise ToodError(f"alpha: needs a fitted Conformal, found {type(cal).__name__}; or give a threshold")
+        limits = np.asarray(cal.thresholds(alpha))
+    return score._fitted(), limits
 
 
 def export_scorer(
@@ -33,38 +54,67 @@ def export_scorer(
 ) -> None:
     """Write a graph from ``logits [batch, C]`` to ``score [batch]`` and ``task [batch]``, the winning one.
 
-    With ``alpha`` or ``threshold`` there is a third output, ``accept [batch]``, the decision. The detector
-    ``tood_joint`` reads ``features [batch, D]`` too, unless it was fitted without; ``typicality`` reads them alone and
-    gives ``class [batch]``, the logit column of the nearest class mean, in place of the task. The graph does not check
+    With ``alpha`` or ``threshold`` there is a third output, ``accept [batch]``, the decision. The graph does not check
     for NaN or infinite numbers as ``cal.score`` does; such rows are not accepted.
 
     Parameters
     ----------
     cal:
-        A fitted :class:`~tood.TOOD`, or a fitted detector: ``typicality`` or ``tood_joint``; or a
-        :class:`~tood.decision.Conformal` around one.
+        A fitted :class:`~tood.TOOD`, or a :class:`~tood.decision.Conformal` around one.
     path:
         The ``.onnx`` file to write.
     dtype:
-        The precision of the inputs, and of every step.
+        The precision of the logits, and of every step.
     alpha:
-        With a ``Conformal``: decide as ``decide(logits, alpha)`` does. Not for randomised ties or cross-conformal.
+        Decide as ``Conformal.decide(…, alpha)`` does.
     threshold:
-        Accept scores that reach this number, such as ``conformal.risk_threshold(0.05)``, in place of ``alpha``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from tood import TOOD
-    >>> labels = np.repeat(np.arange(4), 30)
-    >>> logits = np.random.default_rng(0).normal(size=(120, 4)) + 6 * np.eye(4)[labels]
-    >>> export_scorer(TOOD([[0, 1], [2, 3]]).fit(logits, labels), tempfile.mkdtemp() + "/scorer.onnx")
+        Accept scores that reach this number, in place of ``alpha``.
     """
-    parameters = portable(cal, alpha, threshold)
+    channels, limits = compiled(cal, alpha, threshold)
     graph = Graph(dtype)
-    graph.score(parameters)
+    graph.score(channels)
+    graph.decide(limits, "task")
     texts = {f"tood.{name}": text for name, text in description(cal).items()}
-    graph.write(path, parameters.inputs, parameters.outputs, texts)
+    graph.write(path, {"logits": channels.partition.columns}, "task", texts)
+
+
+def export_known(
+    known: Known,
+    path: str | os.PathLike[str],
+    alpha: float | None = None,
+    dtype: Literal["float32", "float64"] = "float32",
+) -> None:
+    """Write a graph from ``vectors [batch, D]`` to ``score [batch]`` and ``class [batch]``, a place in ``classes_``.
+
+    With ``alpha`` there is a third output, ``accept [batch]``, the decision of ``known.decide(vectors, alpha)``. Rows
+    with NaN are not accepted. The file has the classes' names in its metadata, as ``classes``, one per line.
+
+    Parameters
+    ----------
+    known:
+        A :class:`~tood.Known` with classes.
+    path:
+        The ``.onnx`` file to write.
+    alpha:
+        The share of known inputs, per class, that may be rejected.
+    dtype:
+        The precision of the input and of every step.
+    """
+    model, graph = known._model(), Graph(dtype)
+    axis = graph.indices(1)
+    y = graph.add("MatMul", graph.add("Sub", "vectors", graph.constant(model.origin)), graph.constant(model.whitening))
+    squares = graph.add("Mul", y, y)
+    products = graph.add("MatMul", y, graph.constant(2 * model.points.T))
+    apart = graph.add("Sub", products, graph.add("ReduceSum", squares, axis))
+    apart = graph.add("Sub", apart, graph.constant((model.points**2).sum(axis=1)))
+    background = graph.add("MatMul", squares, graph.constant(model.background[:, None]))
+    scores = graph.add("Add", graph.add("Div", apart, graph.constant(model.widths)), background)
+    scores = graph.add("Sub", scores, graph.constant(model.dimensions * np.log(model.widths)))
+    graph.add("ReduceMax", scores, axis, keepdims=0, names=["score"])
+    graph.add("ArgMax", scores, axis=1, keepdims=0, names=["class"])
+    graph.decide(None if alpha is None else known.thresholds(alpha), "class")
+    texts = {"classes": "\n".join(map(str, known.classes_))}
+    graph.write(path, {"vectors": len(model.origin)}, "class", texts)
 
 
 class Graph:
@@ -81,15 +131,13 @@ class Graph:
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
 
-    def add(
-        self, operator: str, *inputs: str, outputs: int = 1, names: list[str] | None = None, **attributes: Any
-    ) -> Any:
-        """Add a node; returns the name of its output, or names."""
+    def add(self, operator: str, *inputs: str, names: Iterable[str] = (), **attributes: Any) -> str:
+        """Add a node; returns the name of its first output."""
         from onnx import helper
 
-        names = names or [f"{operator}_{len(self.nodes)}_{k}" for k in range(outputs)]
-        self.nodes.append(helper.make_node(operator, list(inputs), names, **attributes))
-        return names[0] if len(names) == 1 else names
+        outputs = list(names) or [f"{operator}_{len(self.nodes)}"]
+        self.nodes.append(helper.make_node(operator, list(inputs), outputs, **attributes))
+        return outputs[0]
 
     def constant(self, values: npt.ArrayLike, dtype: Any = None) -> str:
         """Add numbers, by default in the graph's precision; returns their name."""
@@ -103,28 +151,9 @@ class Graph:
         """Add whole numbers; returns their name."""
         return self.constant(values, np.int64)
 
-    def write(
-        self, path: str | os.PathLike[str], inputs: dict[str, int], outputs: Iterable[str], texts: dict[str, str]
-    ) -> None:
-        """Write the graph with its inputs (and their columns), outputs and metadata."""
-        from onnx import TensorProto, checker, helper
-
-        kind = TensorProto.FLOAT if self.dtype == np.float32 else TensorProto.DOUBLE
-        kinds = {"score": kind, "accept": TensorProto.BOOL}
-        make = helper.make_tensor_value_info
-        given = [make(name, kind, ["batch", columns]) for name, columns in inputs.items()]
-        found = [make(name, kinds.get(name, TensorProto.INT64), ["batch"]) for name in outputs]
-        built = helper.make_graph(self.nodes, "tood", given, found, initializer=self.constants)
-        opset = [helper.make_opsetid("", OPSET)]
-        model = helper.make_model(built, producer_name="tood", opset_imports=opset, ir_version=8)
-        helper.set_model_props(model, texts)
-        checker.check_model(model, full_check=True)
-        write_atomically(path, lambda temporary: temporary.write_bytes(model.SerializeToString()))
-
     def energies(self, partition: Partition) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
-        layout = partition.layout
-        logits = "logits"
+        layout, logits = partition.layout, "logits"
         if not layout.in_order:
             logits = self.add("Gather", "logits", self.constant(layout.order, np.int64), axis=1)
         energies = []
@@ -134,54 +163,17 @@ class Graph:
             segment = self.add("Reshape", segment, self.indices(-1, tasks, size))
             top = self.add("ReduceMax", segment, self.indices(2), keepdims=1)
             total = self.add("ReduceSum", self.add("Exp", self.add("Sub", segment, top)), self.indices(2), keepdims=0)
-            top = self.add("Squeeze", top, self.indices(2))
-            energies.append(self.add("Add", self.add("Log", total), top))
+            energies.append(self.add("Add", self.add("Log", total), self.add("Squeeze", top, self.indices(2))))
         joined = self.add("Concat", *energies, axis=1)
-        return str(self.add("Gather", joined, self.constant(layout.places, np.int64), axis=1))
+        return self.add("Gather", joined, self.constant(layout.places, np.int64), axis=1)
 
-    def nearest(self, nearest: Nearest) -> tuple[str, str]:
-        """``[batch]`` each: the squared distance to the nearest point, and which point that is."""
-        z = "features"
-        if nearest.normalize:
-            length = self.add("ReduceL2", z, self.indices(1), keepdims=1)
-            z = self.add("Div", z, self.add("Max", length, self.constant(SHORTEST)))
-        y = self.add("Sub", z, self.constant(nearest.origin))
-        if nearest.whitening is not None:
-            y = self.add("MatMul", y, self.constant(nearest.whitening))
-        points, squares = self.constant(nearest.points), self.constant(nearest.squares)
-        other = self.add("Gemm", y, points, squares, alpha=-2.0, transB=1)  # squared distances but for ‖y‖²
-        point = self.add("ArgMin", other, axis=1, keepdims=0)
-        apart = self.add("Sub", y, self.add("Gather", points, point, axis=0))
-        return self.add("ReduceSumSquare", apart, self.indices(1), keepdims=0), point
-
-    def normalised(self, values: str, channels: Channels) -> str:
-        """``[batch, N]``: :meth:`tood.calibration.Channels.normalised`."""
-        u = self.add("Sub", values, self.constant(channels.location))
-        return str(self.add("Div", u, self.constant(channels.scale)))
-
-    def score(self, parameters: Portable) -> None:
-        """All nodes from the inputs to the outputs."""
-        squared, point = self.nearest(parameters.nearest) if parameters.nearest else ("", "")
-        if parameters.channels:
-            self.best_task(parameters.channels, squared, parameters.squared)
-        else:
-            self.nearest_class(parameters, squared, point)
-        if parameters.limits is not None:
-            limit = self.constant(parameters.limits)
-            if parameters.limits.ndim:
-                limit = self.add("Gather", limit, parameters.answer, axis=0)
-            self.add("GreaterOrEqual", "score", limit, names=["accept"])
-
-    def nearest_class(self, parameters: Portable, squared: str, point: str) -> None:
-        """Minus the distance to the nearest class mean, and its class."""
-        self.add("Neg", self.add("Sqrt", squared), names=["score"])
-        self.add("Gather", self.constant(parameters.columns, np.int64), point, axis=0, names=["class"])
-
-    def best_task(self, channels: Channels, squared: str, weight: float) -> None:
-        """The maximum over tasks, its lead, and its task; ``squared``: squared distances, or empty if not read."""
+    def score(self, channels: Channels) -> None:
+        """The score and the winning task, as :meth:`tood.calibration.Channels.evaluate`."""
         energies = self.energies(channels.partition)
-        values = self.normalised(energies, channels)
-        best, winner = self.add("TopK", values, self.indices(min(2, len(channels.partition))), outputs=2, axis=1)
+        centred = self.add("Sub", energies, self.constant(channels.location))
+        values = self.add("Div", centred, self.constant(channels.scale))
+        count = min(2, len(channels.partition))
+        best = self.add("TopK", values, self.indices(count), names=["best", "winners"], axis=1)
         first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
@@ -192,10 +184,34 @@ class Graph:
         if channels.energy:
             total = self.add("ReduceLogSumExp", energies, axis, keepdims=0)
             scaled = self.add("Add", scaled, self.add("Mul", total, self.constant(channels.energy)))
-        if squared:
-            scaled = self.add("Add", scaled, self.add("Mul", squared, self.constant(weight)))
         self.add("Add", scaled, self.constant(channels.offset), names=["score"])
-        self.add("Squeeze", self.add("Gather", winner, first, axis=1), axis, names=["task"])
+        self.add("Squeeze", self.add("Gather", "winners", first, axis=1), axis, names=["task"])
+
+    def decide(self, limits: Float64Array | None, answer: str) -> None:
+        """Accept if the score reaches the limit: of all, or of the task or class that won; nothing without limits."""
+        if limits is not None:
+            limit = self.constant(limits)
+            if limits.ndim:
+                limit = self.add("Gather", limit, answer, axis=0)
+            self.add("GreaterOrEqual", "score", limit, names=["accept"])
+
+    def write(self, path: str | os.PathLike[str], inputs: dict[str, int], answer: str, texts: dict[str, str]) -> None:
+        """Write the graph with its inputs (and their columns), outputs and metadata."""
+        from onnx import TensorProto, checker, helper
+
+        kind = TensorProto.FLOAT if self.dtype == np.float32 else TensorProto.DOUBLE
+        kinds = {"score": kind, answer: TensorProto.INT64}
+        if self.nodes[-1].output[0] == "accept":
+            kinds["accept"] = TensorProto.BOOL
+        make = helper.make_tensor_value_info
+        given = [make(name, kind, ["batch", columns]) for name, columns in inputs.items()]
+        found = [make(name, output, ["batch"]) for name, output in kinds.items()]
+        built = helper.make_graph(self.nodes, "tood", given, found, initializer=self.constants)
+        opset = [helper.make_opsetid("", OPSET)]
+        model = helper.make_model(built, producer_name="tood", opset_imports=opset, ir_version=8)
+        helper.set_model_props(model, texts)
+        checker.check_model(model, full_check=True)
+        write_atomically(path, lambda temporary: temporary.write_bytes(model.SerializeToString()))
 
 
 def export_network(
@@ -208,14 +224,12 @@ def export_network(
 ) -> None:
     """Write network and scorer as one graph: from an input batch to ``logits``, ``score``, ``task`` and ``accept``.
 
-    ``accept`` is there with ``alpha`` or ``threshold``. With ``typicality`` the third output is ``class``, as in
-    :func:`export_scorer`.
+    ``accept`` is there with ``alpha`` or ``threshold``.
 
     Parameters
     ----------
     network:
-        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported in evaluation mode. If
-        ``cal`` reads features it must have ``features`` and ``head``, as :class:`tood.models.Network` has.
+        Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported in evaluation mode.
     cal, alpha, threshold:
         As for :func:`export_scorer`, fitted to the network's outputs.
     path:
@@ -224,10 +238,9 @@ def export_network(
         ``[batch, ...]``, two or more inputs; the batch size stays free.
     """
     try:
-        import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise MissingDependencyError("onnx and onnxscript", "onnx", "exporting a network") from error
+        raise MissingDependencyError("onnxscript", "onnx", "exporting a network") from error
     import torch
 
     from tood.export.module import ScoredNetwork
