@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
-__all__ = ["MissingDependencyError", "NotFittedError", "ToodError", "UnknownNameError"]
+__all__ = ["MissingDependencyError", "NotFittedError", "ToodError", "UnknownNameError", "located"]
 
 
 class ToodError(ValueError):
@@ -35,3 +36,12 @@ class MissingDependencyError(ToodError, ImportError):
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         install = f'"tood[{extra}]"' if extra else package
         super().__init__(f"{purpose} needs {package}: pip install {install}")
+
+
+@contextmanager
+def located(place: object) -> Iterator[None]:
+    """Context in which a ToodError gets a prefix: the file or argument that it is about."""
+    try:
+        yield
+    except ToodError as error:
+        raise ToodError(f"{place}: {error}") from error

@@ -30,11 +30,10 @@ def outside(tmp_path):
     assert [path.read_text() for path in folder.iterdir()] == ["precious"]
 
 
-@pytest.mark.parametrize("name", [".lock", ".lock-owner"])
-def test_the_lock_is_not_taken_through_a_link(gap_run, outside, name):
-    (gap_run / name).unlink(missing_ok=True)
-    (gap_run / name).symlink_to(outside / "precious")
-    with pytest.raises(ToodError, match=rf"{name}: expected a regular file"), Run(gap_run).lock():
+def test_the_lock_is_not_taken_through_a_link(gap_run, outside):
+    (gap_run / ".lock").unlink(missing_ok=True)
+    (gap_run / ".lock").symlink_to(outside / "precious")
+    with pytest.raises(ToodError, match="lock: expected a regular file"), Run(gap_run).lock():
         pass
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_read_is_not_written(tmp_path):
     for message, changed in {
         "letters, digits": {"calibrations": {"x/../../../evil": outputs(12)}},
         "C at least 4": {"head": {"weight": weight[:1], "bias": np.zeros(1)}},
-        "expected 5 columns, one per feature": {"head": Head(rng.normal(size=(4, 7)))},
+        "D = 5, the number of features": {"head": Head(rng.normal(size=(4, 7)))},
         "expected finite numbers": {"head": Head(weight * np.nan)},
     }.items():
         with pytest.raises(ToodError, match=message):

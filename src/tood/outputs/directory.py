@@ -10,14 +10,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from tood.errors import ToodError
+from tood.errors import ToodError, located
 from tood.outputs.identity import RunIdentity
 from tood.partition import Partition
 from tood.storage.files import NAME, contained, write_text
@@ -26,17 +25,9 @@ __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
 
 FORMAT = 1
 GROUPS = ("near", "far")
-LOCK, OWNER = ".lock", ".lock-owner"
-ENTRIES = (
-    "manifest.json",
-    "config.yaml",
-    "metrics.parquet",
-    "verdict.json",
-    "steps",
-    "backbone",
-    "checkpoints",
-    "report",
-)
+LOCK = ".lock"
+FILES = ("manifest.json", "config.yaml", "metrics.parquet", "verdict.json")
+FOLDERS = ("steps", "backbone", "checkpoints", "report")
 PATIENCE = 1.0  # seconds: a process that only checks a lock holds it for an instant
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -58,46 +49,28 @@ class Run:
         The logit columns of every task of the stream.
     ood:
         The group, ``"near"`` or ``"far"``, of each OOD set, in the manifest's order.
+    identity, learner, stream:
+        Which run it is; the folder's name and ``"stream"`` stand in for what the manifest does not name.
+    calibration:
+        Source of the calibration set in use; ``"given"`` if the manifest has none.
+    metrics_path:
+        The file ``metrics.parquet``.
     """
 
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
+        self.metrics_path = self.path / "metrics.parquet"
         file = self.path / "manifest.json"
-        for name in ENTRIES:
+        for name in FILES + FOLDERS:
             contained(self.path, self.path / name)
-        try:
+        with located(file):
             self.manifest = _read_manifest(file)
             self.partition = Partition(self.manifest["tasks"])
             self.ood = _ood_groups(self.manifest["ood"])
-        except ToodError as error:
-            raise ToodError(f"{file}: {error}") from error
-
-    @cached_property
-    def identity(self) -> RunIdentity:
-        """Identity of the run, from the manifest."""
-        return RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
-
-    @property
-    def learner(self) -> str:
-        """The learner's name; the directory's if the manifest has none."""
-        return self.identity.learner
-
-    @property
-    def stream(self) -> str:
-        """The stream's name; ``"stream"`` if the manifest has none."""
-        return self.identity.stream
-
-    @property
-    def calibration(self) -> str:
-        """Source of the calibration set in use; ``"given"`` if the manifest has none."""
+        self.identity = RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
+        self.learner, self.stream = self.identity.learner, self.identity.stream
         entry = self.manifest.get("calibration")
-        source = entry.get("source") if isinstance(entry, dict) else entry
-        return str(source or "given")
-
-    @property
-    def metrics_path(self) -> Path:
-        """The file ``metrics.parquet``."""
-        return self.path / "metrics.parquet"
+        self.calibration = str((entry.get("source") if isinstance(entry, dict) else entry) or "given")
 
     def folder(self, step: int) -> Path:
         """The folder of a step; those written by others may have more digits than two."""
@@ -230,25 +203,17 @@ def _ood_groups(ood: Any) -> dict[str, str]:
 @contextlib.contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Context in which only this process writes in ``folder``; the system frees the lock when the process ends."""
-    for file in (folder / LOCK, folder / OWNER):
-        if file.is_symlink() or (file.exists() and not file.is_file()):
-            raise ToodError(f"{file}: expected a regular file, found a link, folder, pipe or device")
-    held = FileLock(folder / LOCK, timeout=PATIENCE, thread_local=False, is_singleton=True)  # reentrant in this process
+    file = folder / LOCK
+    if file.is_symlink() or (file.exists() and not file.is_file()):
+        raise ToodError(f"{file}: expected a regular file, found a link, folder, pipe or device")
+    held = FileLock(file, timeout=PATIENCE, thread_local=False, is_singleton=True)  # reentrant in this process
     try:
         held.acquire()
     except Timeout as error:
-        owner = ""
-        with contextlib.suppress(OSError):  # a separate file, since Windows does not let others read a locked one
-            owner = f" ({(folder / OWNER).read_text().strip()})"
-        raise ToodError(
-            f"{folder}: another process{owner} is writing this run; wait until it is done, or stop it"
-        ) from error
+        raise ToodError(f"{folder}: another process is writing this run; wait until it is done, or stop it") from error
     except OSError as error:
         raise ToodError(f"{folder}: cannot be written ({error.strerror})") from error
     try:
-        if held.lock_counter == 1:
-            with contextlib.suppress(OSError):  # on a full disk the owner is not recorded
-                (folder / OWNER).write_text(f"pid {os.getpid()}")
         yield
     finally:
         held.release()

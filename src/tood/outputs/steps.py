@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray, as_array, finite, floats, indices, is_tensor, to_numpy
-from tood.errors import ToodError
+from tood.errors import ToodError, located
 from tood.outputs.backbone import backbone_digest, backbone_file, read_backbone
 from tood.outputs.directory import Arrays, PathLike, Run
 from tood.outputs.outputs import Head, Outputs
@@ -64,7 +64,7 @@ class Step:
         self.partition, self.columns = run.partition.first(index + 1)
         self._prefix = "raw_" if logits == "raw" else ""
         self._files: dict[str, tuple[Arrays, str]] = {}
-        self._calibrations: dict[str, Outputs] = {}
+        self._sets: dict[str, Outputs] = {}
         self._others: dict[tuple[str, str], Step] = {}
 
     @cached_property
@@ -74,20 +74,20 @@ class Step:
 
     def using(self, logits: LogitsKind = "corrected", features: FeatureKind = "trained") -> Step:
         """This step with one kind of logits and of features; what was read already is shared."""
-        logits = logits if self.corrected else self.logits
-        if (logits, features) == (self.logits, self.features):
+        kinds = logits if self.corrected else self.logits, features
+        if kinds == (self.logits, self.features):
             return self
-        if (logits, features) not in self._others:
-            other = self._others[logits, features] = Step(self.run, self.index, logits, features)
-            other._files = self._files
-        return self._others[logits, features]
+        if kinds not in self._others:
+            self._others[kinds] = Step(self.run, self.index, *kinds)
+            self._others[kinds]._files = self._files
+        return self._others[kinds]
 
     @cached_property
     def test(self) -> Outputs:
         """ID test data of all tasks seen."""
         outputs = self._outputs("outputs/test.npz")
-        missing = np.flatnonzero(np.bincount(self._tasks(outputs), minlength=len(self.partition)) == 0)
-        if len(missing):
+        missing = set(range(len(self.partition))).difference(self.partition.column_tasks[outputs.labels].tolist())
+        if missing:
             raise ToodError(f"{self.folder / 'outputs/test.npz'}: no sample of task {', '.join(map(str, missing))}")
         return outputs
 
@@ -95,22 +95,22 @@ class Step:
     def predictions(self) -> IntArray:
         """The predicted class of each test sample: as stored, else the largest logit among the columns seen."""
         arrays, _ = self._read("outputs/test.npz")
-        if "predictions" in arrays:
-            return self._places(arrays, "predictions", self.folder / "outputs/test.npz")
-        return np.asarray(self.test.logits.argmax(axis=1), np.int64)
+        if "predictions" not in arrays:
+            return np.asarray(self.test.logits.argmax(axis=1), np.int64)
+        with located(self.folder / "outputs/test.npz"):
+            return self._places(arrays, "predictions")
 
-    @cached_property
+    @property
     def ood(self) -> dict[str, Outputs]:
         """Every OOD set of the manifest."""
         return {name: self._outputs(f"outputs/ood/{name}.npz") for name in self.run.ood}
 
-    @cached_property
+    @property
     def traffic(self) -> Outputs | None:
         """Unlabelled inputs of the deployed model; None if there are none."""
-        name = "outputs/traffic.npz"
-        return self._outputs(name) if name in self._files or self._file(name).exists() else None
+        return self._outputs("outputs/traffic.npz") if self._has("outputs/traffic.npz") else None
 
-    @cached_property
+    @property
     def fit(self) -> Outputs | None:
         """The training data available at this step; None if it was not stored."""
         return self._outputs("outputs/fit.npz") if self.has_fit else None
@@ -118,35 +118,30 @@ class Step:
     @property
     def has_fit(self) -> bool:
         """True if the training data available at this step was stored. Reads no data."""
-        return (self.folder / "outputs/fit.npz").exists()
+        return self._has("outputs/fit.npz")
 
     @cached_property
     def head(self) -> Head | None:
         """The rows of the last linear layer for the columns seen; None if not stored, or if it has other features."""
-        if self.features == "backbone":
+        if self.features == "backbone" or not self._has("head.npz"):
             return None
-        file, prefix = self.folder / "head.npz", self._prefix
-        arrays: Arrays = self._read("head.npz")[0] if "head.npz" in self._files or file.exists() else {}
-        if f"{prefix}weight" not in arrays and (prefix or not arrays):
+        arrays, _ = self._read("head.npz")
+        name, dim = f"{self._prefix}weight", None if self.test.features is None else self.test.features.shape[1]
+        if self._prefix and name not in arrays:
             return None
-        weight, bias = (_numbers(arrays, f"{prefix}{name}", ndim, file) for name, ndim in (("weight", 2), ("bias", 1)))
-        width, features = int(self.columns[-1]) + 1, self.test.features
-        if len(weight) < width or len(bias) != len(weight):
-            raise ToodError(
-                f"{file}: expected {prefix}weight [C, D] and bias [C] with C at least {width}, "
-                f"found {weight.shape} and {bias.shape}"
-            )
-        if features is not None and weight.shape[1] != features.shape[1]:
-            expected = f"expected {features.shape[1]} columns, one per feature"
-            raise ToodError(f"{file}: {prefix}weight: {expected}, found {weight.shape}")
+        with located(self.folder / "head.npz"):
+            weight, bias = _numbers(arrays, name, 2), _numbers(arrays, f"{self._prefix}bias", 1)
+            if len(weight) <= self.columns[-1] or bias.shape != weight.shape[:1] or dim not in (None, weight.shape[1]):
+                features = "" if dim is None else f" and D = {dim}, the number of features"
+                raise ToodError(
+                    f"expected {name} [C, D] and bias [C] with C at least {self.columns[-1] + 1}{features}, "
+                    f"found {weight.shape} and {bias.shape}"
+                )
         return Head(weight=weight[self.columns], bias=bias[self.columns])
 
     def calibration(self, source: str | None = None) -> Outputs:
         """The calibration set of a source; by default the one in use."""
-        name = self.calibration_file(source)
-        if name not in self._calibrations:
-            self._calibrations[name] = self._outputs(name)
-        return self._calibrations[name]
+        return self._outputs(self.calibration_file(source))
 
     def calibration_file(self, source: str | None = None) -> str:
         """The file that holds the calibration set of a source."""
@@ -163,10 +158,7 @@ class Step:
 
     def test_tasks(self) -> IntArray:
         """The task of each test sample."""
-        return self._tasks(self.test)
-
-    def _tasks(self, outputs: Outputs) -> IntArray:
-        return self.partition.column_tasks[outputs.labels]
+        return self.partition.column_tasks[self.test.labels]
 
     def has(self, array: str) -> bool:
         """True if every set of this step has ``array`` ("features"). Reads no data."""
@@ -176,7 +168,7 @@ class Step:
             if not all(backbone_file(self.run, file).is_file() for file in files):
                 return False
             array, files = "rows", [file for file in files if "/ood/" not in file]
-        return {array} <= set.intersection(*(set(self._names(file)) for file in files))  # reads every list of names
+        return array in set.intersection(*(set(self._names(file)) for file in files))  # reads every list of names
 
     def unseen_columns(self) -> int:
         """Number of stored logit columns of tasks not seen yet, which are ignored."""
@@ -187,6 +179,9 @@ class Step:
         if self.features == "backbone" and name.startswith("outputs/"):
             return f"{self._read(name)[1]} {backbone_digest(backbone_file(self.run, name))}"
         return self._read(name)[1]
+
+    def _has(self, name: str) -> bool:
+        return name in self._files or self._file(name).exists()
 
     def _names(self, name: str) -> Iterable[str]:
         """The names of the arrays in a file."""
@@ -201,41 +196,39 @@ class Step:
         return contained(self.run.path, self.folder / name)
 
     def _outputs(self, name: str) -> Outputs:
-        arrays, _ = self._read(name)
-        file = self.folder / name
+        """One set, checked when it is first asked for."""
+        if name not in self._sets:
+            arrays, _ = self._read(name)
+            if self.features == "backbone":
+                arrays = arrays | {"features": read_backbone(backbone_file(self.run, name), arrays.get("rows"))}
+            with located(self.folder / name):
+                self._sets[name] = self._checked(arrays, not name.startswith(("outputs/ood/", "outputs/traffic")))
+        return self._sets[name]
+
+    def _checked(self, arrays: Arrays, labelled: bool) -> Outputs:
         entry = f"{self._prefix}logits"
-        logits = _numbers(arrays, entry, 2, file)
+        logits = _numbers(arrays, entry, 2)
+        if not len(logits):
+            raise ToodError("expected at least one sample, found none")
         if logits.shape[1] <= self.columns[-1]:
-            raise ToodError(
-                f"{file}: {entry}: expected at least {self.columns[-1] + 1} columns at step {self.index}, "
-                f"found shape {logits.shape}"
-            )
-        if len(logits) == 0:
-            raise ToodError(f"{file}: expected at least one sample, found none")
+            expected = f"expected at least {self.columns[-1] + 1} columns at step {self.index}"
+            raise ToodError(f"{entry}: {expected}, found shape {logits.shape}")
         if logits.shape[1] != len(self.columns):
             logits = logits[:, self.columns]
-        if self.features == "backbone":
-            arrays = {**arrays, "features": read_backbone(backbone_file(self.run, name), arrays.get("rows"))}
-        features = _numbers(arrays, "features", 2, file) if "features" in arrays else None
+        features = _numbers(arrays, "features", 2) if "features" in arrays else None
         if features is not None and len(features) != len(logits):
-            raise ToodError(f"{file}: features: expected {len(logits)} rows, found shape {features.shape}")
-        labels = None if name.startswith(("outputs/ood/", "outputs/traffic")) else self._places(arrays, "labels", file)
-        return Outputs(logits=logits, features=features, labels=labels)
+            raise ToodError(f"features: expected {len(logits)} rows, found shape {features.shape}")
+        return Outputs(logits, features, self._places(arrays, "labels") if labelled else None)
 
-    def _places(self, arrays: Arrays, name: str, file: Path) -> IntArray:
+    def _places(self, arrays: Arrays, name: str) -> IntArray:
         """Stored columns as positions among the columns seen."""
-        stored = _entry(arrays, name, file)
-        try:
-            checked = indices(stored, name, length=len(arrays["logits"]))
-        except ToodError as error:
-            raise ToodError(f"{file}: {error}") from error
-        seen = np.isin(checked, self.columns)
-        if not seen.all():
+        stored = indices(_entry(arrays, name), name, length=len(arrays["logits"]))
+        unseen = np.flatnonzero(~np.isin(stored, self.columns))
+        if len(unseen):
             raise ToodError(
-                f"{file}: {name}: expected columns of the tasks 0 to {self.index}, found {checked[~seen][0]} "
-                f"at row {np.flatnonzero(~seen)[0]}"
+                f"{name}: expected columns of the tasks 0 to {self.index}, found {stored[unseen[0]]} at row {unseen[0]}"
             )
-        return np.searchsorted(self.columns, checked)
+        return np.searchsorted(self.columns, stored)
 
 
 def write_step(
@@ -282,30 +275,31 @@ def write_step(
         Unlabelled inputs of the deployed model; the audit then chooses the score by them (:func:`tood.choose`).
     """
     run = Run(run_dir)
+    if not 0 <= step < len(run.partition):
+        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one per task of the manifest, found {step}")
     if set(ood) != set(run.ood):
         raise ToodError(f"ood: expected the sets of the manifest, {sorted(run.ood)}, found {sorted(ood)}")
-    sets = {"test": test, "calibration": calibration} | ({} if fit is None else {"fit": fit})
+    labelled = {"test": test, "calibration": calibration, "fit": fit}
     for source, outputs in (calibrations or {}).items():
         if not NAME.fullmatch(source):
             raise ToodError(f"calibrations: expected names of letters, digits and . _ + -, found {source!r}")
-        sets[f"calibration_{source}"] = outputs
-    files = {f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:5]) for name, outputs in sets.items()}
-    files |= {f"outputs/ood/{name}.npz": _arrays(outputs, OUTPUTS[:3]) for name, outputs in ood.items()}
-    if traffic is not None:
-        files["outputs/traffic.npz"] = _arrays(traffic, OUTPUTS[:3])
-    if predictions is not None:
-        files["outputs/test.npz"] |= _arrays({"predictions": predictions}, OUTPUTS)
+        labelled[f"calibration_{source}"] = outputs
+    unlabelled = {f"ood/{name}": outputs for name, outputs in ood.items()} | {"traffic": traffic}
+    files = {
+        f"outputs/{name}.npz": _arrays(outputs, OUTPUTS[:5] if name in labelled else OUTPUTS[:3])
+        for name, outputs in {**labelled, **unlabelled}.items()
+        if outputs is not None
+    }
+    files["outputs/test.npz"] |= _arrays({"predictions": predictions}, OUTPUTS)
     if head is not None:
         files["head.npz"] = arrays = _arrays(head, HEAD)
         for weight in [name for name in ("weight", "raw_weight") if name in arrays]:
             arrays.setdefault(weight.replace("weight", "bias"), np.zeros(len(arrays[weight]), np.float32))
-    if not 0 <= step < len(run.partition):
-        raise ToodError(f"step: expected 0 to {len(run.partition) - 1}, one per task of the manifest, found {step}")
     trial = Step(run, step)
     trial._files = {name: (arrays, "") for name, arrays in files.items()}
     for each in (trial, trial.using("raw")):
         _ = each.test, each.predictions, each.head if head is not None else None
-        for name in files.keys() - {"outputs/test.npz", "head.npz"}:
+        for name in files.keys() - {"head.npz"}:
             each._outputs(name)
     with run.lock():
         _write(run.folder(step), files)
@@ -313,13 +307,12 @@ def write_step(
 
 def _arrays(given: Any, names: Iterable[str]) -> Arrays:
     """The arrays of one set, or of a head, that are stored."""
-    if not isinstance(given, Mapping) and hasattr(given, "shape"):
-        given = {"logits": given}
-    found = {name: given.get(name) if isinstance(given, Mapping) else getattr(given, name, None) for name in names}
+    if not isinstance(given, Mapping):
+        given = {"logits": given} if hasattr(given, "shape") else {name: getattr(given, name, None) for name in names}
     return {
-        name: as_array(to_numpy(value) if is_tensor(value) else value, name)
-        for name, value in found.items()
-        if value is not None
+        name: as_array(to_numpy(given[name]) if is_tensor(given[name]) else given[name], name)
+        for name in names
+        if given.get(name) is not None
     }
 
 
@@ -347,15 +340,11 @@ def _write(folder: Path, files: dict[str, Arrays]) -> None:
             shutil.rmtree(leftover, ignore_errors=True)
 
 
-def _entry(arrays: Arrays, name: str, file: Path) -> Any:
+def _entry(arrays: Arrays, name: str) -> Any:
     if name not in arrays:
-        raise ToodError(f"{file}: expected an array {name!r}, found {', '.join(arrays) or 'none'}")
+        raise ToodError(f"expected an array {name!r}, found {', '.join(arrays) or 'none'}")
     return arrays[name]
 
 
-def _numbers(arrays: Arrays, name: str, ndim: int, file: Path) -> FloatArray:
-    array = _entry(arrays, name, file)
-    try:
-        return finite(floats(array, name, ndim), name)
-    except ToodError as error:
-        raise ToodError(f"{file}: {error}") from error
+def _numbers(arrays: Arrays, name: str, ndim: int) -> FloatArray:
+    return finite(floats(_entry(arrays, name), name, ndim), name)
