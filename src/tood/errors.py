@@ -1,12 +1,14 @@
-"""Errors: one base class; messages name the argument, what was found and what was expected."""
+"""Errors and warnings: one base class; messages name the argument, what was found and what was expected."""
 
 from __future__ import annotations
 
 import difflib
+import sys
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["MissingDependencyError", "NotFittedError", "ToodError", "UnknownNameError", "located"]
+__all__ = ["MissingDependencyError", "NotFittedError", "ToodError", "UnknownNameError", "located", "warn"]
 
 
 class ToodError(ValueError):
@@ -45,3 +47,11 @@ def located(place: object) -> Iterator[None]:
         yield
     except ToodError as error:
         raise ToodError(f"{place}: {error}") from error
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller's code, which is the nearest one outside this library."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("tood."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, UserWarning, stacklevel=level)

@@ -12,7 +12,6 @@ from tood.calibration.checks import (
     looks_like_log_probabilities,
     looks_like_probabilities,
     near_chance,
-    outside_range,
 )
 from tood.deploy.live import LiveTOOD
 
@@ -86,7 +85,6 @@ def test_scores_on_another_scale_are_told(tmp_path):
             warnings.simplefilter("error")
             cal.score(draw(seed=1)[0])
             cal.score(np.random.default_rng(0).normal(size=(500, 6)))  # unknown inputs are not a mistake
-    assert outside_range(logits, np.array([-1e9, 1e9])) == 0
 
 
 def test_permuted_columns_and_other_networks_are_warned_of():
@@ -95,7 +93,7 @@ def test_permuted_columns_and_other_networks_are_warned_of():
     drift = np.array([-8, -6, -4, -3, 0, 1.0])
     known = lambda rows: rng.normal(size=(len(rows), 6)) + 5 * np.eye(6)[rows] + drift  # noqa: E731
     cal = TOOD(TASKS).fit(known(labels), labels)
-    with pytest.warns(UserWarning, match="order looks permuted"):
+    with pytest.warns(UserWarning, match="permuted"):
         cal.score(known(labels)[:, ::-1].copy())
     with pytest.warns(UserWarning, match="another network"):
         cal.score(known(labels) + 6)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.golden.make import TASKS, draw
 
 from tood import TOOD, ToodError
-from tood.calibration import diagnostics, rules
+from tood.calibration import rules, statistics
 from tood.commands.calibrate import command as calibrate
 from tood.commands.export import command as export
 from tood.commands.inspect import command as inspect
@@ -20,7 +20,7 @@ from tood.commands.score import command as score
 from tood.decision import Conformal
 from tood.deploy import DriftMonitor
 
-CONSTANTS = [(module, name) for module in (rules, diagnostics) for name in vars(module) if name.isupper()]
+CONSTANTS = [(module, name) for module in (rules, statistics) for name in vars(module) if name.isupper()]
 NUMBERS = [(module, name) for module, name in CONSTANTS if isinstance(getattr(module, name), float)]
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tood.arrays import Float64Array, IntArray, floats
-from tood.errors import ToodError
+from tood.errors import ToodError, warn
 from tood.partition import Partition
 
 SAMPLE = 256  # rows that the checks of `score` look at: enough to notice, too few to cost time
@@ -17,7 +16,6 @@ FEWEST_ROWS = 8  # fewer rows of logits could lie in [0, 1] and sum to 1 by chan
 FEWEST_LABELS = 20  # fewer labels cannot show that accuracy is at chance
 BATCH, ROWS = 200, 1000  # rows of a batch whose column means are compared, and about how many of them are read
 SHIFT = 0.55  # root mean square shift of column means that is a warning
-PERMUTED, SAME_SPREAD = 0.25, 0.2  # the same if sorted means fit twice as well, and sorted spreads (logarithms) fit
 UNKNOWN = 1.1  # divided by √(C - 1): a batch of unknown inputs without any signal moves C columns by nearly as much
 OUTSIDE = 0.01  # a larger share of rows outside the calibrated range is a warning
 REMEDY = "pass the network's outputs before softmax"
@@ -59,27 +57,15 @@ class Seen(NamedTuple):
             return ""
         if len(logits) > ROWS:  # drawn: every k-th row may be of one class
             logits = logits[np.random.default_rng(0).integers(0, len(logits), ROWS)]
-        values = floats(logits, "logits", ndim=2)
-        mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
-        least = 1e-6 * np.abs(self.mean).max() + 1e-12
-        spread, std = np.maximum(self.std, least), np.maximum(std, least)
-        shift, in_order = (
-            float(np.sqrt(np.mean(((found - expected) / spread) ** 2)))
-            for found, expected in ((mean, self.mean), (np.sort(mean), np.sort(self.mean)))
-        )
-        apart = float(np.abs(np.log(np.sort(std) / np.sort(spread))).mean())
-        permuted = in_order < shift / 2 and apart < SAME_SPREAD
-        limit = max(SHIFT, UNKNOWN / np.sqrt(max(1, len(mean) - 1)))
-        if shift <= (PERMUTED if permuted else limit):
+        mean = floats(logits, "logits", ndim=2).mean(axis=0, dtype=np.float64)
+        spread = np.maximum(self.std, 1e-6 * np.abs(self.mean).max() + 1e-12)
+        shift = float(np.sqrt(np.mean(((mean - self.mean) / spread) ** 2)))
+        if shift <= max(SHIFT, UNKNOWN / np.sqrt(max(1, len(mean) - 1))):
             return ""
-        cause = (
-            "their order looks permuted"
-            if permuted
-            else "they may come from another network, or from few classes or unknown inputs only"
-        )
         return (
             f"logits: column means are {shift:.1f} deviations from those of the calibration set (root mean square over "
-            f"{len(mean)} columns): {cause}; check model and column order, or calibrate again"
+            f"{len(mean)} columns): columns may be permuted, or from another network, or from few classes or unknown "
+            "inputs only; check model and column order, or calibrate again"
         )
 
 
@@ -144,21 +130,7 @@ def logit_range(logits: Any) -> Float64Array:
     return np.array([values.min(), values.max()], dtype=np.float64)
 
 
-def outside_range(logits: Any, seen: Float64Array) -> float:
-    """Share of rows with a logit farther outside the range ``seen`` ``[2]`` than half the width of that range.
-
-    >>> outside_range([[0.0, 5.0], [0.0, 50.0]], np.array([-2.0, 10.0]))
-    0.5
-    """
-    values = floats(logits, "logits", ndim=2)
-    slack = (seen[1] - seen[0]) / 2
-    if values.size == 0:
-        return 0.0
-    outside = (values.min(axis=1) < seen[0] - slack) | (values.max(axis=1) > seen[1] + slack)
-    return float(outside.mean())
-
-
-def check_calibration(logits: Any, labels: IntArray, partition: Partition, stacklevel: int = 3) -> None:
+def check_calibration(logits: Any, labels: IntArray, partition: Partition) -> None:
     """Warn of probabilities, log-probabilities or cosines in place of logits, and of labels no better than chance."""
     if looks_like_probabilities(logits):
         message = f"logits: every row lies in [0, 1] and sums to 1, so these are probabilities; {REMEDY}"
@@ -176,10 +148,10 @@ def check_calibration(logits: Any, labels: IntArray, partition: Partition, stack
         )
     else:
         return
-    warnings.warn(message, UserWarning, stacklevel=stacklevel)
+    warn(message)
 
 
-def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel: int = 3) -> None:
+def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE) -> None:
     """Compare logits to score with those seen in calibration.
 
     Probabilities given to a calibrator of logits are an error, since their scores mean nothing; a warning if there are
@@ -194,8 +166,6 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel:
         What calibration logits looked like.
     rows:
         Number of rows to compare with the range, from the first; None takes all. Columns are compared over about 1,000.
-    stacklevel:
-        Stack level of the warning, as in :func:`warnings.warn`.
     """
     seen, values = known.range, floats(logits[:rows], "logits", ndim=2)
     low, high = (values.min(), values.max()) if values.size else seen
@@ -206,15 +176,15 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE, stacklevel:
         )
         if len(values) >= FEWEST_ROWS:
             raise ToodError(message)
-        warnings.warn(message, UserWarning, stacklevel=stacklevel)
+        warn(message)
     slack = (seen[1] - seen[0]) / 2
-    if not (seen[0] - slack <= low and high <= seen[1] + slack) and outside_range(values, seen) > OUTSIDE:
-        warnings.warn(
+    lowest, highest = seen[0] - slack, seen[1] + slack
+    inside = lowest <= low and high <= highest  # mostly so, and faster than row by row
+    if not inside and np.mean((values.min(axis=1) < lowest) | (values.max(axis=1) > highest)) > OUTSIDE:
+        warn(
             f"logits: more than {OUTSIDE:.0%} of the rows lie far outside the range seen in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}); check that network, preprocessing and column order are the "
-            "calibrated ones, or calibrate again",
-            UserWarning,
-            stacklevel=stacklevel,
+            "calibrated ones, or calibrate again"
         )
     elif message := known.moved(logits):
-        warnings.warn(message, UserWarning, stacklevel=stacklevel)
+        warn(message)

@@ -13,8 +13,7 @@ import numpy as np
 
 from tood.arrays import Float64Array
 from tood.calibration.channels import Channels
-from tood.calibration.diagnostics import trust
-from tood.calibration.statistics import Statistics, least_spread
+from tood.calibration.statistics import Statistics, least_spread, trust
 from tood.errors import ToodError
 from tood.partition import Partition
 
@@ -55,7 +54,7 @@ def background(statistics: Statistics) -> dict[str, Any]:
 
     1. The channel of each task is re-centred and re-scaled by how *other* tasks' calibration samples score in it (mean
        r, deviation q), as far as it is trusted: ``w = d² / (d² + ¼)`` of the way, where d says how many deviations its
-       own samples lie above the others (:func:`tood.calibration.diagnostics.trust`). A dead channel is not moved.
+       own samples lie above the others (:func:`tood.calibration.statistics.trust`). A dead channel is not moved.
     2. The largest channel, plus the margin times its lead over the second, is the vote of the channels.
     3. The score is the energy plus ½ × mean trust × that vote, in units in which each sample's own channel varies as
        much as before. If nothing is trusted, or with one task, it is the energy itself.

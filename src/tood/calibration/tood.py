@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import warnings
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
 from typing import Any, cast, get_args
@@ -19,20 +18,21 @@ import numpy as np
 from tood.arrays import ArrayT, Float64Array, as_array, indices
 from tood.calibration.channels import Channels
 from tood.calibration.checks import Seen, check_calibration, check_scale
-from tood.calibration.diagnostics import ChannelDiagnostics, DeadChannelWarning, describe_dead, diagnose
 from tood.calibration.rules import DEFAULT, RULES, Reference, Variant, compiled
 from tood.calibration.statistics import (
     OWN,
     REST,
     ROBUST,
+    ChannelDiagnostics,
     Statistics,
     all_energies,
+    diagnose,
     energy_statistics,
     least_spread,
     task_of_labels,
 )
 from tood.energy import check_columns, task_energies
-from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.errors import NotFittedError, ToodError, UnknownNameError, warn
 from tood.partition import Partition
 from tood.storage.files import plain, read_tensors, write_tensors
 
@@ -94,8 +94,7 @@ class TOOD:
             ``[B]``, the logit column of each sample's class.
         """
         self._fit(logits, labels)
-        if message := self._moved_dead():
-            warnings.warn(message, DeadChannelWarning, stacklevel=2)
+        self._warn_of_dead()
         return self
 
     def _fit(self, logits: Any, labels: Any) -> None:
@@ -104,11 +103,11 @@ class TOOD:
         logits = as_array(logits)
         partition = check_columns(logits, Partition(self.tasks))
         tasks = task_of_labels(labels, partition, rows=len(logits))
-        check_calibration(logits, indices(labels, "labels"), partition, stacklevel=4)
+        check_calibration(logits, indices(labels, "labels"), partition)
         self.partition_ = partition
         self.seen_ = Seen.of(logits, indices(labels, "labels"))
         self.statistics_ = energy_statistics(all_energies(logits, partition), tasks)
-        self._floor_spread(stacklevel=5)
+        self._floor_spread()
         self._compile()
 
     def _compile(self) -> None:
@@ -119,14 +118,15 @@ class TOOD:
         self.version_ = version()
         self.created_ = datetime.now(timezone.utc).isoformat(timespec="seconds")
 
-    def _moved_dead(self) -> str:
-        """A sentence if the variant re-centres dead channels; else empty."""
-        if self.variant not in ("mean_shift", "robust_anchor") or not (dead := describe_dead(self.diagnostics_)):
-            return ""
-        return (
-            f"dead channels: own calibration samples do not lie above other tasks' in {dead}; {self.variant} "
-            "re-centres them all the same and may rank unknown inputs above known ones; use the default variant"
-        )
+    def _warn_of_dead(self) -> None:
+        """Warn if the variant re-centres dead channels."""
+        dead = [str(d.task) for d in self.diagnostics_ if not d.alive]
+        if dead and self.variant in ("mean_shift", "robust_anchor"):
+            warn(
+                f"dead channels: own calibration samples do not lie above other tasks' in task {', '.join(dead)}; "
+                f"{self.variant} re-centres them all the same and may rank unknown inputs above known ones; use the "
+                "default variant"
+            )
 
     @property
     def diagnostics_(self) -> list[ChannelDiagnostics]:
@@ -144,7 +144,7 @@ class TOOD:
         cal = cls(tasks, **settings)
         cal.partition_ = Partition(tasks)
         cal.statistics_ = checked_statistics(statistics, len(cal.partition_))
-        cal._floor_spread(stacklevel=4)
+        cal._floor_spread()
         cal._compile()
         return cal
 
@@ -163,7 +163,7 @@ class TOOD:
         channels, logits = self._fitted(), as_array(logits)
         check_columns(logits, channels.partition)
         if hasattr(self, "seen_"):
-            check_scale(logits, self.seen_, stacklevel=4)
+            check_scale(logits, self.seen_)
         return channels.evaluate(logits, assign)
 
     def task_energies(self, logits: ArrayT) -> ArrayT:
@@ -227,8 +227,6 @@ class TOOD:
     def load(cls, path: str | os.PathLike[str]) -> TOOD:
         """Load a file that :meth:`save` wrote; it scores as on the day it was written, whatever the rule is now."""
         tensors, metadata = read_tensors(path, KIND)
-        if "rule" not in metadata:
-            raise ToodError(f"{os.fspath(path)}: an old format without a compiled score; run `tood calibrate` again")
         try:
             channels = Channels.from_arrays(tensors)
             cal = cls(channels.partition, margin=channels.margin)
@@ -242,7 +240,9 @@ class TOOD:
             scores, tasks = channels.evaluate(tensors["canary.logits"])
             expected = tensors["canary.scores"]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ToodError(f"{os.fspath(path)}: not a usable calibrator: {error}") from error
+            raise ToodError(
+                f"{os.fspath(path)}: not a usable calibrator ({error}); run `tood calibrate` again"
+            ) from error
         moved = float(np.max(np.abs(scores - expected) / np.maximum(np.abs(expected), 1)))
         if not moved <= MOVED or not np.array_equal(tasks, tensors["canary.tasks"]):
             raise ToodError(
@@ -257,9 +257,8 @@ class TOOD:
     def set_params(self, **params: Any) -> TOOD:
         """Change settings; variant, margin and reference take effect at once, other tasks need a new ``fit``."""
         before = self.get_params()
-        for name in params:
-            if name not in before:
-                raise UnknownNameError("setting", name, before)
+        for name in params.keys() - before.keys():
+            raise UnknownNameError("setting", name, before)
         vars(self).update(params)
         try:
             self._check_parameters()
@@ -273,19 +272,14 @@ class TOOD:
     def __repr__(self) -> str:
         settings = (f"{name}={value!r}" for name, value in self.get_params().items() if name != "tasks")
         fitted = f", fitted to {self.statistics_['count'].sum():.0f} samples" if hasattr(self, "statistics_") else ""
-        try:
-            tasks = repr(Partition(self.tasks))
-        except ToodError:  # changed since by hand
-            tasks = f"tasks={self.tasks!r}"
-        return f"<TOOD {tasks}, {', '.join(settings)}{fitted or ', not fitted'}>"
+        return f"<TOOD {self.tasks!r}, {', '.join(settings)}{fitted or ', not fitted'}>"
 
     def _check_parameters(self) -> None:
         if isinstance(self.tasks, Iterator):
             raise ToodError("tasks: expected lists of columns, found an iterator, which can be read only once")
-        if not isinstance(self.variant, str) or self.variant not in get_args(Variant):
-            raise UnknownNameError("variant", self.variant, get_args(Variant))
-        if not isinstance(self.reference, str) or self.reference not in get_args(Reference):
-            raise UnknownNameError("reference", self.reference, get_args(Reference))
+        for name, known in (("variant", get_args(Variant)), ("reference", get_args(Reference))):
+            if getattr(self, name) not in known:
+                raise UnknownNameError(name, getattr(self, name), known)
         if not (isinstance(self.margin, (int, float, np.number)) and 0 <= self.margin < np.inf):
             raise ToodError(f"margin: expected a number, 0 or more, found {self.margin!r}")
 
@@ -294,7 +288,7 @@ class TOOD:
             raise NotFittedError("this TOOD is not fitted yet: call fit(logits, labels) first")
         return self.channels_
 
-    def _floor_spread(self, stacklevel: int) -> None:
+    def _floor_spread(self) -> None:
         """Floor zero spreads, so that no variant divides by zero, and warn."""
         floor = least_spread(self.statistics_.get("median", self.statistics_["mean"]))
         flat = np.zeros(len(floor), dtype=bool)
@@ -302,13 +296,10 @@ class TOOD:
             flat |= self.statistics_[name] < floor
             self.statistics_[name] = np.maximum(self.statistics_[name], floor)
         if flat.any():
-            tasks = [str(task) for task in np.flatnonzero(flat)]
-            more = f" and {len(tasks) - 5} more" if len(tasks) > 5 else ""
-            warnings.warn(
-                f"the calibration energies of task {', '.join(tasks[:5])}{more} have no spread (mad or std 0); it is "
-                "floored: add calibration samples or use variant='mean_shift', which ignores the spread",
-                UserWarning,
-                stacklevel=stacklevel,
+            tasks = ", ".join(map(str, np.flatnonzero(flat)))
+            warn(
+                f"the calibration energies of task {tasks} have no spread (mad or std 0); it is floored: add "
+                "calibration samples or use variant='mean_shift', which ignores the spread"
             )
 
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray, as_array, floats, label_columns
 from tood.calibration.checks import Seen, check_calibration, logit_range
-from tood.calibration.diagnostics import DeadChannelWarning
 from tood.calibration.rules import DEFAULT, RULES
 from tood.calibration.statistics import all_energies
 from tood.calibration.tood import TOOD, Reference, Variant
@@ -170,8 +169,7 @@ class LiveTOOD:
         cal = TOOD.from_statistics(self.partition, own | self._rest(own), **settings)
         seen, means, sums = self.columns if self.columns[0].any() else np.empty((3, 0))
         cal.seen_ = Seen(self.range, means, np.sqrt(sums / seen), np.nan)
-        if message := cal._moved_dead():
-            warnings.warn(message, DeadChannelWarning, stacklevel=2)
+        cal._warn_of_dead()
         return cal
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -9,8 +9,7 @@ import numpy.typing as npt
 
 from tood.arrays import FloatArray, IntArray
 from tood.calibration import TOOD, Channels, Reference, Variant
-from tood.calibration.diagnostics import ChannelDiagnostics, diagnose
-from tood.calibration.statistics import OWN, REST, ROBUST
+from tood.calibration.statistics import OWN, REST, ROBUST, ChannelDiagnostics, diagnose
 from tood.detectors.base import Detector, choice, number
 from tood.detectors.prototype import TOOD_PAPER
 from tood.detectors.registry import register
