@@ -112,7 +112,7 @@ def as_array(x: Any, name: str = "logits") -> Any:
     Columns named ``logit_0``, ``logit_1`` and so on are read in the order of these numbers.
     """
     if is_tensor(x):
-        if x.is_nested or x.is_quantized or str(x.layout) != "torch.strided":
+        if x.is_nested or x.is_quantized or x.is_meta or str(x.layout) != "torch.strided":
             raise ToodError(f"{name}: expected a dense tensor, found {x.layout} on {x.device}")
         return x
     if type(x) is np.ndarray:

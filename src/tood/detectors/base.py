@@ -23,6 +23,7 @@ from tood.storage.files import plain, read_tensors, write_tensors
 __all__ = ["REGISTRY", "Detector", "Parameter", "choice", "flag", "number", "setting"]
 
 KIND = "tood-detector"
+WIDEST = 1 << 20  # columns or dimensions that a file may name
 
 Grid: TypeAlias = Mapping[str, tuple[Any, ...]]
 Self = TypeVar("Self", bound="Detector")
@@ -266,15 +267,19 @@ class Detector:
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):
                     raise ToodError(f"unexpected entry {name!r}")
-                if isinstance(value, (dict, str)):
-                    raise ToodError(f"{name}: expected a number or an array, found {str(value)[:40]!r}")
                 setattr(detector, name, value)
             if hasattr(detector, "shape_"):
-                columns, dimensions = detector.shape_
-                detector.shape_ = columns, dimensions
+                columns, dimensions = detector.shape_ = tuple(detector.shape_)
                 detector._fitted_with = detector._refit_values()
-            detector._ready(np.dtype(np.float32))
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError) as error:
+                if max(columns, dimensions) > WIDEST:
+                    raise ToodError(f"shape_: expected at most {WIDEST} columns, found {detector.shape_}")
+                if "network" not in detector.needs and (columns or detector.fits_on != "none"):
+                    # Two rows of ones are scored, so that a missing or misshaped array is noticed here.
+                    trial = Outputs(*(np.ones((2, size), np.float32) if size else None for size in detector.shape_))
+                    rows = read_rows(trial, detector.needs, optional=detector.optional)
+                    with np.errstate(all="ignore"):
+                        np.broadcast_to(detector._score(rows, detector._ready(rows.logits.dtype)), 2)
+        except Exception as error:
             raise ToodError(f"{os.fspath(path)}: not a usable detector: {error}") from error
         detector.network = network
         return detector
