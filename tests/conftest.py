@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.browser import browser  # noqa: F401 (a fixture of all tests)
 
 # One thread a process, set before NumPy and torch start their pools: more collapse when anything else runs.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -135,6 +135,21 @@ def test_no_page_shows_a_docstring_role_or_an_unfilled_table(site):
         assert "generated: " not in page.read_text(), page
 
 
+WIDE = {"results/text": "its first table"}  # pages with a table that does not fit yet
+TABLES = "[...document.querySelectorAll('.md-typeset__scrollwrap')].filter((e) => e.scrollWidth > e.clientWidth)"
+
+
+def test_every_table_fits_a_screen_of_1280_pixels(site, browser):
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    wide = set()
+    for page in sorted(site.rglob("index.html")):
+        tab.goto(page.as_uri())
+        if tab.evaluate("document.documentElement.scrollWidth") > 1280 or tab.evaluate(f"{TABLES}.length"):
+            wide.add(page.parent.relative_to(site).as_posix())
+    tab.close()
+    assert wide <= set(WIDE), wide
+
+
 def test_the_reference_names_every_option_detector_and_setting(site):
     from tood import detectors, learners
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,45 +15,6 @@ from tood.evaluation import load_metrics, trajectory
 from tood.outputs import Run, find_runs
 from tood.report.gather import MeasuredRun, scores_at
 from tood.report.page.write import write_page
-
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-)
-
-
-def _chromium() -> str | None:
-    found = (shutil.which(name) for name in ("/usr/bin/chromium", "chromium", "chromium-browser", "google-chrome"))
-    return next((path for path in found if path), None)
-
-
-def _missing(what: str) -> NoReturn:
-    """On CI a page that no browser has shown is a failure; elsewhere the tests are skipped."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what}, and CI is set; TOOD_BROWSER=skip goes without")
-    pytest.skip(what)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if os.environ.get("TOOD_BROWSER") == "skip":
-        pytest.skip("TOOD_BROWSER=skip")
-    try:
-        from playwright import sync_api as api
-    except ImportError:
-        _missing("Playwright is not installed")
-    if (path := _chromium()) is None:
-        _missing("no Chromium on this machine")
-    with api.sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=path, args=FLAGS)
-        yield running
-        running.close()
 
 
 @pytest.fixture
@@ -246,7 +206,7 @@ def test_it_follows_the_colour_scheme_and_can_be_told(visit: Callable[..., Any],
     assert abs(lightness("backgroundColor") - lightness("color")) > 150
 
 
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize("width", [375, 1280])
 def test_nothing_is_wider_than_the_screen_and_every_control_has_a_name(
     visit: Callable[..., Any], page: Path, width: int
 ) -> None:
