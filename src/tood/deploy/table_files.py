@@ -24,7 +24,9 @@ __all__ = ["SUFFIXES", "Block", "TableFile", "listed"]
 SUFFIXES = (".parquet", ".arrow", ".feather", ".ipc", ".csv")
 BATCH_ROWS = 1 << 14
 MOST_VALUES, MOST_PER_BYTE = 10_000_000, 20  # a small compressed file may hold the first; a large one the second
+VALUE = 8  # bytes of a number
 ARROW_FILE, ARROW_STREAM_END = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
+ARROW_FILE_START = 8  # where the messages of a file begin
 
 
 class Block(NamedTuple):
@@ -130,7 +132,7 @@ class TableFile:
                 convert_options=module.ConvertOptions(include_columns=columns, column_types=types),
             )
         else:
-            self._check_size((self.rows() or 0) * len(columns))
+            self._check_size(self._unpacked() // VALUE)
             with self._ipc() as reader:
                 stored = reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches))
                 for batch in stored:
@@ -159,6 +161,25 @@ class TableFile:
         open_reader = ipc.open_stream if self._is_stream() else ipc.open_file
         with self.path.open("rb") as file, open_reader(file) as reader:
             yield reader
+
+    def _unpacked(self) -> int:
+        """Bytes that the record batches of an Arrow file take in memory, from the sizes that its messages declare."""
+        total = 0
+        with _pyarrow("lib").memory_map(str(self.path)) as source:
+            source.seek(0 if self._is_stream() else ARROW_FILE_START)
+            for message in _pyarrow("ipc").MessageReader.open_stream(source):
+                # A RecordBatch of Arrow's Message.fbs has fields 2, its buffers, and 3, set if these are compressed.
+                data, body = message.metadata.to_pybytes(), message.body
+                batch = _child(data, _child(data, 0), 2)
+                batch = _child(data, batch, 1) if message.type == "dictionary" else batch
+                if message.type != "schema" and _field(data, batch, 3):
+                    buffers = _child(data, batch, 2)
+                    count = int(np.frombuffer(data, "<u4", 1, buffers)[0])
+                    places = np.frombuffer(data, "<i8", 2 * count, buffers + 4).reshape(count, 2)
+                    # A compressed buffer begins with its size; -1 for one that is stored as it is.
+                    sizes = [int(np.frombuffer(body, "<i8", 1, start)[0]) for start, length in places if length]
+                    total += sum(size for size in sizes if size > 0)
+        return total
 
     def _csv_header(self) -> tuple[list[str], bool]:
         """Column names, and whether the file has them. A first line of numbers is data, unless it is 0, 1, 2, …"""
@@ -218,6 +239,21 @@ class TableFile:
 def listed(names: list[str]) -> str:
     """The first names of a file, for a message."""
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "none"
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """The place of a field of a flatbuffer table; 0 if it is not set."""
+    entries = table - int(np.frombuffer(data, "<i4", 1, table)[0])
+    if 4 + 2 * number >= np.frombuffer(data, "<u2", 1, entries)[0]:
+        return 0
+    offset = int(np.frombuffer(data, "<u2", 1, entries + 4 + 2 * number)[0])
+    return table + offset if offset else 0
+
+
+def _child(data: bytes, table: int, number: int | None = None) -> int:
+    """The place of what a field of a flatbuffer table refers to; without a number, of the root table."""
+    place = table if number is None else _field(data, table, number)
+    return place + int(np.frombuffer(data, "<u4", 1, place)[0])
 
 
 def _is_number(text: str) -> bool:

@@ -269,7 +269,8 @@ class Detector:
                     raise ToodError(f"unexpected entry {name!r}")
                 setattr(detector, name, value)
             if hasattr(detector, "shape_"):
-                columns, dimensions = detector.shape_ = tuple(detector.shape_)
+                columns, dimensions = detector.shape_
+                detector.shape_ = columns, dimensions
                 detector._fitted_with = detector._refit_values()
                 if max(columns, dimensions) > WIDEST:
                     raise ToodError(f"shape_: expected at most {WIDEST} columns, found {detector.shape_}")
