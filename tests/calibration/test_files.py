@@ -76,13 +76,12 @@ np.save("accept.npy", np.concatenate(accept))
 
 
 def test_files_say_what_they_are(files):
-    (files / "weights").write_bytes(b"weights")
     given = ("--logits", "cal.npz", "--tasks", json.dumps(TASKS), "--out", "mine.safetensors", "--holdout", 0.5)
-    shown = run(calibrate, *given, "--metadata", "owner=ann", "--model", "weights").stdout
+    shown = run(calibrate, *given, "--metadata", "owner=ann", "--parent", "decider.safetensors").stdout
     assert "decision samples: 120" in shown and "smallest alpha: 0.008264" in shown and "threshold at 0.05" in shown
     facts = json.loads(run(inspect, "mine.safetensors", "--json").stdout)
     assert facts["kind"] == "tood-conformal" and facts["tasks"] == TASKS and facts["decision samples"] == 120
-    assert facts["metadata"]["owner"] == "ann" and len(facts["metadata"]["model_sha256"]) == 64
+    assert facts["metadata"]["owner"] == "ann" and len(facts["metadata"]["parent_sha256"]) == 64
     assert facts["rule"].startswith(TOOD(TASKS).variant) and facts["created"].startswith("20")
     run(score, "--calibrator", "mine.safetensors", "--in", "new.npy", "--out", "s.parquet", "--alpha", 0.05)
     kept = pq.read_schema("s.parquet").metadata

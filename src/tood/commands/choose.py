@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tood.commands._console import FILE, JSON, LOGITS, SHARE, read_tasks, warnings_as_lines
+from tood.errors import located
 
 if TYPE_CHECKING:
     from tood.choose import Choice
@@ -79,13 +80,14 @@ def _candidates(calibration: Path, tasks: str | None, has_features: bool) -> dic
 
 def _read(path: Path, labels: Any = None) -> Outputs:
     """Logits of a file, and the features of an ``.npz`` file."""
-    from tood.deploy.logit_files import LogitsFile, valid_rows
+    from tood.arrays import finite
+    from tood.deploy.logit_files import LogitsFile
     from tood.outputs import Outputs
     from tood.storage.npz import npz_member, npz_names
 
-    logits = LogitsFile(path).read()
-    valid_rows(logits, "error", path)
     has_features = path.suffix == ".npz" and "features" in npz_names(path)
+    with located(path):
+        logits = finite(LogitsFile(path).read(), "logits")
     return Outputs(logits, npz_member(path, "features") if has_features else None, labels)
 
 
