@@ -75,8 +75,8 @@ dist: install
 	cd build && ../build/wheel-venv/bin/python ../tests/core_only.py
 	cd build && wheel-venv/bin/tood --version
 
-# Each peer (pytorch-ood, Avalanche, OpenOOD, Ray, MLflow, W&B) in its own environment, and our adapter inside it.
-# Some only: make integrations PEERS="ray mlflow"
+# Each peer (pytorch-ood, Avalanche, OpenOOD, MLflow, W&B) in its own environment, and our adapter inside it.
+# Some only: make integrations PEERS="avalanche mlflow"
 integrations:
 	sh tests/integrations/environments.sh $(PYTHON) $(PEERS)
 

@@ -14,7 +14,7 @@ from tood.cli import cli
 from tood.detectors import Detector
 from tood.evaluation import Scorer, load_metrics, measure, trajectory
 from tood.evaluation.metrics_file import VERSIONS, save_metrics
-from tood.evaluation.versions import Outdated, how_to_renew, outdated
+from tood.evaluation.versions import Outdated, outdated
 from tood.learners import Learner
 from tood.outputs import Run
 from tood.runs.config import RunConfig
@@ -59,7 +59,7 @@ def new_rule(monkeypatch):
 
 
 def in_this_process(self, cell):
-    run(cell.config, cell.path, say=self.say, renew=self.renew)
+    run(cell.config, cell.path, say=self.say)
     return ""
 
 
@@ -90,48 +90,10 @@ def test_figures_alone_are_not_trained_again_unasked_and_the_line_says_how(copie
     before = {file: file.read_bytes() for file in cell.path.rglob("*.[pms]*") if file.is_file()}
     monkeypatch.setattr(Learner, "learn", lambda *a, **k: pytest.fail("trained again"))
     assert cell.status() == "outdated metrics: maxlogit (version 1, now 2)"
-    command = f"`tood run {cell.path}/config.yaml --out {cell.path} --renew` trains the run again"
     lines = []
-    assert run_cells([cell], say=lines.append) == {}
     run(FIGURES, cell.path, say=lines.append)
-    told = f"outdated metrics: maxlogit (version 1, now 2); {command}"
-    assert lines == [f"{cell.config.name}: {told}", f"{cell.path}: {told}"]
+    assert lines == [f"note: outdated metrics: maxlogit (version 1, now 2); remove {cell.path} to train the run again"]
     assert {file: file.read_bytes() for file in before} == before
-
-
-def test_under_torchrun_no_process_waits_for_a_run_that_has_its_figures(copies, new_rule, monkeypatch):
-    _, cell = copies
-    trained = []
-    monkeypatch.setattr(Learner, "learn", lambda self, step, *arguments, **options: trained.append(step))
-    monkeypatch.setattr("lightning_fabric.Fabric.is_global_zero", False)
-    run(FIGURES, cell.path, say=str)
-    assert not trained
-    run(FIGURES, cell.path, say=str, renew=True)  # the first process trains again, so the others do
-    assert trained == list(range(len(Run(cell.path).partition)))
-
-
-def test_renewing_figures_keeps_the_old_ones_until_the_new_ones_exist(copies, new_rule, monkeypatch):
-    kept, cell = copies
-    old, learn = (cell.path / "metrics.parquet").read_bytes(), Learner.learn
-
-    def interrupted(self, task, *arguments, **options):
-        if task == 2:
-            raise KeyboardInterrupt
-        return learn(self, task, *arguments, **options)
-
-    monkeypatch.setattr(Learner, "learn", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        run(FIGURES, cell.path, say=str, renew=True)
-    assert (cell.path / "metrics.parquet").read_bytes() == old
-    assert cell.status().startswith("outdated")  # a sweep resumes it without being told
-    monkeypatch.setattr(Learner, "learn", learn)
-    monkeypatch.setattr("tood.runs.sweep._Processes._run", in_this_process)
-    assert run_cells([cell], say=str) == {}
-    assert cell.status() == "done" and not Run(cell.path).steps() and not (cell.path / "checkpoints").exists()
-    run(ALL, kept.path, say=str)
-    assert (cell.path / "metrics.parquet").read_bytes() == (kept.path / "metrics.parquet").read_bytes() != old
-    monkeypatch.setattr(Learner, "learn", lambda *a, **k: pytest.fail("trained again"))
-    run(FIGURES, cell.path, say=str, renew=True)  # nothing is outdated any more
 
 
 def test_outputs_without_checkpoints_are_not_deleted_while_the_figures_are_outdated(copies, new_rule):
@@ -164,16 +126,13 @@ def test_the_commands(finished, tmp_path):
         return done
 
     stale = f"outdated metrics: tood_joint (version 1, now {CURRENT})"
-    assert f"{cell.config.name}: {stale}" in command("sweep", file, "--out", out).stdout
+    assert f"{cell.config.name}: note: {stale}" in command("sweep", file, "--out", out).stdout
     assert (cell.path / "metrics.parquet").read_bytes() == old
     assert f"note: {stale} in 1 run; `tood run RUN/config.yaml" in command("report", cell.path, "--tables").stderr
-    as_printed = how_to_renew(cell.path).strip("`").split()
-    assert as_printed[0] == "tood" and command(*as_printed[1:])
+    shutil.rmtree(cell.path)
+    command("sweep", file, "--out", out)  # in a process of its own
     assert (cell.path / "metrics.parquet").read_bytes() == new != old
     assert "outdated" not in command("report", cell.path, "--tables").stderr
-    made_by(cell.path, {"energy": 1, "maxlogit": 1, "tood_joint": 1})
-    command("sweep", file, "--out", out, "--renew")  # in a process of its own
-    assert (cell.path / "metrics.parquet").read_bytes() == new
 
 
 def test_versions_of_your_own_detectors_count(gap_run, tmp_path, monkeypatch):

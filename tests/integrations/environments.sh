@@ -60,7 +60,7 @@ check() { # DISTRIBUTION REQUIREMENTS PYTEST ARGUMENTS
   fi
 }
 
-for name in ${*:-pytorch-ood avalanche openood ray mlflow wandb}; do
+for name in ${*:-pytorch-ood avalanche openood mlflow wandb}; do
   extra="-e .[$name]"
   case $name in
     pytorch-ood)
@@ -69,10 +69,9 @@ for name in ${*:-pytorch-ood avalanche openood ray mlflow wandb}; do
       check avalanche-lib "$extra torchvision" tests/integrations/test_avalanche.py tests/integrations/test_examples.py::test_avalanche ;;
     openood) # not on PyPI, where somebody else could take its name
       check openood "torchvision git+https://github.com/Jingkang50/OpenOOD" tests/integrations/test_openood.py ;;
-    ray) check ray "$extra" tests/deploy/test_score_files.py tests/runs/test_sweep.py -m slow -k ray ;;
     mlflow) check mlflow-skinny "$extra" tests/integrations/test_trackers.py -k mlflow ;;
     wandb) check wandb "$extra" tests/integrations/test_trackers.py -k wandb ;;
-    *) echo "unknown peer $name: expected pytorch-ood, avalanche, openood, ray, mlflow or wandb" >&2 && exit 2 ;;
+    *) echo "unknown peer $name: expected pytorch-ood, avalanche, openood, mlflow or wandb" >&2 && exit 2 ;;
   esac
 done
 echo

@@ -59,22 +59,6 @@ def test_settings_that_were_added_later_leave_folder_names_as_they_were():
     assert RunConfig(logits="raw").name != RunConfig().name == "digits-icarl-cpu-s0"
 
 
-def test_naming_the_network_and_adapter_of_the_preset_is_the_same_run(tmp_path):
-    pytest.importorskip("torch")
-    from tood.runs.build import canonical
-    from tood.runs.sweep import read_sweep
-
-    plain = RunConfig(stream="cifar100", learner="der", frozen=True)
-    named = RunConfig(stream="cifar100", learner="der", frozen=True, network="efficientnet_lite0", adapter=512)
-    assert canonical(named) == plain and canonical(plain) == plain
-    other = RunConfig(stream="cifar100", learner="der", frozen=True, network="efficientnet_lite1", adapter=0)
-    assert canonical(other) == other
-    (tmp_path / "sweep.yaml").write_text(
-        "base: {stream: cifar100, frozen: true, network: efficientnet_lite0}\ngrid: {learner: [der]}\n"
-    )
-    assert [cell.config.name for cell in read_sweep(tmp_path / "sweep.yaml", tmp_path)] == [plain.name]
-
-
 def test_names_may_be_a_list_or_text():
     assert RunConfig(detectors=["energy"], ood="svhn") == RunConfig(detectors=("energy",), ood=("svhn",))
     with pytest.raises(ToodError, match="detectors: expected a list of names, found 3"):

@@ -5,13 +5,11 @@ import pytest
 import torch
 from tests.processes import tood
 
-from tood import ToodError, learners
+from tood import ToodError
 from tood.evaluation import load_metrics
 from tood.outputs import Run
 from tood.runs import RunConfig, run
-from tood.runs.sweep import importable
 from tood.streams import Stream
-from tood.streams.registry import STREAMS
 
 MINE = '''
 import numpy as np
@@ -61,37 +59,6 @@ def test_a_sweep_of_one_s_own_learner_stream_and_detector(tmp_path):
     assert Run(runs["half"]).manifest["learner_title"] == "Half"
     wrong = tood("run", "--learner", "mine:Hlf", "--preset", "smoke", cwd=tmp_path)
     assert wrong.returncode == 1 and "did you mean 'Half'?" in wrong.stderr and wrong.stderr.count("\n") == 1
-
-
-def test_workers_get_the_path_of_what_a_module_registered():
-    class Mine(learners.Learner):
-        name = "mine_of_a_module"
-
-    registry = learners.base.LEARNERS
-    registry.register(Mine)
-    try:
-        Mine.__module__, Mine.__qualname__ = "package.module", "Mine"
-        assert importable(RunConfig(learner="mine_of_a_module+ber")).learner == "package.module:Mine+ber"
-        assert importable(RunConfig(learner="icarl", detectors=("energy",))) == RunConfig(detectors=("energy",))
-        Mine.__module__ = "__main__"
-        with pytest.raises(ToodError, match="is defined in the main script"):
-            importable(RunConfig(learner="mine_of_a_module"))
-    finally:
-        del registry._items["mine_of_a_module"]
-
-
-def test_workers_get_the_path_of_a_stream_in_a_mapping():
-    def of_a_module(tasks=2):
-        return tasks
-
-    STREAMS.register("mine_of_a_module")(of_a_module)
-    try:
-        of_a_module.__qualname__ = "of_a_module"
-        of_a_module.__module__ = "package.module"
-        sent = importable(RunConfig(stream={"stream": "mine_of_a_module", "tasks": 3})).stream
-        assert sent == {"stream": "package.module:of_a_module", "tasks": 3}
-    finally:
-        del STREAMS._items["mine_of_a_module"]
 
 
 def test_a_stream_object_goes_through_a_run(tmp_path):

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-import sys
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -136,7 +134,7 @@ def test_a_cell_that_starts_while_the_sweep_is_stopped_is_stopped_too(tmp_path):
     file.write_text(BASE + "grid: {seed: [0]}")
     (cell,) = read_sweep(file, tmp_path)
     cell.log.parent.mkdir()
-    processes = _Processes(str, renew=False)
+    processes = _Processes(str)
     processes.stop.set()
     assert processes._run(cell) in ("stopped by signal 15", "interrupted")
     assert not (cell.path / "metrics.parquet").exists()
@@ -173,42 +171,6 @@ def test_a_cell_of_another_process_is_waited_for_and_then_resumed(tmp_path, monk
     assert lines == [f"{cell.config.name}: another process is running it", f"[1/1] {cell.config.name}: done"]
 
 
-@pytest.mark.slow
-def test_a_ray_node_that_dies_costs_no_cell(tmp_path):
-    ray = pytest.importorskip("ray", reason="needs ray")
-    from ray.cluster_utils import Cluster
-
-    file = tmp_path / "sweep.yaml"
-    file.write_text(BASE.replace("epochs: 2", "epochs: 40") + "grid: {seed: [0, 1, 2]}")
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
-    node = cluster.add_node(num_cpus=1)
-    ray.init(address=cluster.address, log_to_driver=False)
-    try:
-        cells = read_sweep(file, tmp_path / "runs")
-        lines = []
-
-        def say(line):
-            lines.append(line)
-
-        def kill_a_node():
-            deadline = time.monotonic() + 120
-            while time.monotonic() < deadline and sum(any(c.path.glob("checkpoints/*")) for c in cells) < 2:
-                time.sleep(0.2)
-            cluster.remove_node(node, allow_graceful=False)
-
-        killer = threading.Thread(target=kill_a_node)
-        killer.start()
-        assert run_cells(cells, engine="ray", say=say) == {}
-        killer.join()
-        assert [c.status() for c in cells] == ["done"] * 3
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    alone = Cell(cells[0].config, tmp_path / "alone")
-    assert run_cells([alone], say=say) == {}
-    assert (alone.path / "metrics.parquet").read_bytes() == (cells[0].path / "metrics.parquet").read_bytes()
-
-
 @pytest.mark.parametrize(("share", "expected"), [(1, ["0", "1"]), (0.5, ["0", "0", "1", "1"]), (0, ["", "", "", ""])])
 def test_every_run_gets_a_free_gpu(tmp_path, monkeypatch, share, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
@@ -224,23 +186,3 @@ def test_every_run_gets_a_free_gpu(tmp_path, monkeypatch, share, expected):
     cells = [Cell(RunConfig(preset="smoke", seed=seed), tmp_path) for seed in range(4)]
     assert run_cells(cells[: len(expected)], workers=4, say=str, gpus_per_run=share) == {}
     assert sorted(taken) == expected
-
-
-@pytest.mark.parametrize(("resources", "asked"), [({"CPU": 4.0, "GPU": 2.0}, 0.5), ({"CPU": 4.0}, 0)])
-def test_a_ray_task_asks_for_its_gpu(tmp_path, monkeypatch, resources, asked):
-    requests = []
-
-    class Task:
-        remote = staticmethod(lambda config, path, renew: path)
-
-    fake = SimpleNamespace(
-        init=lambda **_: None,
-        cluster_resources=lambda: resources,
-        remote=lambda **options: lambda function: requests.append(options["num_gpus"]) or Task,
-        wait=lambda jobs, num_returns: (jobs[:1], jobs[1:]),
-        get=lambda job: "",
-        exceptions=SimpleNamespace(RayError=RuntimeError),
-    )
-    monkeypatch.setitem(sys.modules, "ray", fake)
-    assert run_cells([Cell(RunConfig(preset="smoke"), tmp_path)], engine="ray", say=str, gpus_per_run=0.5) == {}
-    assert requests == [asked]

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -33,7 +33,6 @@ SEEDS = "Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto.  [default: auto]")
 @click.option("--detectors", help="Names, separated by commas.  [default: those of the target]")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--dry-run", is_flag=True, help="List the runs, their progress and the time and disk left, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress of each run as JSON.")
 def command(
@@ -42,7 +41,6 @@ def command(
     out: Path,
     workers: int,
     seeds: int | None,
-    engine: Literal["local", "ray"],
     gpus_per_run: float,
     dry_run: bool,
     as_json: bool,
@@ -75,7 +73,7 @@ def command(
     from tood.outputs.directory import Run
     from tood.runs.sweep import run_cells
 
-    failed = run_cells(members, workers, engine, say=click.echo, gpus_per_run=gpus_per_run)
+    failed = run_cells(members, workers, say=click.echo, gpus_per_run=gpus_per_run)
     runs = [Run(cell.path) for cell in members if cell.outdated() is not None]
     if not runs and not failed:
         raise ToodError(f"{out}: expected finished runs, found none")

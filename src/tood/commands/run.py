@@ -70,7 +70,6 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--detectors", shell_complete=complete_names("detectors"), help=f"Detectors, by commas: {NAMED}Class.")
 @click.option("--logits", type=LOGITS, help="With a corrected head (BiC): the logits to score.  [default: both]")
 @click.option("--store", type=STORES, help="metrics: delete outputs and checkpoints once measured.  [default: all]")
-@click.option("--renew", is_flag=True, help="With store metrics: train again if the metrics are outdated.")
 @click.option("--set", "learner_settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help=SETTING)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
@@ -85,7 +84,6 @@ def command(
     learner_settings: dict[str, Any],
     out: Path | None,
     dry_run: bool,
-    renew: bool,
     log_to: tuple[str, ...],
     quiet: bool,
     as_json: bool,
@@ -105,7 +103,6 @@ def command(
       tood run --stream cifar100 --learner der --frozen
     """
     from tood.commands._training import training_progress
-    from tood.runs.build import canonical
     from tood.runs.config import SWEEP, RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
@@ -117,7 +114,7 @@ def command(
         values["order"] = int(values["order"])
     if learner_settings:
         values["settings"] = {**(values.get("settings") or {}), **learner_settings}
-    config = canonical(RunConfig.from_mapping(values, where=str(file or "the command line")))
+    config = RunConfig.from_mapping(values, where=str(file or "the command line"))
     folder = out or Path("runs") / config.name
     if dry_run:
         planned = plan(config, folder)
@@ -129,14 +126,14 @@ def command(
         _tracking(log_to, config, folder) as tracked,
     ):
         if tracked is None:
-            result = run(config, folder, say=say, progress=progress, renew=renew)
+            result = run(config, folder, say=say, progress=progress)
         else:
 
             def show_and_track(event: Progress) -> None:
                 progress(event)
                 tracked.progress(event)
 
-            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step, renew=renew)
+            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step)
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tood.commands._console import FILE, exit_if_failed, print_states
-
-if TYPE_CHECKING:
-    from tood.runs.sweep import Engine
 
 
 @click.command()
@@ -25,9 +21,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Share of a GPU per run, if there are GPUs: with 0.5 two runs share one.",
 )
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True, help="Where to run.")
 @click.option("--log-to", multiple=True, metavar="TRACKER", help="Each run writes to tensorboard, mlflow or wandb too.")
-@click.option("--renew", is_flag=True, help="Train runs again if their outdated metrics need it.")
 @click.option("--status", is_flag=True, help="Show the progress of each cell, and stop.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="With --status: print JSON.")
@@ -36,9 +30,7 @@ def command(
     out: Path,
     workers: int,
     gpus_per_run: float,
-    engine: Engine,
     log_to: tuple[str, ...],
-    renew: bool,
     status: bool,
     quiet: bool,
     as_json: bool,
@@ -46,9 +38,9 @@ def command(
     """Run every cell of a grid of streams, learners, seeds and options.
 
     Names and settings of all cells are checked before the first one starts. A sweep may be interrupted at any time;
-    start it again to resume. A cell that fails is reported at the end; the others finish. If a detector has a newer
-    version than its metrics, it is measured again. Runs without outputs (store: metrics) must be trained again for
-    this, which happens only with --renew.
+    start it again to resume. A cell that fails is reported at the end; the others finish. Sweeps that are started on
+    several machines with the same --out share the cells. If a detector has a newer version than its metrics, it is
+    measured again; a run without outputs (store: metrics) must be removed for this.
 
     \b
     Example:
@@ -63,14 +55,12 @@ def command(
         print_states({cell.config.name: cell.status() for cell in cells}, as_json)
         return
     if log_to:
-        if engine != "local":
-            raise click.UsageError("--log-to: works with --engine local only, found --engine ray")
         from tood.integrations.trackers import prepare
 
         prepare(log_to)
         os.environ["TOOD_LOG_TO"] = " ".join(log_to)  # read by `tood run`, the process of each cell
     say = (lambda line: None) if quiet else click.echo
-    failed = run_cells(cells, workers, engine, say=say, renew=renew, where=str(file), gpus_per_run=gpus_per_run)
+    failed = run_cells(cells, workers, say=say, where=str(file), gpus_per_run=gpus_per_run)
     exit_if_failed(failed, len(cells))
     if not quiet:
         click.echo(f"{len(cells)} runs in {out}")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tood.detectors.registry import REGISTRY
@@ -20,7 +19,7 @@ from tood.registry import described
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Outdated", "describe", "how_to_renew", "outdated", "summary", "with_versions"]
+__all__ = ["Outdated", "describe", "outdated", "summary", "with_versions"]
 
 
 class Outdated(NamedTuple):
@@ -71,15 +70,11 @@ def describe(found: Iterable[Outdated]) -> str:
     return f"outdated metrics: {', '.join(map(str, found))}"
 
 
-def how_to_renew(folder: Path | str) -> str:
-    """The command that measures a run again, and trains it again if its outputs were deleted."""
-    return f"`tood run {folder}/config.yaml --out {folder} --renew`"
-
-
 def summary(tables: Iterable[pa.Table]) -> str:
     """One line about the outdated metrics of several runs, with how to renew them; empty if there are none."""
     counts = Counter(str(one) for table in tables for one in outdated(table))
     if not counts:
         return ""
     shown = ", ".join(f"{name} in {count} {'run' if count == 1 else 'runs'}" for name, count in sorted(counts.items()))
-    return f"outdated metrics: {shown}; {how_to_renew('RUN')} renews them (`tood audit RUN` if it has no config.yaml)"
+    renew = "`tood run RUN/config.yaml --out RUN` renews them (`tood audit RUN` if it has no config.yaml)"
+    return f"outdated metrics: {shown}; {renew}"

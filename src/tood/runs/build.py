@@ -22,7 +22,7 @@ from tood.runs.config import EXACT, RunConfig
 from tood.streams import Stream
 from tood.streams.features import frozen
 
-__all__ = ["build", "canonical", "check_config", "fixed_network", "learner_choice", "load_stream", "torch_threads"]
+__all__ = ["build", "check_config", "fixed_network", "learner_choice", "load_stream", "torch_threads"]
 
 Say = Callable[[str], object]
 
@@ -45,23 +45,6 @@ def check_config(config: RunConfig) -> None:
     streams.registry.check(config.stream, order=config.class_order, tasks=config.tasks or None, ood=config.ood)
     learner_choice(config)
     check_device(config.device, config.precision)
-
-
-def canonical(config: RunConfig) -> RunConfig:
-    """The configuration without a network or adapter that the preset has anyway: its run has the same directory."""
-    if not (config.network or config.adapter >= 0) or ":" in config.learner:  # nothing of the user's is imported
-        return config
-    name = config.without_finetuning().learner
-    try:
-        settings = learners.preset(config.preset, config.identity.stream, name, config.identity.finetune)
-    except ToodError:  # an unknown name, which check_config reports
-        return config
-    changes: dict[str, Any] = {}
-    if config.network == settings.get("network"):
-        changes["network"] = ""
-    if config.adapter == settings.get("adapter", 0):
-        changes["adapter"] = -1
-    return dataclasses.replace(config, **changes)
 
 
 def learner_choice(config: RunConfig) -> LearnerChoice:

@@ -28,14 +28,14 @@ from tood.evaluation.measure import complete_metrics, default_scorers, measure_s
 from tood.evaluation.metrics_file import RAW, Row, save_metrics, to_table
 from tood.evaluation.metrics_only import keep_metrics
 from tood.evaluation.score import Scorer, reads_backbone
-from tood.evaluation.versions import Outdated, describe, how_to_renew, outdated, with_versions
+from tood.evaluation.versions import Outdated, describe, outdated, with_versions
 from tood.learners.progress import Report
 from tood.metrics import near_far_mean
 from tood.models import Network
 from tood.outputs.directory import Run, has_checkpoints, lock, write_manifest
 from tood.outputs.steps import Step
 from tood.registry import naming_errors
-from tood.runs.build import build, canonical, torch_threads
+from tood.runs.build import build, torch_threads
 from tood.runs.config import EVALUATION, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
 from tood.runs.extract import extract_step, has_backbone, step_rows
 from tood.runs.network_scores import score_with_network, scorers_for
@@ -59,7 +59,6 @@ def run(
     say: Say = print,
     progress: Report | None = None,
     on_step: OnStep | None = None,
-    renew: bool = False,
 ) -> Run:
     """Train, score and measure one run; work that its directory already holds is not repeated.
 
@@ -72,20 +71,17 @@ def run(
     stream:
         A stream of your own, used in place of ``config.stream``.
     say:
-        Called with a line after each step.
+        Called with a line after each step, and about metrics that are outdated and have no outputs to renew them from.
     progress:
         Called with a :class:`~tood.learners.Progress` while training.
     on_step:
         Called with the number and the metrics of each step after it is measured.
-    renew:
-        Train a finished run with ``store: metrics`` again if a detector has a newer version than its metrics. The old
-        metrics stay until the new ones are written. Otherwise ``say`` is called with a line about them.
     """
     if stream is not None:
         if config.tasks or config.order != "label" or config.ood:
             raise ToodError("stream: a stream of your own has its tasks, order and OOD sets; set them there")
         config = dataclasses.replace(config, stream=stream.name)
-    config, folder = canonical(config), Path(folder)
+    folder = Path(folder)
     with torch_threads(config.threads):
         _end_with_sweep()
         _check_config(config, folder)
@@ -93,13 +89,13 @@ def run(
         folder.mkdir(parents=True, exist_ok=True)
         base = _base(config, folder, say)
         if not learner.fabric.is_global_zero:  # under torchrun only the first process evaluates
-            for step in range(0 if _finished(config, folder, stream, renew)[0] else len(stream)):
+            for step in range(0 if _finished(config, folder, stream)[0] else len(stream)):
                 _learn(learner, step, folder, None, base)
             return Run(folder)
         with lock(folder):
             remove_leftovers(folder)
             _check_config(config, folder)
-            done, stale = _finished(config, folder, stream, renew)
+            done, stale = _finished(config, folder, stream)
             made = Run(folder) if done else _write_manifest(config, folder, stream, learner)
             if not done:
                 write_yaml(folder / "config.yaml", config.to_mapping() | _measured_with(folder))
@@ -107,7 +103,7 @@ def run(
                 save_metrics(with_earlier(made, with_versions(to_table(rows))), made.metrics_path)
                 write_yaml(folder / "config.yaml", config.to_mapping())
             if stale:
-                say(f"{folder}: {describe(stale)}; {how_to_renew(folder)} trains the run again")
+                say(f"note: {describe(stale)}; remove {folder} to train the run again")
             elif config.store == "metrics":
                 keep_metrics(made)
         return made
@@ -126,8 +122,8 @@ def _end_with_sweep() -> None:
         threading.Thread(target=watch, daemon=True).start()
 
 
-def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> tuple[bool, list[Outdated]]:
-    """Whether a run with ``store: metrics`` has its metrics, and the outdated ones that will not be renewed."""
+def _finished(config: RunConfig, folder: Path, stream: Stream) -> tuple[bool, list[Outdated]]:
+    """Whether a run with ``store: metrics`` has its metrics, and the outdated ones that cannot be renewed."""
     table = measured_as(config, folder) if config.store == "metrics" else None
     if table is None:
         return False, []
@@ -135,7 +131,7 @@ def _finished(config: RunConfig, folder: Path, stream: Stream, renew: bool) -> t
     if features and features != _key(stream):
         return False, []
     stale = outdated(table, config.detectors)
-    return (False, []) if stale and (renew or has_checkpoints(folder)) else (True, stale)
+    return (False, []) if stale and has_checkpoints(folder) else (True, stale)
 
 
 def _run_steps(
@@ -194,7 +190,7 @@ def _check_config(config: RunConfig, folder: Path) -> None:
     stored = {name: value for name, value in stored_settings(folder).items() if name in now}
     if not stored:
         return
-    before = canonical(RunConfig.from_mapping(stored, where=str(folder / "config.yaml"))).to_mapping()
+    before = RunConfig.from_mapping(stored, where=str(folder / "config.yaml")).to_mapping()
     for name in now:
         if name not in EVALUATION and before[name] != now[name]:
             raise ToodError(

@@ -1,11 +1,11 @@
-"""Sweep: a grid of runs, as local processes with one thread each or as tasks on a Ray cluster.
+"""Sweep: a grid of runs, each in a process of its own with one thread.
 
-A sweep has no state besides its run directories; started again, it resumes every cell.
+A sweep has no state besides its run directories; started again, it resumes every cell. Sweeps of several machines that
+see one folder share its cells.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import os
 import subprocess
@@ -16,20 +16,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
-from tood.evaluation.versions import Outdated, describe, how_to_renew, outdated
-from tood.outputs.directory import has_checkpoints, is_locked
-from tood.registry import Registry
+from tood.errors import ToodError, UnknownNameError
+from tood.evaluation.versions import Outdated, describe, outdated
+from tood.outputs.directory import is_locked
 from tood.runs.config import SWEEP, RunConfig, measured_as
 from tood.storage.yaml_files import read_yaml, write_yaml
 
 __all__ = ["Cell", "read_sweep", "run_cells"]
 
-Engine: TypeAlias = Literal["local", "ray"]
 POLL = 0.5  # seconds between checks of a cell that another process is running
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
@@ -95,10 +93,6 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
         if not isinstance(values, dict):
             raise ToodError(f"{path}: also: expected one mapping per cell, found {values!r}")
         config = RunConfig.from_mapping({**base, **values}, where=str(path))
-        if config.network or config.adapter >= 0:  # only then, because it imports torch
-            from tood.runs.build import canonical
-
-            config = canonical(config)
         cell = Cell(config, Path(parent))
         if cells.setdefault(config.name, cell) != cell:
             raise ToodError(
@@ -113,9 +107,7 @@ def read_sweep(path: str | Path, parent: str | Path) -> list[Cell]:
 def run_cells(
     cells: list[Cell],
     workers: int = 2,
-    engine: Engine = "local",
     say: Callable[[str], object] = print,
-    renew: bool = False,
     where: str = "sweep",
     gpus_per_run: float = 1,
 ) -> dict[str, str]:
@@ -123,52 +115,31 @@ def run_cells(
 
     Names and settings of all these cells are checked before the first one starts; ``where`` names the file in messages.
 
-    Outdated metrics are measured again. If this needs training (``store: metrics``), it is done only with ``renew``;
-    otherwise ``say`` gets a line about them.
-
     ``gpus_per_run``, 0 to 1, is the share of a GPU that a run gets if there are GPUs: with 0.5, two runs share one. A
     run never waits for a GPU if there is none.
 
-    Workers import ``package.module:Class`` from installed packages and the current directory. Names that user code
-    registered are passed to them as ``package.module:Name``.
+    Each run is a process that imports ``package.module:Class`` from installed packages and the current directory.
     """
-    if engine not in get_args(Engine):
-        raise UnknownNameError("engine", engine, get_args(Engine))
-    left, waiting = [], []
-    for cell in cells:
-        stale = cell.outdated()
-        if stale and not renew and not has_checkpoints(cell.path):  # only training can renew them
-            left.append(f"{cell.config.name}: {describe(stale)}; {how_to_renew(cell.path)} trains the run again")
-        elif stale != []:
-            waiting.append(cell)
-    _check(waiting, where)
-    failed: dict[str, str] = {}
-    finished = len(cells) - len(waiting)
     if not 0 <= gpus_per_run <= 1:
         raise ToodError(f"gpus_per_run: expected 0 to 1, found {gpus_per_run}")
-    if engine == "local":
-        outcomes = _Processes(say, renew, gpus_per_run).run(waiting, workers)
-    else:
-        outcomes = _on_ray(waiting, renew, gpus_per_run)
-    for cell, error in outcomes:
-        finished += 1
+    waiting = [cell for cell in cells if cell.outdated() != []]
+    _check(waiting, where)
+    failed: dict[str, str] = {}
+    outcomes = _Processes(say, gpus_per_run).run(waiting, workers)
+    for finished, (cell, error) in enumerate(outcomes, len(cells) - len(waiting) + 1):
         if error:
             failed[cell.config.name] = error
         say(f"[{finished}/{len(cells)}] {cell.config.name}: {f'failed: {error}' if error else 'done'}")
-    for line in left:
-        say(line)
     return failed
 
 
 def _check(cells: list[Cell], where: str) -> None:
-    """Raise if a cell has an unknown name or a wrong setting, or a name that a worker cannot import."""
-    if not cells:
-        return
+    """Raise if a cell has an unknown name or a wrong setting."""
     from tood.runs.build import check_config
 
     for cell in cells:
         try:
-            check_config(importable(cell.config))
+            check_config(cell.config)
         except ToodError as error:
             raise ToodError(f"{where}: cell {cell.config.name}: {error}") from error
 
@@ -187,8 +158,8 @@ def gpu_slots(gpus_per_run: float) -> list[str]:
 class _Processes:
     """Runs each cell in a process of its own, each on a free slot of a GPU if there are GPUs."""
 
-    def __init__(self, say: Callable[[str], object], renew: bool, gpus_per_run: float = 1) -> None:
-        self.say, self.renew, self.gpus_per_run = say, renew, gpus_per_run
+    def __init__(self, say: Callable[[str], object], gpus_per_run: float = 1) -> None:
+        self.say, self.gpus_per_run = say, gpus_per_run
         self.slots: SimpleQueue[str] = SimpleQueue()
         for gpu in (gpus := gpu_slots(gpus_per_run)):
             self.slots.put(gpu)
@@ -244,10 +215,9 @@ class _Processes:
 
     def _run_on(self, cell: Cell, visible: Mapping[str, str]) -> str:
         config = cell.log.with_suffix(".yaml")
-        write_yaml(config, importable(cell.config).to_mapping())
+        write_yaml(config, cell.config.to_mapping())
         safe = ["-P"] if sys.version_info >= (3, 11) else []  # the current folder replaces no installed module
         arguments = [sys.executable, *safe, "-m", "tood", "run", str(config), "--out", str(cell.path)]
-        arguments += ["--renew"] if self.renew else []
         environment = {**os.environ, **ONE_THREAD, **visible, SWEEP: str(os.getpid())}
         options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         last = ""
@@ -260,7 +230,7 @@ class _Processes:
                     last = line.rstrip() or last
                     log.write(line)
                     log.flush()
-                    if line.startswith("step "):
+                    if line.startswith(("step ", "note: ")):
                         self.say(f"{cell.config.name}: {line.rstrip()}")
         except OSError as error:
             return f"{cell.log}: cannot be written ({error.strerror})"
@@ -268,73 +238,3 @@ class _Processes:
         if process.returncode < 0:
             return f"stopped by signal {-process.returncode}"
         return (last.removeprefix("tood: ") or f"exit code {process.returncode}") if process.returncode else ""
-
-
-def _on_ray(cells: list[Cell], renew: bool, gpus_per_run: float) -> Iterator[tuple[Cell, str]]:
-    """Run cells as Ray tasks; if a worker or node dies, its cells resume elsewhere from their checkpoints.
-
-    The cluster is that of ``RAY_ADDRESS``, a running Ray, or this machine's cores.
-    """
-    try:
-        import ray
-    except ImportError as missing:
-        raise MissingDependencyError("ray", "ray", "--engine ray") from missing
-    try:
-        ray.init(log_to_driver=False, include_dashboard=False, ignore_reinit_error=True)
-    except Exception as why:  # Ray has no class of its own for this
-        raise ToodError(f"--engine ray: Ray did not start: {' '.join(str(why).split())}") from why
-    searched = os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH")]))
-    environment = {"env_vars": {**ONE_THREAD, "PYTHONPATH": searched}}
-    gpus = gpus_per_run if ray.cluster_resources().get("GPU") else 0  # Ray hides GPUs that a task does not ask for
-    task = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=5, max_calls=1, runtime_env=environment)(_run_one)
-    jobs = {task.remote(importable(cell.config).to_mapping(), str(cell.path.resolve()), renew): cell for cell in cells}
-    while jobs:
-        (job,), _ = ray.wait(list(jobs), num_returns=1)
-        try:
-            error = ray.get(job)
-        except ray.exceptions.RayError as gave_up:
-            error = str(gave_up).strip().splitlines()[-1]
-        yield jobs.pop(job), error
-
-
-def _run_one(config: dict[str, Any], path: str, renew: bool) -> str:
-    """Run one cell and return its error, empty if there was none."""
-    from tood.runs.stages import run
-
-    try:
-        run(RunConfig.from_mapping(config), Path(path), say=lambda line: None, renew=renew)
-    except ToodError as error:
-        return str(error)
-    return ""
-
-
-def importable(config: RunConfig) -> RunConfig:
-    """A configuration that another process can read: names that user code registered become ``package.module:Name``."""
-    from tood.detectors.registry import REGISTRY
-    from tood.learners.base import LEARNERS
-    from tood.models import NETWORKS
-    from tood.streams.registry import STREAMS
-
-    learner, mark, finetune = config.learner.partition("+")
-    changes: dict[str, Any] = {"learner": _path(LEARNERS, learner) + mark + finetune}
-    changes["detectors"] = tuple(_path(REGISTRY, name) for name in config.detectors)
-    changes["network"] = _path(NETWORKS, config.network)
-    if isinstance(config.stream, str):
-        changes["stream"] = _path(STREAMS, config.stream)
-    elif isinstance(name := config.stream.get("stream"), str):
-        changes["stream"] = {**config.stream, "stream": _path(STREAMS, name)}
-    return dataclasses.replace(config, **changes)
-
-
-def _path(registry: Registry[Any], name: str) -> str:
-    """``package.module:Name`` of a name that user code registered; any other name unchanged."""
-    item = registry.known(name)
-    module = getattr(item, "__module__", "tood")
-    if item is None or ":" in name or module.partition(".")[0] in ("tood", "functools"):
-        return name
-    if module == "__main__":
-        raise ToodError(
-            f"{registry.kind} {name!r}: is defined in the main script, which worker processes do not run; "
-            "move it to a module"
-        )
-    return f"{module}:{item.__qualname__}"
