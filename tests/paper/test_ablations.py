@@ -10,11 +10,10 @@ import pytest
 from click.testing import CliRunner
 from sklearn.metrics import roc_auc_score
 
-from tood import TOOD, ToodError, energy
+from tood import TOOD, ToodError
 from tood.commands.ablate import command
 from tood.evaluation import Scorer, evaluate, trajectory
-from tood.metrics import Trajectory, auroc
-from tood.metrics.resampling import auroc_by_task
+from tood.metrics import Trajectory
 from tood.outputs import Run, Step
 from tood.outputs.sampling import herding
 from tood.paper.ablations import ABLATIONS, _members, ablate, balanced_order
@@ -59,8 +58,6 @@ def test_every_ablation_has_rows(ablated):
         "mechanism": 6,
         "partition": 14,
         "anchor": 8,
-        "source": 4,
-        "interval": 3,
     }
     assert set(ablated.rows) == set(ABLATIONS)
 
@@ -86,13 +83,6 @@ def test_mechanisms_are_the_detectors(ablated, shared_run, mechanism):
     assert row["avg_auroc"] == pytest.approx(average(run, Scorer(mechanism)), abs=1e-9)
     assert row["gain"] == pytest.approx(row["avg_auroc"] - average(run, Scorer(row["baseline"])), abs=1e-9)
     assert row["baseline"] == ("prototype" if mechanism == "tood_prototype" else "energy")
-
-
-@pytest.mark.parametrize("source", ["train", "memory"])
-def test_sources_are_the_stored_calibration_sets(ablated, shared_run, source):
-    row = one(ablated.rows["source"], detector="tood_mean_shift", calibration=source)
-    scorer = Scorer("tood_mean_shift", calibration=source)
-    assert row["avg_auroc"] == pytest.approx(average(Run(shared_run), scorer), abs=1e-9)
 
 
 def test_singletons_are_the_split_partition(ablated, shared_run):
@@ -162,40 +152,6 @@ def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, t
         return lambda outputs: cal.score(np.asarray(outputs.logits))
 
     assert herded == [pytest.approx(average_by_hand(Run(shared_run), chosen), abs=1e-6)]
-
-
-def test_auroc_counts_ties_half():
-    rng = np.random.default_rng(1)
-    test, tasks, ood = rng.integers(6, size=80), rng.integers(3, size=80), rng.integers(6, size=50)
-    for task, value in enumerate(auroc_by_task(test, tasks, ood)):
-        own = test[tasks == task]
-        assert value == pytest.approx(roc_auc_score([1] * len(own) + [0] * 50, [*own, *ood]), abs=1e-12)
-
-
-def test_intervals_are_those_of_resampled_images(ablated, shared_run):
-    """Close to a bootstrap that draws every image anew, at every step the same ones."""
-    run, rng = Run(shared_run), np.random.default_rng(0)
-    averages = []
-    for _ in range(60):
-        drawn = {}
-
-        def chosen(name, scores, drawn=drawn):
-            rows = drawn.setdefault((name, len(scores)), rng.integers(len(scores), size=len(scores)))
-            return scores[rows]
-
-        cube = np.full((4, 4, len(run.ood)), np.nan)
-        for t in range(4):
-            step = Step(run, t)
-            test, tasks = energy(np.asarray(step.test.logits)), step.test_tasks()
-            for d, (name, outputs) in enumerate(step.ood.items()):
-                ood = chosen(name, energy(np.asarray(outputs.logits)))
-                for i in range(t + 1):
-                    own = chosen(i, test[tasks == i])
-                    cube[t, i, d] = auroc(own, ood)
-        averages.append(100 * Trajectory(cube, list(run.ood.values())).balanced().average())
-    row = one(ablated.rows["interval"], detector="energy")
-    assert row["high"] - row["low"] == pytest.approx(np.ptp(np.quantile(averages, (0.025, 0.975))), rel=0.5)
-    assert row["gain_low"] == row["gain_high"] == 0.0
 
 
 def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):

@@ -14,8 +14,8 @@ def results():
 
 def test_the_panels_show_the_measured_figures(results):
     pytest.importorskip("matplotlib")
-    geometry, gap, margins = toy_figure(results, SMALL).axes
-    for axes in (geometry, gap, margins):
+    gap, margins = toy_figure(results, SMALL).axes
+    for axes in (gap, margins):
         assert axes.get_xlabel() and axes.get_title()
     before = gap.get_lines()[0].get_ydata()
     np.testing.assert_allclose(before, np.mean([r.gap["before"] for r in results if r.regime == "separated"], axis=0))

@@ -242,8 +242,7 @@ def test_terminal_shows_every_figure_whatever_its_width(runs, width):
 
 
 def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
-    from tood.paper.ablation_summary import gather_ablations
-    from tood.paper.findings import over_seeds
+    from tood.paper.ablation_summary import gather_ablations, over_seeds
     from tood.report.gather import MeasuredRun
     from tood.report.page.content import content
     from tood.report.plots import draw_all
@@ -258,7 +257,7 @@ def test_runs_of_several_presets_are_no_seeds_of_each_other(build, tmp_path):
     folders = {path.parent.name for path in draw_all(runs, tmp_path / "plots")}
     assert {file_name("icarl [cpu]"), file_name("icarl [paper]")} <= folders
     rows, _ = gather_ablations(runs, ["margin"])
-    assert {row["preset"] for row in over_seeds(rows["margin"])} == {"cpu", "paper"}
+    assert {row["learner"] for row in over_seeds(rows["margin"])} == {"icarl [cpu]", "icarl [paper]"}
 
 
 def test_command(runs, tmp_path):

@@ -22,14 +22,13 @@ def command(paths: tuple[Path, ...], only: str, draws: int, plots: bool, as_json
     """Vary TOOD's parts and settings on stored outputs. Nothing is trained; a run takes seconds.
 
     buffer: size and choice of the calibration set. margin: λ. mechanism: parts of TOOD alone, temperature, prototypes.
-    partition: tasks split into parts. anchor: the reference task. source: calibration on training data, exemplars or
-    samples never trained on. interval: bootstrap intervals. The summary also shows the paper's findings.
+    partition: tasks split into parts. anchor: the reference task. The summary also shows the paper's findings.
 
     \b
     Examples:
       tood ablate runs/digits-icarl-cpu-s0
       tood ablate runs --only margin,buffer --out ablations
-      tood ablate runs --only source --json
+      tood ablate runs --only mechanism --json
     """
     from tood.errors import ToodError
     from tood.outputs.directory import find_runs
@@ -41,9 +40,9 @@ def command(paths: tuple[Path, ...], only: str, draws: int, plots: bool, as_json
         raise ToodError(f"{paths[0]}: expected runs with outputs, found none")
     folder = out or (paths[0] / "ablations" if len(paths) == 1 else Path("ablations"))
     say = partial(click.echo, err=True)
-    done = write_ablations(runs, folder, split_names(only), plots, say, draws=draws)
+    done = write_ablations(runs, folder, split_names(only), plots, say, draws)
     if as_json:
-        click.echo(json.dumps({"rows": done.rows, "summary": done.summary.records(), "notes": done.notes}, indent=1))
+        click.echo(json.dumps({"rows": done.rows, "summary": done.summary.records()}, indent=1))
     else:
         print_tables([done.summary])
     click.echo(f"{len(done.files)} files in {folder}", err=True)

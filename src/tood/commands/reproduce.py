@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tood.commands._console import FILE, exit_if_failed, print_states
-from tood.paper.reproduce import TARGETS, cells, notes, presets_of
+from tood.paper.reproduce import TARGETS, cells, presets_of
 
 if TYPE_CHECKING:
     from tood.outputs.directory import Run
-    from tood.runs.sweep import Cell
 
 PRESETS = click.Choice(["paper", "released", "cpu", "frozen"])
-SETTINGS = "the paper's text, its authors' code, short runs for a CPU, a frozen network.  [default: cpu, or frozen]"
+SETTINGS = (
+    "the paper's text, its authors' code, short runs for a CPU, a frozen network.  [default: cpu if there is one]"
+)
 GPUS = "Share of a GPU per run, if there are GPUs: with 0.5 two runs share one."
 SEEDS = "Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 
@@ -30,10 +28,7 @@ SEEDS = "Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
 @click.option("--seeds", type=click.IntRange(1), help=SEEDS)
 @click.option("--gpus-per-run", type=click.FloatRange(0, 1), default=1.0, show_default=True, help=GPUS)
-@click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
-@click.option("--precision", help="32-true, bf16-mixed or auto.  [default: auto]")
-@click.option("--detectors", help="Names, separated by commas.  [default: those of the target]")
-@click.option("--dry-run", is_flag=True, help="List the runs, their progress and the time and disk left, and stop.")
+@click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress of each run as JSON.")
 def command(
     target: str,
@@ -44,7 +39,6 @@ def command(
     gpus_per_run: float,
     dry_run: bool,
     as_json: bool,
-    **options: str | None,
 ) -> None:
     """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and a report.
 
@@ -56,23 +50,17 @@ def command(
       tood reproduce table1 --dry-run
       tood reproduce table1 --preset cpu --out runs --workers 2
       tood reproduce drift --out runs
-      tood reproduce pretrained --out runs --dry-run
     """
-    from tood.errors import UnknownNameError
-
-    if preset is not None and preset not in presets_of(target):
-        raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
-    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    members = [replace(cell, config=replace(cell.config, **changes)) for cell in cells(target, out, preset, seeds)]
-    for note in notes(target, preset):
-        click.echo(f"Note: {note}.", err=True)
-    if dry_run:
-        _list(members, as_json)
-        return
-    from tood.errors import ToodError
+    from tood.errors import ToodError, UnknownNameError
     from tood.outputs.directory import Run
     from tood.runs.sweep import run_cells
 
+    if preset is not None and preset not in presets_of(target):
+        raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
+    members = cells(target, out, preset, seeds)
+    if dry_run:
+        print_states({cell.config.name: cell.status() for cell in members}, as_json)
+        return
     failed = run_cells(members, workers, say=click.echo, gpus_per_run=gpus_per_run)
     runs = [Run(cell.path) for cell in members if cell.outdated() is not None]
     if not runs and not failed:
@@ -84,7 +72,6 @@ def command(
 
 def _report(runs: list[Run], folder: Path) -> None:
     """Write tables with the paper's values, plots, and the HTML report."""
-    from tood.evaluation.versions import summary
     from tood.paper.reference import reference_for, report_page
     from tood.report.gather import MeasuredRun
     from tood.report.plots import draw_all
@@ -92,38 +79,8 @@ def _report(runs: list[Run], folder: Path) -> None:
     from tood.report.tables import tables_of
 
     measured = MeasuredRun.all_of(runs)
-    if note := summary(one.table for one in measured):
-        click.echo(f"note: {note}", err=True)
     tables = tables_of([(one.run, one.table) for one in measured], reference_for(runs))
     print_tables(tables)
     write_tables(tables, folder)
     draw_all(measured, folder / "plots")
     click.echo(f"Tables, plots and the page: {report_page(measured, folder / 'report.html')}")
-
-
-def _list(members: list[Cell], as_json: bool) -> None:
-    states = {cell.config.name: cell.status() for cell in members}
-    print_states(states, as_json)
-    if not as_json:
-        click.echo(f"{sum(state == 'done' for state in states.values())} of {len(states)} done", err=True)
-        if waiting := [cell for cell in members if states[cell.config.name] != "done"]:
-            click.echo(_left(waiting))
-
-
-def _left(waiting: list[Cell]) -> str:
-    """Time and disk of the runs that are not done, in one line, from a few batches of one seed each."""
-    from tood.errors import ToodError
-    from tood.runs.config import RunConfig
-    from tood.runs.plan import estimate
-    from tood.storage.durations import duration
-
-    click.echo("estimating time and disk …", err=True)
-    alike = Counter(json.dumps(cell.config.to_mapping() | {"seed": 0}) for cell in waiting)
-    try:
-        costs = [(estimate(RunConfig.from_mapping(json.loads(key))), count) for key, count in alike.items()]
-    except ToodError as error:
-        return f"time and disk cannot be estimated: {error}"
-    seconds = sum(count * (cost.training + cost.evaluation) for cost, count in costs)
-    features = ", after features are extracted (`tood run --dry-run`)" if waiting[0].config.frozen else ""
-    times = f"about {duration(seconds)} on this device, one after another{features}"
-    return f"{len(waiting)} runs left: {times}, and {sum(n * cost.disk for cost, n in costs) / 1e9:.1f} GB"

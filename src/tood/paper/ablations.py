@@ -7,7 +7,6 @@ partition into single columns: the energy of a single column is the column itsel
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, get_args
@@ -15,16 +14,16 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray
+from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.calibration import TOOD, Reference, Variant
 from tood.energy import energy, task_energies
 from tood.errors import ToodError, UnknownNameError
 from tood.evaluation.score import Scorer, scores
 from tood.metrics import Trajectory
-from tood.metrics.resampling import Samples, TaskScores, auroc_by_task
-from tood.metrics.resampling import interval as with_interval
+from tood.metrics.resampling import auroc_by_task
 from tood.outputs.directory import Run
 from tood.outputs.outputs import Outputs
+from tood.outputs.sampling import herding
 from tood.outputs.steps import Step
 from tood.partition import Partition
 
@@ -61,15 +60,15 @@ class View:
         """Task energies ``[n, N]`` of every set."""
         return {name: np.asarray(task_energies(s.logits, partition)) for name, s in self.sets.items()}
 
-    def calibration(self, partition: Partition, source: str | None = None) -> tuple[FloatArray, IntArray]:
+    def calibration(self, partition: Partition) -> tuple[FloatArray, IntArray]:
         """Energies ``[B, N]`` and labels ``[B]`` of the calibration set."""
-        outputs = self.step.calibration(source)
+        outputs = self.step.calibration()
         return np.asarray(task_energies(outputs.logits, partition)), np.asarray(outputs.labels)
 
-    def calibrator(self, variant: Variant, margin: float = 0.5, source: str | None = None) -> TOOD:
-        """A calibrator of the tasks seen, fitted on the calibration set of a source (by default the one in use)."""
+    def calibrator(self, variant: Variant, margin: float = 0.5) -> TOOD:
+        """A calibrator of the tasks seen, fitted on the calibration set."""
         partition = self.step.partition
-        energies, labels = self.calibration(partition, source)
+        energies, labels = self.calibration(partition)
         return calibrate(energies, partition.column_tasks[labels], variant, margin)
 
     def score(self, calibrator: TOOD, partition: Partition | None = None, double: bool = False) -> Scores:
@@ -148,23 +147,12 @@ def anchor(view: View) -> Cases:
             yield {"detector": detector, "reference": reference}, scored
 
 
-def source(view: View) -> Cases:
-    """Source of the calibration set: training data, replayed exemplars, or samples never trained on."""
-    for name in _sources(view.step.run):
-        for detector, variant in VARIANTS.items():
-            yield {"detector": detector, "calibration": name}, view.score(view.calibrator(variant, source=name))
+def plain(view: View) -> Cases:
+    """Energy, which gains are over."""
+    yield {}, {name: np.asarray(energy(s.logits)) for name, s in view.sets.items()}
 
 
-def interval(view: View) -> Cases:
-    """Energy and both variants with default settings, for the bootstrap."""
-    yield {"detector": "energy"}, {name: np.asarray(energy(s.logits)) for name, s in view.sets.items()}
-    for detector, variant in VARIANTS.items():
-        yield {"detector": detector}, view.score(view.calibrator(variant))
-
-
-ABLATIONS: dict[str, Callable[[View], Cases]] = {
-    f.__name__: f for f in (buffer, margin, mechanism, partition, anchor, source, interval)
-}
+ABLATIONS: dict[str, Callable[[View], Cases]] = {f.__name__: f for f in (buffer, margin, mechanism, partition, anchor)}
 
 
 # --- shared functions
@@ -195,8 +183,6 @@ def balanced_order(
     most:
         Order only so many of each class.
     """
-    from tood.outputs.sampling import herding
-
     rng = np.random.default_rng(seed)
     shuffled = rng.permutation(len(partition))
     keys = np.full((3, len(labels)), np.inf)
@@ -233,49 +219,26 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
     steps = run.steps()
     if not steps or steps != list(range(len(steps))):
         raise ToodError(f"{run.path}: expected outputs of steps 0, 1, …, found steps {steps}")
-    wanted = list(only) or list(ABLATIONS)
-    cubes: dict[str, dict[Case, list[npt.NDArray[np.float64]]]] = {name: {} for name in [*wanted, "interval"]}
-    samples = Samples()
+    wanted = {name: ABLATIONS[name] for name in only or ABLATIONS}
+    cubes: dict[str, dict[Case, list[Float64Array]]] = {name: {} for name in ("plain", *wanted)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a handful of calibration samples has no spread and no range
         for index in steps:
             view = View(Step(run, index), draws)
             tasks = view.step.test_tasks()
-            for name, cases in cubes.items():
-                for case, scored in ABLATIONS[name](view):
+            for name, cases_of in {"plain": plain, **wanted}.items():
+                for case, scored in cases_of(view):
                     values = [auroc_by_task(scored[TEST], tasks, scored[ood]) for ood in run.ood]
-                    cases.setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
-                    if name == "interval" and name in wanted:
-                        _add_average(samples, case["detector"], scored, tasks, run)
-    rows = {name: _rows(cases, run, cubes["interval"]) for name, cases in cubes.items() if name in wanted}
-    drawn = samples.drawn() if "interval" in wanted else {}
-    for row in rows.get("interval", ()):
-        average = 100 * drawn[row["detector"]]
-        of_average, of_gain = with_interval(average), with_interval(average - 100 * drawn["energy"])
-        row |= {"low": of_average.low, "high": of_average.high, "gain_low": of_gain.low, "gain_high": of_gain.high}
-    return Ablated(rows, tuple(_notes(run, wanted)))
-
-
-def _add_average(samples: Samples, name: str, scored: Scores, tasks: IntArray, run: Run) -> None:
-    """Add one step's share of the average AUROC, near and far weighted equally, to the statistic ``name``."""
-    known, sets = int(tasks.max()) + 1, Counter(run.ood.values())
-    indices = np.empty(len(tasks), dtype=np.intp)
-    for task in range(known):
-        own = np.flatnonzero(tasks == task)
-        indices[own] = samples.indices(("test", task), len(own))
-    for ood, group in run.ood.items():
-        weights = np.full(known, 1 / (len(run.steps()) * known * len(sets) * sets[group]))
-        of_ood = samples.indices(("ood", ood), len(scored[ood]))
-        samples.add_auroc(name, weights, TaskScores(scored[TEST], tasks, indices), scored[ood], of_ood)
-
-
-def _rows(
-    cases: dict[Case, list[npt.NDArray[np.float64]]], run: Run, plain: dict[Case, list[npt.NDArray[np.float64]]]
-) -> list[dict[str, Any]]:
-    """One row per case; ``plain`` has the values of energy."""
+                    cubes[name].setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
     groups = list(run.ood.values())
-    averages = {"energy": _trajectory(plain[(("detector", "energy"),)], groups).balanced().average()}
-    rows = []
+    of_energy = _trajectory(cubes.pop("plain")[()], groups).balanced().average()
+    rows = {name: list(_rows(cases, groups, of_energy)) for name, cases in cubes.items()}
+    return Ablated(rows, tuple(_notes(run)))
+
+
+def _rows(cases: dict[Case, list[Float64Array]], groups: list[str], of_energy: float) -> Iterator[dict[str, Any]]:
+    """One row per case."""
+    averages = {"energy": of_energy}
     for case, values in cases.items():
         row = dict(case)
         trajectory = _trajectory(values, groups)
@@ -283,11 +246,10 @@ def _rows(
         averages[row.get("mechanism", "")] = average
         row |= {"avg_auroc": 100 * average, "d_avg": 100 * trajectory.balanced().average_forgetting()}
         row |= {f"{group}_auroc": 100 * trajectory.group(group).average() for group in dict.fromkeys(groups)}
-        rows.append(row | {"gain": 100 * (average - averages[row.get("baseline", "energy")])})
-    return rows
+        yield row | {"gain": 100 * (average - averages[row.get("baseline", "energy")])}
 
 
-def _trajectory(values: list[npt.NDArray[np.float64]], groups: list[str]) -> Trajectory:
+def _trajectory(values: list[Float64Array], groups: list[str]) -> Trajectory:
     cube = np.full((len(values), len(values), len(groups)), np.nan)
     for step, of_step in enumerate(values):
         cube[step, : step + 1] = of_step
@@ -313,20 +275,9 @@ def _sizes(run: Run) -> list[int]:
     return [*(size for size in enough if size < stored), stored]
 
 
-def _sources(run: Run) -> list[str]:
-    """Sources of calibration samples that every step has; the one in use first."""
-    by_step = [Step(run, index).calibration_sources() for index in run.steps()]
-    return [name for name in by_step[-1] if all(name in sources for sources in by_step)]
-
-
-def _notes(run: Run, wanted: Sequence[str]) -> Iterator[str]:
-    steps, step = run.steps(), Step(run, run.steps()[-1])
+def _notes(run: Run) -> Iterator[str]:
+    steps = run.steps()
     if len(steps) < len(run.partition):
         yield f"only {len(steps)} of {len(run.partition)} steps are stored"
-    if not step.has("features"):
+    if not Step(run, steps[-1]).has("features"):
         yield "no features: herding and prototypes are left out"
-    if "buffer" in wanted:
-        pool = len(np.asarray(_herded(step).labels))
-        yield f"B ends at {_sizes(run)[-1]}, the stored calibration set; herding chooses among {pool:,} samples"
-    if "source" in wanted and len(_sources(run)) == 1:
-        yield f"only one source of calibration samples is stored: {run.calibration}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +12,9 @@ from tood.audit import ensure_verdict
 from tood.evaluation.measure import default_scorers, evaluate
 from tood.evaluation.metrics_file import detectors_of
 from tood.outputs.directory import Run
-from tood.outputs.identity import RunIdentity
 from tood.report.gather import MeasuredRun
 from tood.report.page.content import chosen_runs
-from tood.report.summary import ACCURACY, Key, Summaries, Summary
+from tood.report.summary import Key, Summaries, Summary
 from tood.report.tables import TOOD_VARIANTS
 
 if TYPE_CHECKING:
@@ -23,33 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["reference_for", "report_page", "reported", "stated", "verdicts_of", "with_variants"]
 
-VIT = "timm:vit_base_patch16_224+pretrained"  # the network in sweeps/vit.yaml
-
 
 def reported() -> Summaries:
     """Tables 1 (three seeds), 2 (the rows of BER), 3 (ImageNet) and 4 (ViT-B/16), with the labels of our runs."""
-    values: Summaries = {}
-    for row in table_rows("table1_main.csv"):
-        key = Key(row["stream"], row["method"], row["detector"], row["metric"])
-        values[key] = Summary(float(row["mean"]), float(row["std"]), 3)
-    for key, value in _of_one_seed():
-        if value:
-            values[key] = Summary(float(value), 0.0, 1)
-    return values
-
-
-def _of_one_seed() -> Iterator[tuple[Key, str]]:
-    for row in table_rows("table2_ber.csv"):
-        label = RunIdentity(row["stream"], row["method"], row["finetune"]).label
-        for metric in ("avg_auroc", "avg_fpr95") if row["finetune"] != "none" else ():
-            yield Key(row["stream"], label, row["detector"], metric), row[metric]
-    for row in table_rows("table3_imagenet.csv"):
-        yield Key(row["stream"], row["method"], row["detector"], row["metric"]), row["value"]
-    for row in table_rows("table4_vit.csv"):
-        label = RunIdentity(row["stream"], row["method"], options={"network": VIT}).label
-        yield Key(row["stream"], label, "-", ACCURACY), row[ACCURACY]
-        for detector in ("energy", "tood_robust_anchor"):
-            yield Key(row["stream"], label, detector, "avg_auroc"), row[f"{detector}_avg_auroc"]
+    rows = table_rows("reported.csv")
+    values = (Summary(float(row["mean"]), float(row["std"]), int(row["seeds"])) for row in rows)
+    keys = (Key(row["stream"], row["learner"], row["detector"], row["metric"]) for row in rows)
+    return dict(zip(keys, values, strict=True))
 
 
 def table_rows(name: str) -> list[dict[str, str]]:

@@ -14,29 +14,15 @@ if TYPE_CHECKING:
     from tood.runs.config import RunConfig
     from tood.runs.sweep import Cell
 
-__all__ = ["TARGETS", "cells", "notes", "presets_of"]
+__all__ = ["TARGETS", "cells", "presets_of"]
 
 # The targets that train, with their number of seeds.
-TARGETS = {
-    "table1": 3,
-    "table2": 3,
-    "imagenet": 1,
-    "vit": 1,
-    "drift": 1,
-    "tinyimagenet": 1,
-    "variations": 1,
-    "pretrained": 3,
-    "length": 1,
-}
-FROM_SCRATCH = (
-    "vit, preset cpu: a small ViT trained from scratch replaces the pretrained ViT-B/16, which needs its weights and a "
-    "GPU (--preset paper); its results are not comparable with the paper's"
-)
+TARGETS = {"table1": 3, "table2": 3, "imagenet": 1, "vit": 1, "drift": 1, "pretrained": 3}
 
 
 def presets_of(target: str) -> tuple[str, ...]:
     """The presets of a target; the first one is its default."""
-    special = {"pretrained": ("frozen",), "length": ("cpu", "frozen")}
+    special = {"pretrained": ("frozen",), "vit": ("paper", "released")}
     return special.get(target, ("cpu", "paper", "released"))
 
 
@@ -51,7 +37,7 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
         Parent folder of the run directories. Runs that another target has made there are reused.
     preset:
         ``"cpu"``, ``"paper"`` (settings in its text) or ``"released"`` (as its authors ran it); ``"frozen"`` for the
-        targets ``pretrained`` and ``length``. By default the first of :func:`presets_of`.
+        target ``pretrained``. By default the first of :func:`presets_of`.
     seeds:
         Number of seeds, starting at 0; by default as in :data:`TARGETS`.
 
@@ -71,22 +57,15 @@ def cells(target: str, out: str | Path, preset: str | None = None, seeds: int | 
     return [
         Cell(dataclasses.replace(config, preset=preset, seed=seed, track=track), Path(out))
         for seed in range(seeds or TARGETS[target])
-        for config in _grid(target, preset)
+        for config in _grid(target)
         for track in [config.track if preset == config.preset else ()]
     ]
 
 
 @lru_cache
-def _grid(target: str, preset: str) -> tuple[RunConfig, ...]:
-    """The configurations in the sweep file of a target; a preset may have a file of its own."""
+def _grid(target: str) -> tuple[RunConfig, ...]:
+    """The configurations in the sweep file of a target."""
     from tood.runs.sweep import read_sweep
 
-    folder = resources.files("tood.paper") / "sweeps"
-    special = folder / f"{target}-{preset}.yaml"
-    with resources.as_file(special if special.is_file() else folder / f"{target}.yaml") as file:
+    with resources.as_file(resources.files("tood.paper") / "sweeps" / f"{target}.yaml") as file:
         return tuple(cell.config for cell in read_sweep(file, "runs"))
-
-
-def notes(target: str, preset: str | None = None) -> list[str]:
-    """Warnings for readers of the results of a target."""
-    return [FROM_SCRATCH] if target == "vit" and preset in (None, "cpu") else []

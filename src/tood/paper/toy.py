@@ -21,13 +21,9 @@ The network is plain NumPy: at this size it is several times faster than a frame
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import repeat
-from multiprocessing import get_context
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -40,18 +36,17 @@ from tood.errors import ToodError, UnknownNameError
 from tood.metrics import Trajectory, auroc
 from tood.partition import Partition
 
-__all__ = ["MARGINS", "METHODS", "REGIMES", "STANDARD", "Settings", "ToyRun", "run", "runs", "sample"]
+__all__ = ["MARGINS", "METHODS", "REGIMES", "SCORES", "STANDARD", "Settings", "ToyRun", "run", "runs", "sample"]
 
 Float32Array: TypeAlias = npt.NDArray[np.float32]
 
 MARGINS = tuple(k / 10 for k in range(11))  # values of λ in the paper's sweep
-METHODS: dict[str, tuple[Variant, float] | None] = {
-    "energy": None,
-    "mean shift, λ=0": ("mean_shift", 0.0),
-    "mean shift, λ=0.5": ("mean_shift", 0.5),
-    "robust anchor, λ=0": ("robust_anchor", 0.0),
-    "robust anchor, λ=0.5": ("robust_anchor", 0.5),
+SCORES: dict[str, tuple[Variant, float]] = {  # every one that is measured, beside energy
+    f"{variant.replace('_', ' ')}, λ={margin:g}": (variant, margin)
+    for variant in ("mean_shift", "robust_anchor")
+    for margin in MARGINS
 }
+METHODS = ("energy", *(name for name, (_, margin) in SCORES.items() if margin in (0, 0.5)))  # shown in tables
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,6 @@ class Settings:
     learning_rate: float = 0.1
     momentum: float = 0.9
 
-    @property
-    def classes(self) -> int:
-        """Number of classes in the stream."""
-        return self.tasks * self.classes_per_task
-
 
 class Samples(NamedTuple):
     """The data of one seed in one regime."""
@@ -111,9 +101,8 @@ class ToyRun:
     regime: str
     seed: int
     accuracy: Float64Array  # [T], over the tasks seen
-    auroc: dict[str, Float64Array]  # [T, T] per method
+    auroc: dict[str, Float64Array]  # [T, T] per score: energy and SCORES
     own_channel: Float64Array  # [T, T]: AUROC of task i scored by its own channel E_i alone
-    margins: Float64Array  # [len(MARGINS), T, T]: AUROC of robust anchor at each λ
     gap: dict[str, Float64Array]  # [T]: newest minus first task in energy units, before and after TOOD
 
     def trajectory(self, method: str, steps: int | None = None) -> Trajectory:
@@ -191,9 +180,9 @@ def sample(regime: str, seed: int, settings: Settings | None = None) -> Samples:
     if regime not in REGIMES:
         raise UnknownNameError("regime", regime, REGIMES)
     directions, noise, _, _ = _generators(seed)
-    centres = directions.normal(size=(s.classes, s.dimensions))
+    centres = directions.normal(size=(s.tasks * s.classes_per_task, s.dimensions))
     centres *= REGIMES[regime].radius / np.linalg.norm(centres, axis=1, keepdims=True)
-    around = [(centres[:, None] + noise.normal(size=(s.classes, n, s.dimensions))) for n in (s.train, s.test)]
+    around = [(centres[:, None] + noise.normal(size=(len(centres), n, s.dimensions))) for n in (s.train, s.test)]
     arrays = (centres, *around, REGIMES[regime].ood_std * noise.normal(size=(s.ood, s.dimensions)))
     return Samples(*(array.astype(np.float32) for array in arrays))
 
@@ -226,7 +215,15 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
     _, _, weights, batches = _generators(seed)
     body = linear(weights, s.dimensions, s.hidden) + linear(weights, s.hidden, s.hidden)
     head = [np.empty((s.hidden, 0), dtype=np.float32), np.empty(0, dtype=np.float32)]
-    result = _empty(regime, seed, s)
+    square = np.full((s.tasks, s.tasks), np.nan)
+    result = ToyRun(
+        regime,
+        seed,
+        accuracy=np.empty(s.tasks),
+        auroc={name: square.copy() for name in ("energy", *SCORES)},
+        own_channel=square.copy(),
+        gap={name: np.empty(s.tasks) for name in ("before", "mean_shift", "robust_anchor")},
+    )
     for step in range(s.tasks):
         grown = linear(weights, s.hidden, s.classes_per_task)
         head = [np.concatenate([old, new], axis=-1) for old, new in zip(head, grown, strict=True)]
@@ -243,9 +240,7 @@ def run(regime: str, seed: int, settings: Settings | None = None) -> ToyRun:
     return result
 
 
-def runs(
-    seeds: Sequence[int], settings: Settings | None = None, workers: int = 1, regimes: Sequence[str] = STANDARD
-) -> Iterator[ToyRun]:
+def runs(seeds: Sequence[int], settings: Settings | None = None, regimes: Sequence[str] = STANDARD) -> Iterator[ToyRun]:
     """All seeds of all regimes, regime by regime.
 
     Parameters
@@ -254,40 +249,18 @@ def runs(
         Distinct integers, 0 or more.
     settings:
         Sizes; the paper's by default.
-    workers:
-        Number of processes, each with one BLAS thread: more threads are slower at these sizes. The result does not
-        depend on it.
     regimes:
         Names in :data:`REGIMES`; by default all but the authors' crowding.
     """
     if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise ToodError(f"seeds: expected distinct integers, 0 or more, found {list(seeds)}")
-    regimes, seeds = [regime for regime in regimes for _ in seeds], [*seeds] * len(regimes)
-    if workers <= 1:
-        yield from map(run, regimes, seeds, repeat(settings))
-        return
-    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
-        os.environ.setdefault(variable, "1")  # read by the workers when they import NumPy
-    with ProcessPoolExecutor(min(workers, len(seeds)), mp_context=get_context("spawn")) as pool:
-        yield from pool.map(run, regimes, seeds, repeat(settings))
+    for regime in regimes:
+        yield from (run(regime, seed, settings) for seed in seeds)
 
 
 def _flat(blobs: Float32Array, first: int = 0) -> tuple[Float32Array, IntArray]:
     """``[classes, n, D]`` as samples ``[classes · n, D]`` and their labels, starting at ``first``."""
     return blobs.reshape(-1, blobs.shape[-1]), np.repeat(np.arange(first, first + len(blobs)), blobs.shape[1])
-
-
-def _empty(regime: str, seed: int, s: Settings) -> ToyRun:
-    square = (s.tasks, s.tasks)
-    return ToyRun(
-        regime,
-        seed,
-        accuracy=np.empty(s.tasks),
-        auroc={method: np.full(square, np.nan) for method in METHODS},
-        own_channel=np.full(square, np.nan),
-        margins=np.full((len(MARGINS), *square), np.nan),
-        gap={name: np.empty(s.tasks) for name in ("before", "mean_shift", "robust_anchor")},
-    )
 
 
 def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, step: int, result: ToyRun) -> None:
@@ -303,17 +276,11 @@ def _measure(parameters: Sequence[Float32Array], samples: Samples, s: Settings, 
         # Samples are sorted by task, the same number per task.
         return [auroc(own, ood_scores) for own in np.split(id_scores, step + 1)]
 
+    result.auroc["energy"][step, : step + 1] = by_task(energy(test), energy(ood))
     cal = TOOD(partition).fit(exemplars, exemplar_labels)
-    for method, setting in METHODS.items():
-        if setting is None:
-            result.auroc[method][step, : step + 1] = by_task(energy(test), energy(ood))
-        else:
-            cal.set_params(variant=setting[0], margin=setting[1])
-            result.auroc[method][step, : step + 1] = by_task(cal.score(test), cal.score(ood))
-    cal.set_params(variant="robust_anchor")
-    for k, margin in enumerate(MARGINS):
-        cal.set_params(margin=margin)
-        result.margins[k, step, : step + 1] = by_task(cal.score(test), cal.score(ood))
+    for name, (variant, margin) in SCORES.items():
+        cal.set_params(variant=variant, margin=margin)
+        result.auroc[name][step, : step + 1] = by_task(cal.score(test), cal.score(ood))
     raw, raw_ood = cal.task_energies(test), cal.task_energies(ood)
     for task, own in enumerate(np.split(raw, step + 1)):
         result.own_channel[step, task] = auroc(own[:, task], raw_ood[:, task])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tood import __version__
-from tood.metrics import Trajectory, mean_std
+from tood.metrics import mean_std
 from tood.paper.toy import MARGINS, METHODS, REGIMES, Settings, ToyRun
 from tood.report.summary import Summary
 from tood.report.tables import Column, Table, TableCell
@@ -58,8 +58,8 @@ def summarize(results: Sequence[ToyRun]) -> list[dict[str, Any]]:
 
 
 def margin_averages(run: ToyRun) -> list[float]:
-    """Average AUROC over the first steps at each margin."""
-    return [Trajectory(values[:FIRST, :FIRST]).average() for values in run.margins]
+    """Average AUROC of robust anchor over the first steps at each margin."""
+    return [run.trajectory(f"robust anchor, λ={margin:g}", FIRST).average() for margin in MARGINS]
 
 
 def tables(results: Sequence[ToyRun]) -> list[Table]:
@@ -102,16 +102,10 @@ def to_json(results: Sequence[ToyRun], settings: Settings | None = None) -> str:
     return json.dumps(for_json(document), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_toy(results: Sequence[ToyRun], out: Path, figure: bool = True) -> list[Path]:
-    """Write ``toy.csv`` and ``toy.json`` and, with ``figure``, ``toy.png`` and ``toy.pdf``; returns the files."""
+def write_toy(results: Sequence[ToyRun], out: Path) -> list[Path]:
+    """Write ``toy.csv`` and ``toy.json``; returns the files."""
     out.mkdir(parents=True, exist_ok=True)
     files = {out / "toy.csv": csv_text(rows(results)), out / "toy.json": to_json(results)}
     for path, text in files.items():
         write_text(path, text)
-    if not figure:
-        return list(files)
-    from tood.report.plots import save  # first: its error names the extra to install
-
-    from tood.paper.toy_figure import toy_figure  # isort: skip
-
-    return [*files, *save(toy_figure(results), out / "toy")]
+    return list(files)

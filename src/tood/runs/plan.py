@@ -19,7 +19,7 @@ from tood.streams import Stream
 from tood.streams.features import BATCH as FEATURE_BATCH
 from tood.streams.features import Extractor
 
-__all__ = ["Estimate", "estimate", "plan"]
+__all__ = ["Estimate", "plan"]
 
 
 class Estimate(NamedTuple):
@@ -57,11 +57,6 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
         "disk": f"about {cost.disk / 1e6:.0f} MB",
         "detectors": ", ".join(config.detectors) or "all that need only stored outputs",
     }
-
-
-def estimate(config: RunConfig) -> Estimate:
-    """Time and disk space of a run, from a few batches; assumes that features of a frozen run are extracted."""
-    return _estimate(config, *build(config, dry=True))
 
 
 def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
