@@ -152,9 +152,9 @@ def read_checkpoint(path: Path) -> Any:
     """Everything that a resumed run starts from."""
     from tood.learners.checkpoint import resume
 
-    place, momentum = resume(learner(), path)
+    place, optimizer = resume(learner(), path)
     one = learner()
-    state = [one.network.state_dict(), one.teacher.state_dict(), one.memory.state_dict(), momentum]
+    state = [one.network.state_dict(), one.teacher.state_dict(), one.memory.state_dict(), *optimizer.values()]
     return [place, [{name: np.asarray(leaf) for name, leaf in part.items()} for part in state]]
 
 

@@ -101,6 +101,8 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
     try:
         _check_configuration(learner, path, json.loads(metadata["config"]), ignored)
         place, state = json.loads(metadata["place"]), _tree(arrays)
+        if place["task"] not in range(len(learner.stream.sizes)):
+            raise ValueError(f"there is no task {place['task']}")
         _restore(learner, place["task"], state)
         learner.learned = place["task"] + bool(place.get("finished"))
         learner.old = sum(learner.stream.sizes[: place["task"]])
