@@ -8,17 +8,14 @@ runs along contiguous memory, however short the segments are. No temporary has t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeGuard, cast
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from tood.arrays import ArrayT, FloatArray, IntArray, as_array, back, floats, is_finite, is_tensor
 from tood.errors import ToodError
 from tood.partition import Partition
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["energy", "task_energies"]
 
@@ -47,8 +44,6 @@ def energy(logits: ArrayT) -> ArrayT:
     """
     logits = as_array(logits)
     _columns(logits)
-    if on_torch(logits):
-        return cast(ArrayT, _finite_tensor(logits).logsumexp(1))
     out = np.empty(len(logits), dtype=score_dtype(logits))
     for rows, block in finite_blocks(logits):
         out[rows] = logsumexp(block)
@@ -77,8 +72,6 @@ def task_energies(logits: ArrayT, partition: Partition) -> ArrayT:
     """
     logits = as_array(logits)
     partition = check_columns(logits, partition)
-    if on_torch(logits):
-        return cast(ArrayT, tensor_energies(logits, partition))
     out = np.empty((len(logits), len(partition)), dtype=score_dtype(logits))
     for rows, values in energy_blocks(logits, partition):
         out[rows] = values.T
@@ -167,40 +160,6 @@ def segment_logsumexp(block: FloatArray, partition: Partition) -> FloatArray:
     return top
 
 
-def on_torch(logits: object) -> TypeGuard[torch.Tensor]:
-    """Whether this must stay in torch: it is on a device other than the CPU, or gradients are recorded."""
-    if not is_tensor(logits):
-        return False
-    import torch
-
-    return logits.device.type != "cpu" or (logits.requires_grad and torch.is_grad_enabled())
-
-
-def tensor_energies(logits: torch.Tensor, partition: Partition) -> torch.Tensor:
-    """:func:`task_energies` in torch alone, differentiable, on any device."""
-    import torch
-
-    layout = partition.layout
-    order = torch.from_numpy(layout.order).to(logits.device)
-    places = torch.from_numpy(layout.places).to(logits.device)
-    logits = _finite_tensor(logits)
-    if layout.in_order:
-        return grouped_logsumexp(logits, layout.segments).index_select(1, places)
-    if logits.device.type != "cpu":
-        return grouped_logsumexp(logits.index_select(1, order), layout.segments).index_select(1, places)
-    step = max(64, BLOCK // logits.shape[1])  # reordered columns of a few rows stay in the cache
-    blocks = [grouped_logsumexp(rows.index_select(1, order), layout.segments) for rows in torch.split(logits, step)]
-    return torch.cat(blocks).index_select(1, places)
-
-
-def grouped_logsumexp(ordered: torch.Tensor, segments: Sequence[tuple[int, int, int]]) -> torch.Tensor:
-    """Energies ``[n, N]`` of logits ``[n, C]``, both in the order of :attr:`Partition.layout`, in torch alone."""
-    import torch
-
-    parts = [ordered[:, a : a + size * n].reshape(-1, n, size).logsumexp(2) for a, size, n in segments]
-    return torch.cat(parts, dim=1)
-
-
 def with_lead(values: FloatArray, margin: float) -> FloatArray:
     """``[n, N]`` to ``[n]``: the largest of each row plus ``margin`` times its lead over the second."""
     return largest_with_lead(np.ascontiguousarray(values.T), margin)[0]
@@ -231,12 +190,6 @@ def largest_with_lead(values: FloatArray, margin: float, winners: bool = False) 
     return top, channel
 
 
-def tensor_with_lead(values: torch.Tensor, margin: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Torch tensors ``[n, N]``: the largest plus ``margin`` times its lead, and the first index of the largest."""
-    best = values.topk(min(2, values.shape[1]), dim=1).values
-    return best[:, 0] + margin * (best[:, 0] - best[:, -1]), values.argmax(dim=1)
-
-
 def score_dtype(logits: Any) -> np.dtype[Any]:
     """float64 for float64 and integers, float32 for float32 and less."""
     floating = logits.dtype.is_floating_point if is_tensor(logits) else logits.dtype.kind == "f"
@@ -261,17 +214,6 @@ def _columns(logits: Any) -> int:
         actual = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
         raise ToodError(f"logits: expected an array [samples, columns], found {actual}")
     return int(shape[1])
-
-
-def _finite_tensor(logits: torch.Tensor) -> torch.Tensor:
-    """Single precision at least, checked to be finite."""
-    import torch
-
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    if not torch.isfinite(logits).all():
-        raise _not_finite(logits.detach().cpu().numpy())
-    return logits
 
 
 def _not_finite(logits: FloatArray, first_row: int = 0) -> ToodError:

@@ -128,7 +128,6 @@ def test_is_algorithm_1(variant, reference, margin):
     np.testing.assert_array_equal(cal.assign(logits), norm.argmax(axis=1))
     tensor = torch.from_numpy(ood[:40])
     np.testing.assert_allclose(cal.score(tensor).numpy(), expected, rtol=1e-11)
-    np.testing.assert_allclose(cal.score(tensor.requires_grad_()).detach().numpy(), expected, rtol=1e-11)
 
 
 @given(st.integers(0, 3), st.floats(-500, 500), st.integers(0, 1000))
@@ -203,7 +202,7 @@ def test_repairs_a_confidence_gap(variant):
 def test_one_task_ranks_as_energy(variant):
     _, cal_logits, labels, logits, ood = problem()
     cal = TOOD([range(12)], variant=variant, margin=0.5).fit(cal_logits, labels)
-    for x in (logits, torch.from_numpy(ood), torch.from_numpy(ood).requires_grad_()):
+    for x in (logits, torch.from_numpy(ood)):
         np.testing.assert_array_equal(
             np.argsort(cal.score(x).tolist(), kind="stable"), np.argsort(energy(x).tolist(), kind="stable")
         )
@@ -255,8 +254,8 @@ def test_the_winner_is_the_same_however_it_is_asked_for():
     cal = TOOD([[0, 1], [2, 3]]).fit(logits, labels)
     np.testing.assert_array_equal(cal.assign(logits), cal.score_and_assign(logits)[1])
     plain = TOOD([[c] for c in range(4)], variant="none").fit(logits, labels)
-    tied = torch.zeros((3, 4), requires_grad=True)
-    assert plain.score_and_assign(tied)[1].tolist() == plain.assign(np.zeros((3, 4))).tolist() == [0, 0, 0]
+    assert plain.score_and_assign(torch.zeros((3, 4)))[1].tolist() == plain.assign(np.zeros((3, 4))).tolist()
+    assert plain.assign(np.zeros((3, 4))).tolist() == [0, 0, 0]
 
 
 def test_a_score_that_overflows_is_an_error():
@@ -384,17 +383,6 @@ def test_warnings_point_at_the_caller():
     with pytest.warns(UserWarning, match="outside the range") as warned:
         cal.score(1000 * test)
     assert {w.filename for w in warned} == {__file__}
-
-
-@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
-def test_an_overflowing_score_is_an_error_in_torch_too():
-    logits, labels = np.random.default_rng(0).normal(size=(40, 4)), np.arange(40) % 4
-    logits[:, :2] = 0.0
-    cal = TOOD([[0, 1], [2, 3]], variant="temperature").fit(logits, labels)
-    huge = torch.full((2, 4), 3e38)
-    for tensor in (huge, huge.clone().requires_grad_()):
-        with pytest.raises(ToodError, match="score of row 0 overflows"):
-            cal.score(tensor)
 
 
 def test_a_refused_setting_changes_nothing():

@@ -91,6 +91,8 @@ def test_the_torch_module_is_cal_score(variant):
         score, task = ScorerModule(cal)(torch.from_numpy(logits))
         np.testing.assert_allclose(score.numpy(), cal.score(logits), rtol=1e-12)
         np.testing.assert_array_equal(task.numpy(), cal.assign(logits))
+        rows = torch.from_numpy(logits[:3]).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x, module=ScorerModule(cal): module(x)[0], (rows,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

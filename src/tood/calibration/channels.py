@@ -6,26 +6,15 @@ torch modules only evaluate it, and files hold it, so a later version of a rule 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import ArrayT, Float64Array, back, is_finite
-from tood.energy import (
-    energy_blocks,
-    largest_with_lead,
-    logsumexp,
-    on_torch,
-    score_dtype,
-    tensor_energies,
-    tensor_with_lead,
-)
+from tood.energy import energy_blocks, largest_with_lead, logsumexp, score_dtype
 from tood.errors import ToodError
 from tood.partition import Partition
-
-if TYPE_CHECKING:
-    import torch
 
 __all__ = ["Channels"]
 
@@ -45,16 +34,10 @@ class Channels(NamedTuple):
     energy: float = 0.0
 
     def evaluate(self, logits: ArrayT, assign: bool = True) -> tuple[ArrayT, ArrayT]:
-        """Score ``[n]`` and winning task ``[n]`` of logits ``[n, C]``; NumPy or torch, any device.
+        """Score ``[n]`` and winning task ``[n]`` of logits ``[n, C]``.
 
-        Without ``assign`` the tasks of NumPy arrays are empty, which is faster.
+        Without ``assign`` the tasks are empty, which is faster.
         """
-        if on_torch(logits):
-            energies = tensor_energies(logits, self.partition)
-            score, task = self.score_tensors(energies, self.normalised(energies))
-            if not bool(score.isfinite().all()):
-                raise _overflow(int(score.isfinite().int().argmin()), score.dtype)
-            return cast(ArrayT, score), cast(ArrayT, task)
         margin = self.margin if len(self.location) > 1 else 0.0
         scores = np.empty(len(logits), dtype=score_dtype(logits))
         tasks = np.empty(len(logits) if assign else 0, dtype=np.int64)
@@ -67,20 +50,8 @@ class Channels(NamedTuple):
             if assign:
                 tasks[rows] = winners
         if not is_finite(scores):
-            raise _overflow(int(np.isfinite(scores).argmin()), scores.dtype)
+            raise ToodError(f"logits: the score of row {np.isfinite(scores).argmin()} overflows {scores.dtype}")
         return back(scores, like=logits), back(tasks, like=logits)
-
-    def score_tensors(self, energies: torch.Tensor, normalised: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Score and winning task of task energies and of u, ``[n, N]`` each, in torch."""
-        best, task = tensor_with_lead(normalised, self.margin)
-        score = best * self.gain + self.offset
-        return (score + self.energy * energies.logsumexp(1) if self.energy else score), task
-
-    def normalised(self, energies: Any) -> Any:
-        """``[n, N]``: u of each channel, from task energies in NumPy or torch."""
-        if isinstance(energies, np.ndarray):
-            return (energies - self.location) / self.scale
-        return (energies - _like(self.location, energies)) / _like(self.scale, energies)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The compiled score as arrays of a file."""
@@ -109,15 +80,3 @@ class Channels(NamedTuple):
         if units.shape != (4,) or not np.isfinite(units).all() or units[:2].min() < 0:
             raise ToodError(f"units: expected margin, gain, offset and energy, found {units}")
         return cls(partition, arrays["location"], arrays["scale"], *units.tolist())
-
-
-def _like(values: Any, tensor: Any) -> Any:
-    """``values`` as a tensor of the precision and on the device of another."""
-    import torch
-
-    dtype = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-    return torch.as_tensor(values, dtype=dtype, device=tensor.device)
-
-
-def _overflow(row: int, dtype: Any) -> ToodError:
-    return ToodError(f"logits: the score of row {row} overflows {dtype}")

@@ -11,11 +11,11 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
 
-from tood.arrays import ArrayT, Float64Array, as_array, indices
+from tood.arrays import ArrayT, Float64Array, as_array, back, indices
 from tood.calibration.channels import Channels
 from tood.calibration.checks import Seen, check_calibration, check_scale
 from tood.calibration.rules import DEFAULT, RULES, Reference, Variant, compiled
@@ -31,7 +31,7 @@ from tood.calibration.statistics import (
     least_spread,
     task_of_labels,
 )
-from tood.energy import check_columns, task_energies
+from tood.energy import check_columns, score_dtype, task_energies
 from tood.errors import NotFittedError, ToodError, UnknownNameError, warn
 from tood.partition import Partition
 from tood.storage.files import plain, read_tensors, write_tensors
@@ -172,12 +172,12 @@ class TOOD:
 
     def normalized_energies(self, logits: ArrayT) -> ArrayT:
         """``[n, N]``: E_t after normalisation, in the units of the reference task; of the default, in its own."""
-        channels = self._fitted()
-        energies = task_energies(logits, channels.partition)
-        normalised = channels.normalised(energies)
+        channels, logits = self._fitted(), as_array(logits)
+        check_columns(logits, channels.partition)
+        normalised = (all_energies(logits, channels.partition) - channels.location) / channels.scale
         if not channels.energy:
             normalised = normalised * channels.gain + channels.offset
-        return cast(ArrayT, normalised.astype(energies.dtype) if isinstance(energies, np.ndarray) else normalised)
+        return back(normalised.astype(score_dtype(logits)), like=logits)
 
     def assign(self, logits: ArrayT) -> ArrayT:
         """``[n]``: the task whose normalised energy is largest."""

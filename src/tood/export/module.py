@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from tood.decision.facts import description
-from tood.energy import grouped_logsumexp
 from tood.errors import MissingDependencyError
 from tood.export.onnx import Exportable, compiled
 from tood.storage.files import write_atomically
@@ -55,11 +54,12 @@ class ScorerModule(torch.nn.Module):
 
     def __init__(self, cal: Exportable, alpha: float | None = None, threshold: float | None = None) -> None:
         super().__init__()
-        self.channels, limits = compiled(cal, alpha, threshold)
-        layout = self.channels.partition.layout
+        channels, limits = compiled(cal, alpha, threshold)
+        layout = channels.partition.layout
         self.segments = layout.segments
+        self.units = (channels.margin, channels.gain, channels.offset, channels.energy)
         arrays: dict[str, Any] = {"order": layout.order, "places": layout.places}
-        arrays |= {"location": self.channels.location, "scale": self.channels.scale}
+        arrays |= {"location": channels.location, "scale": channels.scale}
         self.outputs = ["score", "task"]
         if limits is not None:
             arrays["limits"] = limits
@@ -81,9 +81,17 @@ class ScorerModule(torch.nn.Module):
         """Score ``[n]``, winning task ``[n]`` and, with a decision, accept ``[n]`` from logits ``[n, C]``."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
         ordered = logits.index_select(1, self.order)
-        energies = grouped_logsumexp(ordered, self.segments).index_select(1, self.places)
-        normalised = (energies - self.location.to(energies.dtype)) / self.scale.to(energies.dtype)
-        score, task = self.channels.score_tensors(energies, normalised)
+        groups = [
+            ordered[:, start : start + size * tasks].reshape(-1, tasks, size).logsumexp(2)
+            for start, size, tasks in self.segments
+        ]
+        energies = torch.cat(groups, dim=1).index_select(1, self.places)
+        values = (energies - self.location.to(energies.dtype)) / self.scale.to(energies.dtype)
+        best, task = values.topk(min(2, values.shape[1]), dim=1).values, values.argmax(dim=1)
+        margin, gain, offset, energy = self.units
+        score = gain * (best[:, 0] + margin * (best[:, 0] - best[:, -1])) + offset
+        if energy:
+            score = score + energy * energies.logsumexp(1)
         score = score + (0 * logits).sum(1)  # NaN if any is not finite: else TopK or an energy may hide it
         if "accept" not in self.outputs:
             return score, task
