@@ -9,8 +9,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from tood import ToodError, learners
 from tood.errors import UnknownNameError
-from tood.learners.closed_form import ClassMoments
-from tood.learners.fecam import shrink
+from tood.learners.class_means import ClassMoments, shrink
 from tood.models import Network
 from tood.streams import Stream
 

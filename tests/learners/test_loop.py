@@ -3,7 +3,6 @@
 import importlib
 import sys
 import tracemalloc
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 
 from tood import ToodError, learners, models
 from tood.errors import UnknownNameError
-from tood.learners.settings import Settings, learning_rate, make_settings
+from tood.learners.settings import Settings, learning_rate
 from tood.streams import Stream
 
 SHORT = {"network": "mlp", "epochs": 3, "batch_size": 8, "lr": 0.05, "schedule": "none"}
@@ -112,7 +111,7 @@ def test_what_is_remembered_keeps_its_kind(vectors, tmp_path):
         learner = learners.create("finetune", vectors, **SHORT)
         learner.remembers = ("counts", "both", "half")
         learner.counts = np.arange(3)
-        learner.both = {"array": np.ones(2), "tensor": torch.ones(2), "more": {"array": np.array(1.5)}}
+        learner.both = {"tensor": torch.ones(2), "more": {"scalar": torch.tensor(1.5)}}
         learner.half = torch.ones(2, dtype=torch.bfloat16)
         return learner
 
@@ -122,12 +121,8 @@ def test_what_is_remembered_keeps_its_kind(vectors, tmp_path):
     second.learn(0, tmp_path)
     second.counts += 1  # in place
     assert isinstance(second.counts, np.ndarray) and second.counts.tolist() == [2, 3, 4]
-    assert {name: type(value) for name, value in second.both.items()} == {
-        "array": np.ndarray,
-        "tensor": torch.Tensor,
-        "more": dict,
-    }
-    assert isinstance(second.both["more"]["array"], np.ndarray) and second.both["more"]["array"] == 1.5
+    assert torch.equal(second.both["tensor"], torch.ones(2))
+    assert torch.equal(second.both["more"]["scalar"], torch.tensor(1.5))
     assert torch.equal(second.half, first.half)
 
 
@@ -176,7 +171,7 @@ def test_gradients_are_clipped(vectors):
 def test_bad_input(vectors):
     cases = [
         (("icral", {}), UnknownNameError, "unknown learner 'icral'; did you mean 'icarl'"),
-        (("icarl", {"loss": "bse"}), UnknownNameError, "unknown loss 'bse'; did you mean 'bce'"),
+        (("lwf", {"ce": "nwe"}), UnknownNameError, "unknown ce 'nwe'; did you mean 'new'"),
         (("er", {"network": "resnet33"}), UnknownNameError, "did you mean 'resnet32'"),
         (("er", {"epochs": "ten"}), ToodError, "epochs: expected"),
         (("er", {"lr": float("nan")}), ToodError, "lr: expected"),
@@ -186,6 +181,7 @@ def test_bad_input(vectors):
         (("bic", {"memory": 11}), ToodError, "memory: BiC holds out 6 of 11 exemplars .* expected room for 6 others"),
         (("er", {"device": "gpu"}), UnknownNameError, "unknown device 'gpu'"),
         (("er", {"device": "cpu", "precision": "bf16-mixed"}), ToodError, "bf16-mixed is for GPUs"),
+        (("er", {"device": "cpu", "precision": "16-mixed"}), ToodError, "16-mixed is for GPUs"),
     ]
     for (name, settings), kind, message in cases:
         with pytest.raises(kind, match=message):
@@ -197,12 +193,12 @@ RANGES = [
     *[("finetune", "weight_decay", -1, AT_LEAST_0), ("finetune", "gamma", -1, AT_LEAST_0)],
     *[("finetune", "clip", -1, AT_LEAST_0), ("finetune", "batch_size", 0, AT_LEAST_1), ("der", "lr", 0, ABOVE_0)],
     *[("er", "replay_size", -3, AT_LEAST_0), ("er", "memory", 0, AT_LEAST_1), ("icarl", "memory", 0, AT_LEAST_1)],
-    *[("derpp", "alpha", -1, AT_LEAST_0), ("derpp", "beta", -1, AT_LEAST_0), ("icarl", "temperature", 0, ABOVE_0)],
-    *[("ewc", "strength", -1, AT_LEAST_0), ("ewc", "decay", -1, AT_LEAST_0), ("si", "strength", -1, AT_LEAST_0)],
+    *[("derpp", "alpha", -1, AT_LEAST_0), ("derpp", "beta", -1, AT_LEAST_0)],
+    *[("ewc", "strength", -1, AT_LEAST_0), ("si", "strength", -1, AT_LEAST_0)],
     *[("si", "damping", -1, ABOVE_0), ("lwf", "alpha", -1, AT_LEAST_0), ("lwf", "temperature", 0, ABOVE_0)],
     *[("lwf", "warm_up", -1, AT_LEAST_0), ("gem", "reference_size", 0, AT_LEAST_1), ("gem", "margin", -1, AT_LEAST_0)],
     *[("bic", "validation", value, "0 or more and below 1") for value in (-1, 1)],
-    *[("bic", "temperature", 0, ABOVE_0), ("bic", "offset_penalty", -1, AT_LEAST_0), ("wa", "temperature", 0, ABOVE_0)],
+    *[("bic", "temperature", 0, ABOVE_0), ("wa", "temperature", 0, ABOVE_0)],
     *[("ssil", "temperature", 0, ABOVE_0), ("ssil", "replay_size", 0, AT_LEAST_1), ("ncm", "scale", 0, ABOVE_0)],
     *[("slda", "shrinkage", value, "a number from 0 to 1") for value in (-3, 1.5)],
     *[("fecam", "power", 0, ABOVE_0), ("fecam", "shrink_diagonal", -0.1, AT_LEAST_0)],
@@ -215,23 +211,6 @@ RANGES = [
 def test_settings_out_of_range_are_refused(vectors, name, setting, value, expected):
     with pytest.raises(ToodError, match=f"^{setting}: expected {expected}"):
         learners.create(name, vectors, **{setting: value})
-
-
-@dataclass(frozen=True)
-class Once(Settings):
-    share: float = 0.5
-    lr: float = 0.2
-
-
-@dataclass(frozen=True)
-class Twice(Once):
-    share: float = 0.6
-
-
-def test_a_subclass_with_another_default_keeps_the_range():
-    assert make_settings(Twice, {"share": -1}).share == -1
-    with pytest.raises(ToodError, match="lr: expected"):
-        make_settings(Twice, {"lr": 0})
 
 
 def test_tasks_are_learned_in_order(vectors):

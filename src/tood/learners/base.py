@@ -10,6 +10,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,7 +26,7 @@ from tood.errors import ToodError
 from tood.learners.ber import BER
 from tood.learners.checkpoint import checkpoint_path, describe_stream, resume, save
 from tood.learners.progress import Meter, Report
-from tood.learners.settings import Settings, as_dict, learning_rate
+from tood.learners.settings import Settings, learning_rate
 from tood.models import BUILT_IN, GrowingHead, Network
 from tood.registry import Registry, source_digest
 from tood.streams import Stream
@@ -248,6 +249,7 @@ class Learner:
             logits = self.model(batch.inputs)
             loss = self.loss(batch, logits)
             self.fabric.backward(loss)
+            self.fabric.strategy.precision.unscale_gradients(optimizer.optimizer)  # 16-mixed scales the loss
             self.after_backward(batch)
             if self.settings.clip:
                 nn.utils.clip_grad_norm_(self.network.parameters(), self.settings.clip)
@@ -344,11 +346,11 @@ class Learner:
         return {
             "learner": self.name,
             **({"code": code} if code else {}),  # of a learner of the user's own
-            "settings": as_dict(self.settings),
+            "settings": asdict(self.settings),
             "seed": self.seed,
             "network": {**(self.network.spec or {}), **self._own_network},
             "stream": self._stream_identity,
-            "ber": None if self.ber is None else as_dict(self.ber.settings),
+            "ber": None if self.ber is None else asdict(self.ber.settings),
         }
 
 

@@ -119,7 +119,7 @@ class BER:
 
     def _mix(self, learner: Learner, inputs: Tensor) -> Tensor:
         """Pseudo-OOD samples: pairs of images, mixed in one proportion drawn from Beta(beta, beta) (NTER)."""
-        partner = torch.from_numpy(learner.random.permutation(len(inputs))).to(inputs.device)
+        partner = learner.tensor(learner.random.permutation(len(inputs)))
         return torch.lerp(inputs[partner], inputs, float(learner.random.beta(self.settings.beta, self.settings.beta)))
 
     def _loss(self, logits: Tensor, columns: list[Tensor]) -> Tensor:

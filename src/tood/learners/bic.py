@@ -13,8 +13,10 @@ from tood.arrays import FloatArray, IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch, register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
-from tood.learners.settings import Above0, AtLeast0, ExemplarSettings, From0Below1
+from tood.learners.settings import Above0, ExemplarSettings, From0Below1
 from tood.outputs.sampling import draw_by_class
+
+PENALTY = 0.1  # weight of offset² / 2 in the second stage, as in the authors' code
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,6 @@ class BiCSettings(ExemplarSettings):
     validation:
         The share of the memory that is held out from training. Each new class loses the same number of samples: at
         most this share of the smallest new class.
-    offset_penalty:
-        Weight of ``offset² / 2`` in the second stage.
     batches:
         ``"mixed"``: new data and exemplars shuffled together, as in the original method; ``"halves"``: each batch of
         new data is joined by as many exemplars, as the authors of the TOOD paper ran it.
@@ -38,7 +38,6 @@ class BiCSettings(ExemplarSettings):
     selection: Literal["herding", "random"] = "random"
     temperature: Above0 = 2.0
     validation: From0Below1 = 0.1
-    offset_penalty: AtLeast0 = 0.1
     batches: Literal["mixed", "halves"] = "mixed"
 
 
@@ -108,7 +107,7 @@ class BiC(ExemplarLearner):
         """Stage 2: fit scale and offset to the logits of held-out samples, with all weights frozen."""
         rows = balanced(self.held_out.rows, self.held_out.labels)
         logits = self.outputs(rows)[1].cpu().double().numpy()
-        scale, offset = fit_correction(logits, self.columns[rows], self.old, self.settings.offset_penalty)
+        scale, offset = fit_correction(logits, self.columns[rows], self.old)
         self.network.head.correct(slice(self.old, None), scale, offset)
         self.facts = {"scale": np.array(scale), "offset": np.array(offset)}
 
@@ -119,8 +118,8 @@ def balanced(rows: IntArray, labels: IntArray) -> IntArray:
     return np.concatenate([rows[labels == label][:fewest] for label in dict.fromkeys(labels.tolist())])
 
 
-def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: float = 0.1) -> tuple[float, float]:
-    """The scale α and offset β of the new columns that minimise ``CE(z') + penalty · β² / 2`` (Eqs. 4 and 5).
+def fit_correction(logits: FloatArray, columns: IntArray, old: int) -> tuple[float, float]:
+    """The scale α and offset β of the new columns that minimise ``CE(z') + 0.1 · β² / 2`` (Eqs. 4 and 5).
 
     ``z' = α z + β`` in the columns from ``old`` on and ``z`` before. The loss is convex in (α, β); the search stops at
     a gradient below 1e-8, which also bounds α if the classes are separable.
@@ -133,8 +132,6 @@ def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: flo
         ``[n]``, their classes.
     old:
         The first new column.
-    penalty:
-        Weight of ``β² / 2``.
     """
     from scipy.optimize import minimize
     from scipy.special import log_softmax
@@ -145,8 +142,8 @@ def fit_correction(logits: FloatArray, columns: IntArray, old: int, penalty: flo
     def loss(theta: FloatArray) -> tuple[float, FloatArray]:
         log_p = log_softmax(np.concatenate([logits[:, :old], theta[0] * new + theta[1]], axis=1), axis=1)
         excess = np.exp(log_p[:, old:]) - hit
-        gradient = np.array([np.sum(excess * new), np.sum(excess)]) / len(logits) + [0, penalty * theta[1]]
-        return -np.mean(log_p[np.arange(len(columns)), columns]) + penalty * theta[1] ** 2 / 2, gradient
+        gradient = np.array([np.sum(excess * new), np.sum(excess)]) / len(logits) + [0, PENALTY * theta[1]]
+        return -np.mean(log_p[np.arange(len(columns)), columns]) + PENALTY * theta[1] ** 2 / 2, gradient
 
     scale, offset = minimize(loss, [1.0, 0.0], jac=True, method="BFGS", options={"gtol": 1e-8}).x
     return float(scale), float(offset)

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["checkpoint_path", "describe_stream", "resume", "save"]
 
 KIND = "tood-learner"
-SCALAR = "()"  # ends the names of scalars, because the file holds them as arrays of one number
-SOME = 64  # training images that identify a stream
+SOME = 64  # training images that show whether a data set changes its images itself
 
 
 def checkpoint_path(directory: str | Path, task: int) -> Path:
@@ -40,35 +39,25 @@ def checkpoint_path(directory: str | Path, task: int) -> Path:
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
     """The identity of a stream in a checkpoint."""
-    return {
-        "name": stream.name,
-        "order": [int(c) for c in stream.order],
-        "sizes": [int(size) for size in stream.sizes],
-        "reserve": stream.reserve,
-        "seed": stream.seed,
-        "augmentation": stream.augmentation,
-        "mean": [round(float(value), 6) for value in stream.mean],
-        "std": [round(float(value), 6) for value in stream.std],
-        "labels": zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes()),
-        **_samples(stream.train),
-    }
+    plain = {name: getattr(stream, name) for name in ("name", "reserve", "seed", "augmentation")}
+    numbers = {name: np.round(getattr(stream, name), 6).tolist() for name in ("order", "sizes", "mean", "std")}
+    labels = zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes())
+    return {**plain, **numbers, "labels": labels, "samples": _samples(stream.train)}
 
 
-def _samples(source: Source) -> dict[str, Any]:
-    """The identity of training samples: their content, or the key of features of a frozen network."""
+def _samples(source: Source) -> str:
+    """The identity of training samples: a digest, or the key of features; empty if a data set changes its images."""
     if isinstance(source, FeatureSource):
-        return {"features": source.key, "standardised": bool((source.scale != 1).any())}
+        return f"{source.key}{', standardised' if (source.scale != 1).any() else ''}"
     rows = np.linspace(0, len(source) - 1, num=min(SOME, len(source)), dtype=np.int64)
-    sums = {zlib.crc32(np.ascontiguousarray(source.take(rows)).tobytes()) for _ in range(2)}
-    if len(sums) > 1:  # the data set changes its images itself
-        return {"features": "", "images": 0, "content": ""}
-    return {"features": "", "images": sums.pop(), "content": content(source)[:16]}
+    return content(source)[:16] if np.array_equal(source.take(rows), source.take(rows)) else ""
 
 
 def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torch.optim.Optimizer | None) -> None:
     """Write all state needed to resume; ``optimizer`` is given in the middle of a task."""
     if learner.fabric.is_global_zero:
         state: dict[str, Any] = {"network": learner.network.state_dict(), "facts": learner.facts}
+        state["precision"] = learner.fabric.strategy.precision.state_dict()  # the loss scale of 16-mixed
         if optimizer is not None:
             state["optimizer"] = {
                 str(i): {name: value for name, value in of.items() if value is not None}
@@ -80,10 +69,7 @@ def save(learner: Learner, path: Path, place: Mapping[str, Any], optimizer: torc
         for name in learner.remembers:
             value = getattr(learner, name)
             state[name] = value.state_dict() if hasattr(value, "state_dict") else value
-        arrays = {}
-        for name, leaf in _leaves(state):
-            array = to_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf)
-            arrays[name if array.ndim else name + SCALAR] = array
+        arrays = {name: to_numpy(leaf) if is_tensor(leaf) else np.asarray(leaf) for name, leaf in _leaves(state)}
         path.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"config": json.dumps(learner.config(), sort_keys=True), "place": json.dumps(place)}
         write_tensors(path, KIND, arrays, metadata)
@@ -110,8 +96,7 @@ def resume(learner: Learner, path: Path | None, ignored: str = "") -> tuple[dict
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise ToodError(f"{path}: incomplete ({error})") from error
-    earlier = {i: {"momentum_buffer": buffer} for i, buffer in state.get("momentum", {}).items()}  # files of 0.2
-    return place, {int(i): _tensors(of) for i, of in (state.get("optimizer") or earlier).items()}
+    return place, {int(i): _tensors(of) for i, of in state.get("optimizer", {}).items()}
 
 
 def _check_configuration(learner: Learner, path: Path, stored: Mapping[str, Any], ignored: str) -> None:
@@ -131,7 +116,7 @@ def _check_configuration(learner: Learner, path: Path, stored: Mapping[str, Any]
 
 
 def _restore(learner: Learner, task: int, state: dict[str, Any]) -> None:
-    """Give a learner the state of a checkpoint."""
+    """Give a learner the state of a checkpoint; empty dictionaries are not in the file."""
     learner.set_teacher(None)
     if "teacher" in state:
         learner.expand_to(task - 1)
@@ -143,27 +128,25 @@ def _restore(learner: Learner, task: int, state: dict[str, Any]) -> None:
     if "scoring_head" in state:
         learner.scoring_head = copy.deepcopy(learner.network.head)
         learner.scoring_head.load_state_dict(_tensors(state["scoring_head"]))
-    learner.facts = state.get("facts", {})  # an empty dictionary is not in the file
+    if "precision" in state:
+        scale = {name: value.item() for name, value in state["precision"].items()}
+        learner.fabric.strategy.precision.load_state_dict(scale)
+    learner.facts = state.get("facts", {})
     for name in learner.remembers:
         value = getattr(learner, name)
         if hasattr(value, "load_state_dict"):
             value.load_state_dict(state[name])
         else:
-            stored = state.get(name, {}) if isinstance(value, dict) else state[name]
-            setattr(learner, name, _like(value, stored, learner.fabric.device))
+            setattr(learner, name, _like(value, state.get(name, {}), learner.fabric.device))
 
 
 def _like(value: Any, stored: Any, device: torch.device) -> Any:
-    """``stored`` as the kind of ``value``: a tensor, an array, or a dictionary of them; None becomes a tensor."""
+    """``stored`` as the kind of ``value``: an array, a tensor, or a dictionary of tensors."""
     if isinstance(stored, Mapping):
-        known = value if isinstance(value, Mapping) else {}
-        return {key: _like(known.get(key), leaf, device) for key, leaf in stored.items()}
-    if value is None:
-        return torch.from_numpy(stored).to(device)
-    if not is_tensor(value):
+        return {key: _like(None, leaf, device) for key, leaf in stored.items()}
+    if isinstance(value, np.ndarray):
         return stored
-    half = value.dtype == torch.bfloat16  # which the file holds as float32
-    return torch.from_numpy(stored).to(value.device, value.dtype if half else None)
+    return torch.from_numpy(stored).to(device, value.dtype if is_tensor(value) else None)
 
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, torch.Tensor]:
@@ -187,5 +170,5 @@ def _tree(leaves: Mapping[str, Any]) -> dict[str, Any]:
         node = tree
         for folder in folders:
             node = node.setdefault(folder, {})
-        node[last.removesuffix(SCALAR)] = leaf.reshape(()) if last.endswith(SCALAR) else leaf
+        node[last] = leaf
     return tree

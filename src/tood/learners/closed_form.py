@@ -14,7 +14,6 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 from torch.linalg import LinAlgError  # type: ignore[attr-defined]
-from torch.nn.functional import pad
 
 from tood.errors import ToodError
 from tood.learners.base import Learner
@@ -48,11 +47,8 @@ class ClosedForm(Learner):
         top = self.top(settings, seed)
         super().__init__(stream, add_top(network, **top) if top else network, settings, seed, fabric)  # type: ignore[arg-type]
         self.untransformed = network.to(fabric.device)
-
-    @property
-    def exact_device(self) -> torch.device:
-        """Where float64 is computed: the learner's device, or the CPU in place of Apple's GPU, which has no float64."""
-        return torch.device("cpu") if self.fabric.device.type == "mps" else self.fabric.device
+        # Where float64 is computed: on the CPU in place of Apple's GPU, which has no float64.
+        self.exact_device = torch.device("cpu") if fabric.device.type == "mps" else fabric.device
 
     @classmethod
     def top(cls, settings: Any, seed: int) -> Mapping[str, Any]:
@@ -67,7 +63,7 @@ class ClosedForm(Learner):
         """Weight ``[C, D]`` and bias ``[C]`` of the head."""
         raise NotImplementedError
 
-    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, momentum: Any) -> None:
+    def _train(self, task: int, path: Path | None, progress: Report | None, epoch: int | None, state: Any) -> None:
         """One pass over the task; it is not resumed in the middle."""
         self._open(task)
         rows = self.training_rows(task)
@@ -80,51 +76,3 @@ class ClosedForm(Learner):
         with torch.no_grad():
             self.network.head.weight.copy_(weight.float())
             self.network.head.bias.copy_(bias.float())
-
-
-class ClassMoments:
-    """Count and mean of every class, and the scatter matrix within classes; exact for any order of samples.
-
-    Parameters
-    ----------
-    dim:
-        D, the number of features.
-    device:
-        Device of the tensors, which are float64.
-    scatter:
-        Keep the scatter matrix ``[D, D]``, the sum of squares within classes.
-    """
-
-    def __init__(self, dim: int, device: torch.device | str = "cpu", scatter: bool = True) -> None:
-        self.count = torch.zeros(0, dtype=torch.float64, device=device)
-        self.mean = torch.zeros(0, dim, dtype=torch.float64, device=device)
-        self.scatter = torch.zeros(*(dim, dim) if scatter else (0, 0), dtype=torch.float64, device=device)
-
-    def add(self, features: Tensor, columns: Tensor) -> None:
-        """Add samples ``[n, D]`` with the column of each one's class ``[n]``."""
-        wider = max(0, int(columns.max()) + 1 - len(self.count))
-        self.count, self.mean = pad(self.count, (0, wider)), pad(self.mean, (0, 0, 0, wider))
-        for c in torch.unique(columns):
-            x = features[columns == c].double()
-            n, total = len(x), len(x) + self.count[c]
-            mean, shift = x.mean(0), x.mean(0) - self.mean[c]
-            if len(self.scatter):
-                centred = x - mean
-                self.scatter += centred.T @ centred
-                if self.count[c] > 0:
-                    self.scatter += torch.outer(shift, shift) * (self.count[c] * n / total)
-            self.mean[c] += shift * (n / total)
-            self.count[c] = total
-
-    def covariance(self) -> Tensor:
-        """The covariance within classes, pooled: ``Σ_c Σ_{i in c} (x_i - m_c)(x_i - m_c)ᵀ / n``."""
-        return self.scatter / self.count.sum()
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Plain tensors, for a checkpoint."""
-        return {"count": self.count, "mean": self.mean, "scatter": self.scatter}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`."""
-        for name, array in state.items():
-            setattr(self, name, torch.from_numpy(array).to(self.mean.device))

@@ -15,7 +15,7 @@ from tood.arrays import IntArray
 from tood.learners.base import Batch, register
 from tood.learners.memory import Exemplars
 from tood.learners.replay import ReservoirLearner
-from tood.learners.settings import AtLeast0, ReservoirSettings
+from tood.learners.settings import Above0, AtLeast0, Count, From0Below1, ReservoirSettings
 
 
 @dataclass(frozen=True)
@@ -28,26 +28,21 @@ class DERSettings(ReservoirSettings):
         Weight of the squared distance to the stored logits.
     beta:
         Weight of the cross-entropy of a second replayed batch; above 0 it is DER++.
-    stored:
-        ``"zero_pad"``: compare all columns, with target 0 for columns added after a sample was stored. This is nearly
-        what the full-width head of the paper does, whose unused logits are near 0. ``"width"``: compare only the
-        stored columns; plain DER then does not lower the logits of new classes on old samples, and forgets.
     targets:
         ``"online"``: logits are stored during training, by reservoir sampling, as in the original method.
         ``"after_task"``: as the authors of the TOOD paper ran it. After each task a class-balanced memory is filled,
         its logits are computed in evaluation mode without augmentation, and one replayed batch joins each new one; the
-        squared distance covers the columns of old tasks, with target 0 for columns that were not stored.
+        squared distance covers the columns of old tasks.
     """
 
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    lr: float = 0.03
-    batch_size: int = 32
+    momentum: From0Below1 = 0.0
+    weight_decay: AtLeast0 = 0.0
+    lr: Above0 = 0.03
+    batch_size: Count = 32
     schedule: Literal["multistep", "one_cycle", "cosine", "none"] = "none"
-    epochs: int = 50
+    epochs: Count = 50
     alpha: AtLeast0 = 0.3
     beta: AtLeast0 = 0.0
-    stored: Literal["width", "zero_pad"] = "zero_pad"
     targets: Literal["online", "after_task"] = "online"
 
 
@@ -61,23 +56,26 @@ class DERppSettings(DERSettings):
 
 @register
 class DER(ReservoirLearner):
-    """Dark Experience Replay: replays samples with the logits that the network gave them when they were stored."""
+    """Dark Experience Replay: replays samples with the logits that the network gave them when they were stored.
+
+    Columns added later have the target 0: nearly what the full-width head of the paper does, whose unused logits are
+    near 0.
+    """
 
     name = "der"
     title = "DER"
     citation = 'Buzzega et al., "Dark Experience for General Continual Learning", NeurIPS 2020 (Eqs. 5 and 6).'
     settings: DERSettings
-    remembers = ("memory", "stored", "widths")
+    remembers = ("memory", "stored")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        slots, device = self.settings.memory, self.fabric.device
+        slots = self.settings.memory
         self.after_task = self.settings.targets == "after_task"
         if self.after_task:
             self.memory = Exemplars(slots, seed=self.seed)
         self.draws = 2 if self.settings.beta and not self.after_task else 1
-        self.stored = torch.zeros(slots, len(self.stream.order), device=device)
-        self.widths = torch.zeros(slots, dtype=torch.int64, device=device)  # number of columns stored
+        self.stored = torch.zeros(slots, len(self.stream.order), device=self.fabric.device)  # logits, by slot
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:
         """New data; with targets computed after the task, joined by one replayed batch."""
@@ -92,47 +90,39 @@ class DER(ReservoirLearner):
         if not self.drawn:
             return loss
         first, *second = self.drawn
+        targets = self.stored[self.tensor(self.slots[0])]
         if self.after_task:
-            loss = loss + s.alpha * self.distance(logits[new:, : self.old], self.slots[0])
+            loss = loss + s.alpha * (logits[new:, : self.old] - targets[:, : self.old]).square().mean()
             return loss + s.beta * cross_entropy(logits[new:], first.columns)
-        loss = loss + s.alpha * self.distance(self.model(first.inputs), self.slots[0])
+        loss = loss + s.alpha * (self.model(first.inputs) - targets[:, : logits.shape[1]]).square().mean()
         for again in second:
             loss = loss + s.beta * cross_entropy(self.model(again.inputs), again.columns)
         return loss
-
-    def distance(self, logits: Tensor, slots: IntArray) -> Tensor:
-        """The mean squared difference between logits ``[n, C]`` and the targets stored in these slots."""
-        squares = (logits - self.stored[slots, : logits.shape[1]]).square()
-        if self.settings.stored == "zero_pad":
-            return squares.mean()
-        known = torch.arange(logits.shape[1], device=logits.device) < self.widths[slots, None]
-        return (squares * known).sum() / known.sum()
 
     def after_step(self, batch: Batch, logits: Tensor) -> None:
         """Store the logits of the forward pass, before the step, of the new samples that the memory kept."""
         if not self.after_task:
             answers = torch.as_tensor(self.fabric.all_gather(logits.detach().float())).reshape(-1, logits.shape[1])
             taken = np.flatnonzero(self.kept >= 0)
-            self._store(self.kept[taken], answers[taken])
+            self._store(self.kept[taken], answers[self.tensor(taken)])
 
     def end_task(self, task: int) -> None:
         """With targets computed after the task: fill the memory; samples that stay keep their targets."""
         if not self.after_task:
             return
-        slot_before = {int(row): slot for slot, row in enumerate(self.memory.rows)}
-        stored, widths = self.stored.clone(), self.widths.clone()
+        before, stored = self.memory.rows, self.stored.clone()
         rows = self.stream.train_rows(task)
         self.memory.add(rows, self.columns[rows])
-        before = np.array([slot_before.get(int(row), -1) for row in self.memory.rows])
-        kept, new = np.flatnonzero(before >= 0), np.flatnonzero(before < 0)
-        self.stored[kept], self.widths[kept] = stored[before[kept]], widths[before[kept]]
+        _, kept, old = np.intersect1d(self.memory.rows, before, return_indices=True)
+        new = np.setdiff1d(np.arange(len(self.memory)), kept)
+        self.stored[kept] = stored[old]
         self._store(new, self.outputs(self.memory.rows[new])[1])
 
     def _store(self, slots: IntArray, logits: Tensor) -> None:
-        """Write the targets of some slots."""
-        self.stored[slots] = 0
-        self.stored[slots, : logits.shape[1]] = logits
-        self.widths[slots] = logits.shape[1]
+        """Write the targets of some slots; columns without one are 0."""
+        places = self.tensor(slots)
+        self.stored[places] = 0
+        self.stored[places, : logits.shape[1]] = logits
 
 
 @register

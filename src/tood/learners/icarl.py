@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, normalize, one_hot
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize, one_hot
 
 from tood.arrays import IntArray, floats
 from tood.learners.base import Batch, register
-from tood.learners.lwf import distillation
 from tood.learners.replay import ExemplarLearner
-from tood.learners.settings import Above0, ExemplarSettings
-
-
-@dataclass(frozen=True)
-class ICaRLSettings(ExemplarSettings):
-    """Settings of iCaRL.
-
-    Parameters
-    ----------
-    loss:
-        ``"bce"``, one sigmoid per class as in the paper, or ``"ce"``, softmax cross-entropy plus distillation as in
-        later code bases.
-    temperature:
-        Temperature of the distillation of ``"ce"``.
-    """
-
-    loss: Literal["bce", "ce"] = "bce"
-    temperature: Above0 = 2.0
 
 
 @register
@@ -44,7 +24,6 @@ class ICaRL(ExemplarLearner):
     name = "icarl"
     title = "iCaRL"
     citation = 'Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017.'
-    settings: ICaRLSettings
     distils = True
     remembers = ("memory", "means")
 
@@ -54,11 +33,6 @@ class ICaRL(ExemplarLearner):
 
     def loss(self, batch: Batch, logits: Tensor) -> Tensor:
         """Algorithm 3: sigmoids with the labels as targets for new classes and the teacher's outputs for old ones."""
-        if self.settings.loss == "ce":
-            loss = cross_entropy(logits, batch.columns)
-            if self.old:
-                loss = loss + distillation(logits[:, : self.old], self.teach(batch.inputs), self.settings.temperature)
-            return loss
         target = one_hot(batch.columns, logits.shape[1]).to(logits.dtype)
         if self.old:
             target[:, : self.old] = self.teach(batch.inputs).sigmoid()

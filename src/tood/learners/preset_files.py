@@ -12,11 +12,12 @@ from tood.streams.catalog import family
 
 __all__ = ["descriptions", "preset", "presets"]
 
+FOLDER = files("tood.learners") / "presets"
+
 
 def presets() -> list[str]:
     """The names of the presets."""
-    folder = files("tood.learners") / "presets"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    return sorted(file.name.removesuffix(".yaml") for file in FOLDER.iterdir() if file.name.endswith(".yaml"))
 
 
 @cache
@@ -25,8 +26,7 @@ def _read(name: str) -> dict[str, dict[str, Any]]:
 
     if name not in presets():
         raise UnknownNameError("preset", name, presets())
-    text = (files("tood.learners") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-    return yaml.safe_load(text)
+    return yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
 def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict[str, Any]:
@@ -44,17 +44,15 @@ def preset(name: str, stream: str, learner: str, finetune: str = "none") -> dict
     from tood.learners import settings_of
     from tood.learners.base import LEARNERS
 
-    tables = _read(name)
-    known = settings_of(learner, finetune)
-    base = LEARNERS.get(learner).name
+    tables, base = _read(name), LEARNERS.get(learner).name
     values: dict[str, Any] = {}
     for table in ("all", family(stream), base, f"{family(stream)}/{base}"):
         values |= tables.get(table) or {}
-    return {key: value for key, value in values.items() if key in known or key in ("network", "adapter")}
+    known = {*settings_of(learner, finetune), "network", "adapter"}
+    return {key: value for key, value in values.items() if key in known}
 
 
 def descriptions() -> dict[str, str]:
     """A one-line description of each preset: the first sentence of its file."""
-    texts = {name: (files("tood.learners") / "presets" / f"{name}.yaml").read_text("utf-8") for name in presets()}
-    comments = {name: text.removeprefix("# ").replace("\n# ", " ") for name, text in texts.items()}
-    return {name: re.split(r"(?<=\.)\s", comment, maxsplit=1)[0] for name, comment in comments.items()}
+    comments = {name: (FOLDER / f"{name}.yaml").read_text("utf-8").replace("\n# ", " ") for name in presets()}
+    return {name: re.split(r"(?<=\.)\s", text.removeprefix("# "), maxsplit=1)[0] for name, text in comments.items()}

@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
+from torch.nn.parallel import DistributedDataParallel
 
 from tood.errors import ToodError, UnknownNameError
 from tood.models.memory import keep_freed_memory
@@ -20,7 +21,7 @@ from tood.models.memory import keep_freed_memory
 __all__ = ["check_device", "start"]
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("auto", "32-true", "bf16-mixed")
+PRECISIONS = ("auto", "32-true", "bf16-mixed", "16-mixed")
 
 
 def check_device(device: str, precision: str) -> None:
@@ -42,7 +43,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
     device:
         ``"auto"`` (a GPU if there is one), ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
-        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it.
+        ``"32-true"``, ``"bf16-mixed"``, ``"16-mixed"`` (both for GPUs; the second scales the loss, for GPUs without
+        bfloat16) or ``"auto"``: bf16-mixed on a GPU that supports it.
     """
     check_device(device, precision)
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -50,16 +52,20 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         raise ToodError(f"device: {device!r} was asked for, but torch finds no such device; use 'cpu' or 'auto'")
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    if precision == "bf16-mixed" and device != "cuda":
-        raise ToodError(f"precision: bf16-mixed is for GPUs, found the device {device!r}")
+    if precision.endswith("mixed") and device != "cuda":
+        raise ToodError(f"precision: {precision} is for GPUs, found the device {device!r}")
     if precision == "auto":
-        precision = (
-            "bf16-mixed" if device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-        )
+        mixed = device == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16-mixed" if mixed else "32-true"
     world = int(os.environ.get("WORLD_SIZE", 1))
     local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
-    # The other processes wait while the first one evaluates a step.
-    strategy: Any = DDPStrategy(timeout=timedelta(days=7), **_leave_buffers()) if world > 1 else "auto"
+    strategy: Any = "auto"
+    if world > 1:
+        # DDP must not copy buffers: the loop averages them, as a network may run twice per step.
+        known = inspect.signature(DistributedDataParallel).parameters
+        option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+        # The other processes wait while the first one evaluates a step.
+        strategy = DDPStrategy(timeout=timedelta(days=7), **{option: False})
     # Fabric would take the variables of a Slurm job for a plan to train in several processes.
     environment = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else LightningEnvironment()
     fabric = Fabric(
@@ -71,20 +77,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         precision=precision,  # type: ignore[arg-type]
     )
     fabric.launch()
-    if world > 1:
-        atexit.register(_leave)
+    if world > 1:  # gloo threads that outlive the process group abort the process
+        atexit.register(torch.distributed.destroy_process_group)
     if device == "cpu":
         keep_freed_memory()
     return fabric
-
-
-def _leave() -> None:
-    """Close the process group before the interpreter ends; gloo threads that outlive it abort the process."""
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
-def _leave_buffers() -> dict[str, Any]:
-    """Options that stop DDP from copying buffers; the loop averages them, as a network may run twice per step."""
-    known = inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers": False}

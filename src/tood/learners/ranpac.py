@@ -80,7 +80,7 @@ class RanPAC(ClosedForm):
 
     def solve(self) -> tuple[Tensor, Tensor]:
         """``(G + λ I)⁻¹ C``."""
-        identity = torch.eye(len(self.gram), dtype=self.gram.dtype, device=self.gram.device)
+        identity = torch.eye(len(self.gram)).to(self.gram)
         weight = torch.linalg.solve(self.gram + self.ridge * identity, self.sums).T
         return self.settings.scale * weight, weight.new_zeros(len(weight))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_type_hints
 
 from tood.errors import UnknownNameError
 from tood.settings import Above0, AtLeast0, Count, CountOrNone, From0Below1, From0To1, checked
@@ -94,11 +93,7 @@ def make_settings(kind: type[SettingsT], given: Mapping[str, Any], prefix: str =
 
     Given names start with ``prefix``, here and in messages.
     """
-    hints: dict[str, Any] = {}
-    for base in reversed(kind.__mro__):  # a subclass that only gives another default keeps the range
-        for name, hint in get_type_hints(base, include_extras=True).items():
-            known = hints.get(prefix + name)
-            hints[prefix + name] = known if get_args(known)[:1] == (hint,) else hint
+    hints = {prefix + name: hint for name, hint in get_type_hints(kind, include_extras=True).items()}
     for name in given:
         if name not in hints:
             raise UnknownNameError("setting", name, hints)
@@ -123,8 +118,3 @@ def learning_rate(settings: Settings, epoch: int, done: float) -> float:
 def _cosine(progress: float) -> float:
     """Half a period of a cosine, from 1 to 0."""
     return (1 + math.cos(math.pi * progress)) / 2
-
-
-def as_dict(settings: Any) -> dict[str, Any]:
-    """Plain values that JSON can hold."""
-    return {key: list(v) if isinstance(v, tuple) else v for key, v in dataclasses.asdict(settings).items()}

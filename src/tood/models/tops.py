@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
+from torch.nn.functional import normalize
 
 from tood.errors import UnknownNameError
 from tood.models.head import GrowingHead
 from tood.models.network import Network
 
-__all__ = ["RandomProjection", "Tukey", "UnitLength", "add_top"]
+__all__ = ["RandomProjection", "Tukey", "UnitLength", "add_top", "tukey"]
 
 
 class UnitLength(nn.Module):
@@ -24,23 +24,24 @@ class UnitLength(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """``[n, D]`` to ``[n, D]``."""
-        return functional.normalize(features)
+        return normalize(features)
+
+
+def tukey(features: Tensor, power: float) -> Tensor:
+    """Tukey's ladder of powers, ``f^power``. Negative features count as 0."""
+    return features.clamp_min(0).pow(power)
 
 
 class Tukey(UnitLength):
-    """Tukey's ladder of powers, ``f^power``, scaled to length one. Negative features count as 0."""
+    """``f^power``, scaled to length one."""
 
     def __init__(self, dim: int, power: float = 0.5) -> None:
         super().__init__(dim)
         self.power = power
 
-    def transform(self, features: Tensor) -> Tensor:
-        """``f^power``, not scaled."""
-        return features.clamp_min(0).pow(self.power)
-
     def forward(self, features: Tensor) -> Tensor:
         """``[n, D]`` to ``[n, D]``."""
-        return super().forward(self.transform(features))
+        return normalize(tukey(features, self.power))
 
 
 class RandomProjection(nn.Module):
@@ -59,11 +60,7 @@ class RandomProjection(nn.Module):
         return (features @ self.matrix).relu()
 
 
-TOPS: dict[str, type[UnitLength] | type[RandomProjection]] = {
-    "unit": UnitLength,
-    "tukey": Tukey,
-    "random": RandomProjection,
-}
+TOPS: dict[str, Any] = {"unit": UnitLength, "tukey": Tukey, "random": RandomProjection}
 
 
 def add_top(network: Network, name: str, **options: Any) -> Network:

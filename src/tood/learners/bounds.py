@@ -1,4 +1,4 @@
-"""Joint training: all data seen so far at every step; an upper bound for comparison."""
+"""Bounds for comparison: fine-tuning without any measure against forgetting, and joint training on all data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,14 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.learners.base import Learner, register
+
+
+@register
+class FineTune(Learner):
+    """Fine-tuning: cross-entropy on the new task alone, over all columns seen."""
+
+    name = "finetune"
+    title = "Fine-tuning"
 
 
 @register
