@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -68,7 +68,8 @@ class ClassMoments:
 class ClassMeans(ClosedForm):
     """Base of learners that keep the moments of the features of every class."""
 
-    remembers = ("moments",)
+    settings: ClosedFormSettings
+    remembers: ClassVar[tuple[str, ...]] = ("moments",)
     scatter = True  # whether they need a covariance
 
     def __init__(self, *args: Any) -> None:

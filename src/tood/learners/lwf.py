@@ -68,7 +68,7 @@ class LwF(Learner):
         for _ in range(s.warm_up):
             for chosen in torch.split(torch.randperm(len(rows), generator=self.generator), s.batch_size):
                 optimizer.zero_grad()
-                cross_entropy(linear(features[chosen], *new), targets[chosen]).backward()
+                torch.autograd.backward(cross_entropy(linear(features[chosen], *new), targets[chosen]))
                 optimizer.step()
         with torch.no_grad():
             head.weight[self.old :], head.bias[self.old :] = new

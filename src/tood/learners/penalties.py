@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ Weights = dict[str, Tensor]  # by name of the parameter
 class Penalised(Learner):
     """Base of EWC and SI: ``importance`` and ``anchor`` of every weight."""
 
-    remembers = ("importance", "anchor")
+    remembers: ClassVar[tuple[str, ...]] = ("importance", "anchor")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

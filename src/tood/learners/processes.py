@@ -65,7 +65,8 @@ def start(device: str = "auto", precision: str = "auto") -> Fabric:
         known = inspect.signature(DistributedDataParallel).parameters
         option = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
         # The other processes wait while the first one evaluates a step.
-        strategy = DDPStrategy(timeout=timedelta(days=7), **{option: False})
+        options: dict[str, Any] = {option: False}
+        strategy = DDPStrategy(timeout=timedelta(days=7), **options)
     # Fabric would take the variables of a Slurm job for a plan to train in several processes.
     environment = TorchElasticEnvironment() if TorchElasticEnvironment.detect() else LightningEnvironment()
     fabric = Fabric(
