@@ -32,7 +32,7 @@ def one(rows, **wanted):
 
 def average(run, scorer):
     table = evaluate(run, [scorer]).table
-    return 100 * trajectory(table, scorer.detector, settings=scorer.settings()).balanced().average()
+    return 100 * trajectory(table, scorer.detector, settings=scorer.settings).balanced().average()
 
 
 def average_by_hand(run, score):

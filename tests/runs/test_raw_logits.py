@@ -88,7 +88,7 @@ def test_scores_of_both_kinds_are_kept_apart_and_shared_where_they_are_one(run):
 
 
 def test_split_settings_and_unknown_kinds(run):
-    settings = Scorer("tood_mean_shift", {"margin": 0.0}, logits="raw").settings()
+    settings = Scorer("tood_mean_shift", {"margin": 0.0}, logits="raw").settings
     assert json.loads(settings) == {"logits": "raw", "margin": 0.0}
     with pytest.raises(ToodError, match="unknown logits 'rwa'; did you mean 'raw'"):
         Scorer("energy", logits="rwa")

@@ -208,7 +208,7 @@ def _count_steps(run: Run) -> int:
 
 def _with_default(scorers: Sequence[Scorer], calibration: str | None) -> list[Scorer]:
     """The scorers, with energy first, since the evidence starts from it, and TOOD's default."""
-    present = {(scorer.detector, scorer.settings()) for scorer in scorers}
+    present = {(scorer.detector, scorer.settings) for scorer in scorers}
     needed = [Scorer(name, calibration=calibration) for name in ("energy", DEFAULT)]
-    added = [scorer for scorer in needed if (scorer.detector, scorer.settings()) not in present]
+    added = [scorer for scorer in needed if (scorer.detector, scorer.settings) not in present]
     return sorted([*scorers, *added], key=lambda scorer: scorer.detector != "energy")

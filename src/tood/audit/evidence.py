@@ -94,7 +94,7 @@ class Collector:
         """Take in the scores of one detector at one step."""
         if step is not self._step:
             self._enter(step)
-        if (settings := scorer.settings()) in ("", BACKBONE):
+        if (settings := scorer.settings) in ("", BACKBONE):
             self._score(scorer.detector + " (backbone features)" * bool(settings), scored)
             if scorer.detector == "energy":
                 self._energy(step, scored)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tood import detectors
 from tood.errors import MissingDependencyError, ToodError
-from tood.evaluation.metrics_file import Row, detectors_of, joined, load_metrics, save_metrics, to_table
+from tood.evaluation.metrics_file import Row, detectors_of, load_metrics, save_metrics, to_table
 from tood.evaluation.score import Scored, Scorer, reads_backbone, scores, usable
 from tood.evaluation.versions import outdated, with_versions
 from tood.metrics import evaluate_tasks
@@ -84,8 +84,7 @@ def complete_metrics(folder: Path) -> pa.Table | None:
     """The metrics of a run if there are some of every step, of any version of the detectors; else None."""
     try:
         table = load_metrics(folder)
-        steps = table["step"].unique().to_pylist()
-        return table if steps == list(range(len(Run(folder).partition))) else None
+        return table if table["step"].unique().to_pylist() == list(range(len(Run(folder).partition))) else None
     except MissingDependencyError:
         raise
     except ToodError:  # none yet, or damaged
@@ -170,9 +169,8 @@ def evaluate(
         scorers, notes = default_scorers(run)
     scorers = list(scorers)
     if len(steps) < len(run.partition):
-        notes.append(f"{len(steps)} of {len(run.partition)} steps are complete: {_ranges(steps)}")
+        notes.append(f"{len(steps)} of {len(run.partition)} steps are complete")
     tables = []
-    noted: dict[str, list[int]] = {}
     for index in steps:
         if task_given:
             from tood.evaluation.given_task import measure_given_task
@@ -181,10 +179,11 @@ def evaluate(
         else:
             rows, step_notes = measure_step(Step(run, index), scorers, keep, progress, watch)
         tables.append(to_table(rows))
-        for note in step_notes:
-            noted.setdefault(note, []).append(index)
-    notes += [note if at == steps else f"{note} ({_ranges(at)})" for note, at in noted.items()]
-    return Measured(with_versions(joined(tables)), tuple(notes))
+        notes += step_notes
+    import pyarrow as pa
+
+    table = pa.concat_tables(tables).combine_chunks()  # sorted, because the step is the first column
+    return Measured(with_versions(table), tuple(dict.fromkeys(notes)))
 
 
 def measure_step(
@@ -211,7 +210,7 @@ def measure_step(
         scored = scores(step, scorer, keep)
         notes += scored.notes
         detector = scorer.described
-        source, settings = scorer.calibration or run.calibration, scorer.settings()
+        source, settings = scorer.calibration or run.calibration, scorer.settings
         for name, values in scored.ood.items():
             by_task, pooled = evaluate_tasks(scored.test, tasks, values, len(step.partition))
             for metric, total in pooled.items():
@@ -222,10 +221,3 @@ def measure_step(
     if step.unseen_columns():
         notes.append("logit columns of tasks not seen yet were ignored")
     return rows, tuple(dict.fromkeys(notes))
-
-
-def _ranges(steps: Sequence[int]) -> str:
-    """``steps 0 to 3`` if they are consecutive, else each of them."""
-    if len(steps) > 2 and steps[-1] - steps[0] == len(steps) - 1:
-        return f"steps {steps[0]} to {steps[-1]}"
-    return f"{'step' if len(steps) == 1 else 'steps'} {', '.join(map(str, steps))}"

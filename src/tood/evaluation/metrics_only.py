@@ -59,28 +59,23 @@ def energy_gap(step: Step) -> float:
 
 def feature_drift(run: Run, steps: int) -> float:
     """1 - CKA between a task's features at its own and at the last step, mean over tasks; NaN without features."""
-    first: list[tuple[IntArray, FloatArray]] = []
-    last: list[tuple[IntArray, FloatArray]] = []
-    for index in range(steps):
-        step = Step(run, index)
-        if step.test.features is None:
-            return float("nan")
-        last = _task_features(step)
-        first.append(last[index])
-    drifts = []
-    for task, ((labels, features), (now_labels, now)) in enumerate(zip(first[:-1], last, strict=False)):
+    last, drifts = Step(run, steps - 1), []
+    if last.test.features is None:
+        return float("nan")
+    for task in range(steps - 1):
+        (labels, then), (now_labels, now) = _task_features(Step(run, task), task), _task_features(last, task)
         if not np.array_equal(labels, now_labels):
             raise ToodError(
                 f"{run.path}: test samples of task {task} are not the same, in the same order, at step {task} "
                 f"and at step {steps - 1}: feature drift cannot be measured"
             )
-        drifts.append(1 - linear_cka(features, now))
+        if then is None:
+            return float("nan")
+        drifts.append(1 - linear_cka(then, now))
     return float(np.mean(drifts)) if drifts else 0.0
 
 
-def _task_features(step: Step) -> list[tuple[IntArray, FloatArray]]:
-    """Labels (as stored columns) and features of at most ``MOST_DRIFT`` test samples per task."""
-    tasks, test = step.test_tasks(), step.test
-    labels = step.columns[np.asarray(test.labels)]
-    rows = [np.flatnonzero(tasks == task)[:MOST_DRIFT] for task in range(len(step.partition))]
-    return [(labels[own], np.asarray(test.features)[own].copy()) for own in rows]
+def _task_features(step: Step, task: int) -> tuple[IntArray, FloatArray | None]:
+    """Labels (as stored columns) and features of at most ``MOST_DRIFT`` test samples of a task."""
+    rows, test = np.flatnonzero(step.test_tasks() == task)[:MOST_DRIFT], step.test
+    return step.columns[test.labels[rows]], None if test.features is None else test.features[rows]

@@ -23,7 +23,7 @@ from tood import detectors
 from tood.arrays import finite, floats
 from tood.detectors import Detector
 from tood.detectors.registry import REGISTRY
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError, UnknownNameError, located
 from tood.outputs.steps import FeatureKind, LogitsKind, Step
 from tood.registry import naming_errors, source_digest
 from tood.storage.files import contained, file_name
@@ -86,12 +86,9 @@ class Scorer:
         """The detector, not fitted yet."""
         return detectors.create(self.detector, **self.described.get_params())
 
+    @cached_property
     def settings(self) -> str:
         """JSON of what differs from the defaults, else empty."""
-        return self._settings
-
-    @cached_property
-    def _settings(self) -> str:
         default = detectors.create(self.detector, **self.from_stream).get_params()
         differing = {name: v for name, v in self.described.get_params().items() if v != default[name]}
         if self.logits != "corrected":
@@ -200,11 +197,9 @@ def fit_and_score(step: Step, scorer: Scorer) -> Scored:
 @contextlib.contextmanager
 def located_errors(step: Step, scorer: Scorer, stage: str) -> Iterator[None]:
     """Context in which an error names the detector and the step; ``stage`` is "fit" or "score"."""
-    with naming_errors(type(scorer.described), f"{stage} at step {step.index} of {step.run.path}"):
-        try:
-            yield
-        except ToodError as error:
-            raise ToodError(f"{step.folder}: {scorer.detector}: {error}") from error
+    where = f"{stage} at step {step.index} of {step.run.path}"
+    with naming_errors(type(scorer.described), where), located(f"{step.folder}: {scorer.detector}"):
+        yield
 
 
 def _key(step: Step, scorer: Scorer) -> str:
@@ -238,7 +233,7 @@ def _key(step: Step, scorer: Scorer) -> str:
 
 def _file(step: Step, scorer: Scorer) -> Path:
     """A file named after the detector, with a hash of settings that differ from the defaults."""
-    name, settings = file_name(scorer.described.name), scorer.settings()
+    name, settings = file_name(scorer.described.name), scorer.settings
     source = scorer.calibration if scorer.calibration != step.run.calibration else None
     if settings or source is not None:
         name += f"-{hashlib.sha256(json.dumps([settings, source]).encode()).hexdigest()[:12]}"
