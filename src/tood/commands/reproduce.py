@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,6 +29,9 @@ SEEDS = "Number of seeds.  [default: 3 for tables and pretrained, else 1]"
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Parallel local processes.")
 @click.option("--seeds", type=click.IntRange(1), help=SEEDS)
 @click.option("--gpus-per-run", type=click.FloatRange(0, 1), default=1.0, show_default=True, help=GPUS)
+@click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
+@click.option("--precision", help="32-true, bf16-mixed, 16-mixed or auto.  [default: auto]")
+@click.option("--detectors", help="Names, separated by commas.  [default: those of the target]")
 @click.option("--dry-run", is_flag=True, help="List the runs and their progress, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: print the progress of each run as JSON.")
 def command(
@@ -39,6 +43,7 @@ def command(
     gpus_per_run: float,
     dry_run: bool,
     as_json: bool,
+    **options: str | None,
 ) -> None:
     """Reproduce a table of the paper: train its runs, then write tables with the paper's values, plots and a report.
 
@@ -57,7 +62,8 @@ def command(
 
     if preset is not None and preset not in presets_of(target):
         raise click.UsageError(str(UnknownNameError(f"preset of {target}", preset, presets_of(target))))
-    members = cells(target, out, preset, seeds)
+    changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    members = [replace(cell, config=replace(cell.config, **changes)) for cell in cells(target, out, preset, seeds)]
     if dry_run:
         print_states({cell.config.name: cell.status() for cell in members}, as_json)
         return
