@@ -64,10 +64,10 @@ def test_every_format_gives_the_rows(tmp_path, monkeypatch, name, dtype):
     file = LogitsFile(write(tmp_path / name, logits))
     found = np.concatenate([block.logits for block in file.blocks()])
     if name in TEXT:
-        assert file.rows == ROWS and found.dtype == np.float64
+        assert file.rows is None and found.dtype == np.float64
         np.testing.assert_allclose(found, logits, rtol=1e-6)
     else:
-        assert file.rows == (None if name.startswith("stream") else ROWS) and found.dtype == dtype
+        assert file.rows == (ROWS if file.suffix in (".npy", ".npz", ".parquet") else None) and found.dtype == dtype
         np.testing.assert_array_equal(found, logits)
 
 
@@ -92,7 +92,7 @@ def test_a_flipped_bit_in_a_header_hides_no_rows(tmp_path, name):
     data = (tmp_path / name).read_bytes()
     assert data.count(b"(60000, 6)") == 1
     (tmp_path / name).write_bytes(data.replace(b"(60000, 6)", b"(20000, 6)"))
-    with pytest.raises(ToodError, match=f"{name}: damaged"):
+    with pytest.raises(ToodError, match=name):
         list(LogitsFile(tmp_path / name).blocks())
 
 
@@ -108,9 +108,9 @@ def test_kept_columns_come_with_their_rows(tmp_path):
         assert [name for block in blocks for name in block.columns["name"].tolist()] == names
         with pytest.raises(ToodError, match=f"a.{suffix}: expected a column 'id', found .*name"):
             LogitsFile(tmp_path / f"a.{suffix}", keep=["id"])
-    np.savez(tmp_path / "b.npz", logits=logits, features=logits)
-    with pytest.raises(ToodError, match=rf"b.npz: features: expected {ROWS} entries, one per row, found \({ROWS}, "):
-        list(LogitsFile(tmp_path / "b.npz", keep=["features"]).blocks())
+    np.savez(tmp_path / "b.npz", logits=logits, name=names[1:])
+    with pytest.raises(ToodError, match=rf"b.npz: name: expected {ROWS} entries"):
+        list(LogitsFile(tmp_path / "b.npz", keep=["name"]).blocks())
 
 
 def test_labels_come_from_a_column_or_another_file(tmp_path):
@@ -232,7 +232,8 @@ def test_a_label_that_is_not_a_number_is_shown(tmp_path):
     cases = {
         **dict.fromkeys(("text.npy", "text.npz", "headed.csv", "text.parquet", "coded.parquet"), f"{cat}; replace"),
         "bare.csv": f"{cat} of the column 'cat'; replace",  # the first line was taken for a header
-        **dict.fromkeys(("objects.npy", "objects.npz"), "expected numbers, found Python objects, perhaps class names"),
+        "objects.npy": "truncated, or not a .npy file of numbers (Object arrays cannot be loaded",
+        "objects.npz": "truncated, or not an .npz file of plain arrays (labels.npy: expected numbers, found Python",
         **dict.fromkeys(("gap.csv", "gap.parquet"), "labels: expected logit columns 0 to 2, found none at row 1"),
     }
     for name, message in cases.items():

@@ -137,8 +137,7 @@ def test_the_command_takes_many(files):
     assert "out: 387 rows scored in" in (text := run("--in", "in", "--in", "more", "--out", "out").stdout)
     assert "4 of the files in an earlier run" in text
     single = json.loads(run("--in", "in/a.npy", "--out", "s.parquet", "--json").stdout)
-    scores = pq.read_table("s.parquet")["score"].to_numpy()
-    assert single["rows"] == 300 and single["quantiles"]["0.5"] == pytest.approx(np.median(scores))
+    assert single["rows"] == 300
 
 
 def test_an_input_that_is_replaced_while_it_is_scored_is_scored_again(files, monkeypatch):

@@ -94,6 +94,3 @@ def _show(out: Path, summary: dict[str, Any], seconds: float) -> None:
         lost = summary["rejected_tasks"]
         share = f", {lost[task]:,} rejected ({lost[task] / max(1, count):.1%})" if lost is not None else ""
         click.echo(f"task {task}: {count:,} rows{share}")
-    if summary["quantiles"]:
-        quantiles = ", ".join(f"{float(q):.0%} {value:.3f}" for q, value in summary["quantiles"].items())
-        click.echo(f"score quantiles: {quantiles}")

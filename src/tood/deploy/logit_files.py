@@ -74,9 +74,10 @@ class LogitsFile:
             raise ToodError(f"{self.path}: no such file")
         if self.suffix not in SUFFIXES:
             raise ToodError(f"{self.path}: {UnknownNameError('file type', self.suffix, SUFFIXES)}")
-        self._table = TableFile(self.path) if self.suffix in TABLES else None
+        self._file: TableFile | _ArrayFile
+        self._file = TableFile(self.path) if self.suffix in TABLES else _ArrayFile(self.path)
         with self._errors():
-            names = self._names()
+            names = self._file.names()
         missing = [name for name in self.keep if name not in names]
         if missing:
             raise ToodError(f"{self.path}: expected a column {missing[0]!r}, found {listed(names)}")
@@ -84,20 +85,20 @@ class LogitsFile:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows; of a CSV file above 1 MiB an estimate from its first lines, of an Arrow stream None."""
+        """The number of rows; None for CSV and Arrow files, which do not say."""
         with self._errors():
-            return self._table.rows() if self._table else self._header()[0][0]
+            return self._file.rows()
 
     @property
     def label_column(self) -> str | None:
         """The name of the column of labels, if there is one."""
         with self._errors():
-            return next((name for name in LABELS if name in self._names()), None)
+            return next((name for name in LABELS if name in self._file.names()), None)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the rows in order."""
         with self._errors():
-            yield from self._table.blocks(self._others) if self._table else self._array_blocks()
+            yield from self._file.blocks(self._others)
 
     def read(self) -> FloatArray:
         """All logits ``[n, C]``; a file without rows is an error."""
@@ -109,88 +110,76 @@ class LogitsFile:
     def column(self, name: str | None = None) -> npt.NDArray[Any]:
         """One whole column by name, or the only one of a file; that of a CSV file is text."""
         with self._errors():
-            if name is None and self.suffix != ".npy":
-                names = self._names()
-                if len(names) != 1:
-                    raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {listed(names)}")
-                name = names[0]
-            if self._table and name is not None:
-                return self._table.column(name)
-            with self._open(name) as file:
-                dtype = npy_header(file)[2]
-            if dtype.hasobject:
-                raise ToodError(
-                    f"{self.path}: expected numbers, found Python objects, perhaps class names; these are not "
-                    f"unpickled: {NAMES_TO_COLUMNS}"
-                )
-            return np.load(self.path, allow_pickle=False) if name is None else npz_member(self.path, name)
-
-    def _names(self) -> list[str]:
-        """The arrays or columns of the file."""
-        if self._table:
-            return self._table.names()
-        if self.suffix == ".npy":
-            return []
-        return npz_names(self.path)
+            names = [name] if name else self._file.names()
+            if len(names) != 1:
+                raise ToodError(f"{self.path}: expected a column 'labels' or a single one, found {listed(names)}")
+            return self._file.column(names[0])
 
     def _errors(self) -> contextlib.AbstractContextManager[None]:
         return reading(self.path, f"truncated, or not a {self.suffix} file of numbers")
 
-    def _array_name(self) -> str:
-        """The array of an ``.npz`` file that holds logits."""
-        names = self._names()
-        name = "logits" if "logits" in names or len(names) != 1 else names[0]
-        if name not in names:
+
+class _ArrayFile:
+    """An ``.npy`` file, whose only array has no name, or an ``.npz`` file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.is_npz = path.suffix.lower() == ".npz"
+
+    def names(self) -> list[str]:
+        return npz_names(self.path) if self.is_npz else [""]
+
+    def rows(self) -> int:
+        with self._open() as file:
+            return npy_header(file)[0][0]
+
+    def column(self, name: str) -> npt.NDArray[Any]:
+        return npz_member(self.path, name) if self.is_npz else np.load(self.path, allow_pickle=False)
+
+    def blocks(self, others: Iterable[str]) -> Iterator[Block]:
+        """Yield the rows. They are read and not mapped: mapped pages count as resident memory, which must not grow
+        with the file (``benchmarks/score_stream.py``).
+        """
+        with self._open() as file:
+            shape, by_column, dtype = npy_header(file)
+            if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu":
+                raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}")
+            rows, columns = shape
+            kept = {name: self.column(name) for name in others}
+            for name, values in kept.items():
+                if values.shape[:1] != (rows,):
+                    raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
+            # Rows of an array in Fortran order are not consecutive in the file: it is read as a whole.
+            whole = self.column(self._logits()) if by_column else None
+            step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
+            for start in range(0, rows, step):
+                stop = min(start + step, rows)
+                if whole is None:
+                    data = file.read((stop - start) * columns * dtype.itemsize)
+                    logits = np.frombuffer(data, dtype).reshape(stop - start, columns)
+                else:
+                    logits = whole[start:stop]
+                yield Block(logits, {name: values[start:stop] for name, values in kept.items()})
+            # In an .npz the end also compares the checksum. A flipped bit in the header may hide rows.
+            if whole is None and file.read():
+                raise ToodError(f"{self.path}: damaged: more numbers than its shape {shape} says")
+
+    def _logits(self) -> str:
+        """The array of logits: the one of this name, or the only one."""
+        names = self.names()
+        if "logits" not in names and len(names) != 1:
             raise ToodError(f"{self.path}: expected an array 'logits', found {listed(names)}")
-        return name
+        return "logits" if "logits" in names else names[0]
 
     @contextlib.contextmanager
-    def _open(self, name: str | None = None) -> Iterator[IO[bytes]]:
-        """An array, by default that of logits, as an open ``.npy`` file."""
-        if self.suffix == ".npy":
+    def _open(self) -> Iterator[IO[bytes]]:
+        """The array of logits as an open ``.npy`` file."""
+        if not self.is_npz:
             with self.path.open("rb") as file:
                 yield file
             return
-        with zipfile.ZipFile(self.path) as archive, archive.open(f"{name or self._array_name()}.npy") as member:
+        with zipfile.ZipFile(self.path) as archive, archive.open(f"{self._logits()}.npy") as member:
             yield member
-
-    def _header(self) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-        """Shape, Fortran order and dtype of the array of logits."""
-        with self._open() as file:
-            shape, by_column, dtype = npy_header(file)
-            expected = file.tell() + int(np.prod(shape, dtype=object)) * dtype.itemsize
-        if len(shape) != 2 or shape[1] == 0 or dtype.kind not in "fiu":
-            raise ToodError(f"{self.path}: expected numbers [rows, columns], found {dtype} {shape}")
-        size = self.path.stat().st_size
-        if self.suffix == ".npz":
-            with zipfile.ZipFile(self.path) as archive:
-                size = archive.getinfo(f"{self._array_name()}.npy").file_size
-        if size != expected:  # also if a flipped bit in the header hides rows
-            raise ToodError(f"{self.path}: damaged: {shape} numbers need {expected} bytes, found {size}")
-        return shape, by_column, dtype
-
-    def _array_blocks(self) -> Iterator[Block]:
-        """Yield the rows of an array. They are read and not mapped: mapped pages count as resident memory, which must
-        not grow with the file (``benchmarks/score_stream.py``).
-        """
-        (rows, columns), by_column, dtype = self._header()
-        kept = {name: self.column(name) for name in self._others}
-        for name, values in kept.items():
-            if values.shape[:1] != (rows,) or (values.ndim > 1 and name in self.keep):
-                raise ToodError(f"{self.path}: {name}: expected {rows} entries, one per row, found {values.shape}")
-        step = max(1, BLOCK_BYTES // (columns * dtype.itemsize))
-        # Rows of an array in Fortran order are not consecutive in the file: it is read as a whole.
-        whole = self.column(None if self.suffix == ".npy" else self._array_name()) if by_column else None
-        with self._open() as file:
-            npy_header(file)
-            for start in range(0, rows, step):
-                count = min(step, rows - start)
-                if whole is None:
-                    values = np.frombuffer(file.read(count * columns * dtype.itemsize), dtype).reshape(count, columns)
-                else:
-                    values = whole[start : start + count]
-                yield Block(values, {name: column[start : start + count] for name, column in kept.items()})
-            file.read()  # compares the checksum of an .npz
 
 
 def read_labelled(
@@ -212,7 +201,7 @@ def read_labelled(
         raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of --labels")
     logits, values = file.read(), source.column(name)
     # Without a known name, the first line of a CSV file may be a class name that was taken for a header.
-    place = f" of the column {source._names()[0]!r}" if name is None and source.suffix == ".csv" else ""
+    place = f" of the column {source._file.names()[0]!r}" if name is None and source.suffix == ".csv" else ""
     try:
         return logits, indices(_label_numbers(values, logits.shape[1], place), "labels", length=len(logits))
     except ToodError as error:
@@ -251,8 +240,10 @@ def valid_rows(
     of the first row here.
     """
     finite = np.isfinite(logits)
+    if finite.all():
+        return np.ones(len(logits), dtype=bool)
     valid = np.asarray(finite.all(axis=1))
-    if invalid == "error" and not valid.all():
+    if invalid == "error":
         row = int(valid.argmin())
         column = int(finite[row].argmin())
         raise ToodError(

@@ -9,7 +9,7 @@ import glob
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from tood.deploy.logit_files import SUFFIXES
 from tood.deploy.score_file import WRITTEN, PathLike, Scored, score_file
@@ -17,8 +17,6 @@ from tood.errors import ToodError
 from tood.storage.files import sha256
 
 __all__ = ["find_files", "score_files"]
-
-Pairs: TypeAlias = dict[Path, Path]  # output: input
 
 
 def find_files(sources: Iterable[PathLike]) -> list[Path]:
@@ -99,9 +97,9 @@ def score_files(
     return scored
 
 
-def _targets(sources: list[Path], folder: Path) -> Pairs:
+def _targets(sources: list[Path], folder: Path) -> dict[Path, Path]:
     """The output of each input; two inputs with one output, or an input in the output folder, are an error."""
-    pairs: Pairs = {}
+    pairs: dict[Path, Path] = {}
     for source in sources:
         if source.parent == folder:
             raise ToodError(f"{folder}: outputs go to a folder of their own, and {source.name} is an input in it")

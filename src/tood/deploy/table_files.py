@@ -70,18 +70,8 @@ class TableFile:
             return list(reader.schema.names)
 
     def rows(self) -> int | None:
-        """The number of rows; of a CSV file above 1 MiB an estimate from its first lines, of an Arrow stream None."""
-        if self.suffix == ".csv":
-            header = int(self._csv_header()[1])
-            with self.path.open("rb") as file:
-                start = file.read(1 << 20)
-            lines = start.count(b"\n") + (not start.endswith(b"\n"))
-            return max(0, lines * self.path.stat().st_size // len(start) - header)
-        if self.suffix == ".parquet":
-            return int(_pyarrow("parquet").read_metadata(self.path).num_rows)
-        if self._is_stream():
-            return None
-        return int(_pyarrow("dataset").dataset(self.path, format="ipc").count_rows())
+        """The number of rows; None if the file does not say."""
+        return int(_pyarrow("parquet").read_metadata(self.path).num_rows) if self.suffix == ".parquet" else None
 
     def column(self, name: str) -> npt.NDArray[Any]:
         """One whole column; that of a CSV file is text."""
@@ -134,8 +124,7 @@ class TableFile:
         else:
             self._check_size(self._unpacked() // VALUE)
             with self._ipc() as reader:
-                stored = reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches))
-                for batch in stored:
+                for batch in reader if self._is_stream() else map(reader.get_batch, range(reader.num_record_batches)):
                     wanted = batch.select(columns)
                     yield from (wanted.slice(start, BATCH_ROWS) for start in range(0, len(wanted), BATCH_ROWS))
 
@@ -202,22 +191,20 @@ class TableFile:
 
     def _flattened(self, column: Any, start: int) -> FloatArray:
         """A column of lists as ``[rows, C]``; a null list is a row of NaN."""
-        lengths = column.value_lengths()
-        sizes = np.unique(lengths.drop_null().to_numpy(zero_copy_only=False))
-        if len(sizes) > 1 or not all(sizes > 0):
-            odd = int(np.argmax(lengths.fill_null(int(sizes[-1])).to_numpy(zero_copy_only=False) != sizes[-1]))
+        sizes = column.value_lengths().fill_null(self._list_length).to_numpy(zero_copy_only=False)
+        if (odd := sizes != self._list_length).any():
             raise ToodError(
-                f"{self.path}: expected lists of one length in 'logits', found {sizes[:5].tolist()}, first in "
-                f"row {start + odd}"
+                f"{self.path}: expected lists of one length in 'logits', found {self._list_length} and "
+                f"{sizes[odd.argmax()]}, first in row {start + int(odd.argmax())}"
             )
-        values = self._numbers(column.drop_null().flatten())
+        values = self._numbers(column.drop_null().flatten()).reshape(-1, self._list_length)
         if not column.null_count:
-            return values.reshape(-1, *map(int, sizes))
-        length = int(sizes[0]) if len(sizes) else self._list_length
+            return values
         # The type must not depend on which batch has nulls: whole numbers are scored as float64.
-        out = np.full((len(column), length), np.nan, dtype=values.dtype if values.dtype.kind == "f" else np.float64)
-        out[np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))] = values.reshape(-1, length)
-        return out
+        dtype = values.dtype if values.dtype.kind == "f" else np.float64
+        rows = np.full((len(column), self._list_length), np.nan, dtype)
+        rows[column.is_valid().to_numpy(zero_copy_only=False)] = values
+        return rows
 
     def _numbers(self, column: Any) -> FloatArray:
         """A column as a NumPy array; a null is NaN."""
@@ -230,9 +217,8 @@ class TableFile:
     def _list_length(self) -> int:
         """The length of the first list in 'logits' that is not null."""
         for batch in self._batches(["logits"], ["logits"]):
-            lengths = batch.column(0).value_lengths().drop_null()
-            if len(lengths):
-                return int(lengths[0].as_py())
+            for length in batch.column(0).value_lengths().drop_null()[:1].to_pylist():
+                return int(length)
         raise ToodError(f"{self.path}: expected lists of numbers in 'logits', found only nulls")
 
 
