@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 from tood import TOOD, choose, detectors, energy
-from tood.choose import Strata, _read
+from tood.choose import Strata, _one_class, _read
 from tood.cli import cli
 from tood.errors import ToodError
 from tood.metrics import auroc
@@ -29,7 +29,7 @@ def noisy(rng, spread):
 def test_auroc_and_standard_error_are_those_of_delong():
     rng = np.random.default_rng(0)
     known, traffic = rng.normal(1, 1, 60).round(1), rng.normal(0, 1, 80).round(1)
-    reading = _read(known, traffic)
+    reading = _read(known, traffic, _one_class(60, 80))
     assert reading.auroc == pytest.approx(auroc(known, traffic))
     # Sun and Xu (2014): placements from mid-ranks.
     together, first, second = (stats.rankdata(x) for x in (np.append(known, traffic), known, traffic))
@@ -108,7 +108,7 @@ def test_detectors_and_calibrators_are_scored_as_they_expect():
     ("arguments", "message"),
     [
         ({"candidates": {"energy": energy}}, "default"),
-        ({"candidates": {"tood": energy}, "known": None}, "expected known and traffic"),
+        ({"candidates": {"tood": energy}, "known": None}, "known and traffic"),
         ({"candidates": {"tood": energy}, "alpha": 0}, "alpha"),
         ({"candidates": {"tood": (np.zeros(30), np.zeros(5))}}, "20 or more"),
         ({"candidates": {"tood": (np.zeros(30), np.full(30, np.nan))}}, "finite"),

@@ -120,7 +120,7 @@ def test_other_bad_arguments():
         Partition.from_class_tasks([0, 2])
     with pytest.raises(ToodError, match="factor"):
         Partition.from_sizes([2]).split(0)
-    with pytest.raises(ToodError, match="count"):
+    with pytest.raises(ToodError, match="expected some of 0 to 0"):
         Partition.from_sizes([2]).first(2)
 
 

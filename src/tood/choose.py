@@ -46,7 +46,7 @@ class Candidate:
     difference: float
     low: float
     high: float
-    matched: tuple[float, float, float] | None
+    matched: tuple[float, float, float]
     better: bool
 
 
@@ -79,7 +79,7 @@ class Choice:
                 f"Use {self.name}: it separates known samples from traffic better than {self.default}, by "
                 f"{row.difference:+.4f} AUROC ({level} interval, all candidates: {row.low:+.4f} to {row.high:+.4f})."
             ]
-        if hidden := [c.name for c in self.candidates if c.low > 0 and not c.better and c.matched]:
+        if hidden := [c.name for c in self.candidates if c.low > 0 and not c.better]:
             lines.append(f"{', '.join(hidden)}: {ONLY_WITH_THE_SAME_MIX}")
         estimate, low, high = self.unknown_share
         lines.append(
@@ -108,6 +108,13 @@ class Strata(NamedTuple):
         """``[2, k]``: samples of each class in both sets."""
         size = max(part.max() for part in self) + 1
         return np.array([np.bincount(part, minlength=size) for part in self], dtype=np.float64)
+
+    def weights(self) -> Float64Array:
+        """``[m]``: weight of each known sample, so that classes are as frequent as in the traffic; they sum to 1."""
+        known, traffic = self.counts()
+        weights = (traffic / np.maximum(known, 1))[self.known]
+        total = weights.sum()  # 0 if the sets have no class in common: then nothing can be matched
+        return np.asarray(weights / total) if total else np.full(len(self.known), 1 / len(self.known))
 
 
 class Reading(NamedTuple):
@@ -171,21 +178,20 @@ def choose(
         raise ToodError(f"alpha: expected a number between 0 and 1, found {alpha!r}")
     scores = {name: _scores(name, candidate, known, traffic) for name, candidate in candidates.items()}
     rows = len(scores[default][0]), len(scores[default][1])
-    for name, pair in scores.items():
-        if (len(pair[0]), len(pair[1])) != rows or min(rows) < FEWEST:
-            found = f"{len(pair[0])} and {len(pair[1])}"
+    for name, (first, second) in scores.items():
+        if (len(first), len(second)) != rows or min(rows) < FEWEST:
+            found = f"{len(first)} and {len(second)}"
             raise ToodError(f"scores of {name}: expected {FEWEST} or more of each set, as of {default}, found {found}")
     strata = _strata(known, traffic, classes, rows)
+    ways = (_one_class(*rows), strata or _one_class(*rows))
     z = NormalDist().inv_cdf(1 - alpha / (2 * max(1, len(candidates) - 1)))
-    plain = {name: _read(*pair) for name, pair in scores.items()}
-    matched = {name: _read(*pair, strata) for name, pair in scores.items()} if strata else {}
+    readings = {name: [_read(*pair, way) for way in ways] for name, pair in scores.items()}
     compared = []
-    for name, reading in plain.items():
-        difference, low, high = reading.minus(plain[default], z)
-        other = matched[name].minus(matched[default], z) if matched else None
-        better = low > 0 and (other is None or other[1] > 0)
-        compared.append(Candidate(name, reading.auroc, difference, low, high, other, better))
-    shares = {name: _unknown_share(*pair, strata, alpha) for name, pair in scores.items()}
+    for name, pair in readings.items():
+        plain, matched = (own.minus(kept, z) for own, kept in zip(pair, readings[default], strict=True))
+        better = plain[1] > 0 and matched[1] > 0
+        compared.append(Candidate(name, pair[0].auroc, *plain, matched, better))
+    shares = {name: _unknown_share(*pair, ways, alpha) for name, pair in scores.items()}
     # Unknown inputs must be seen by both scores: with another class mix alone, few pairs of scores see any.
     surely = [c for c in compared if c.better and min(shares[c.name][1], shares[default][1]) > 0]
     chosen = max(surely, key=lambda c: c.difference).name if surely else default
@@ -202,20 +208,19 @@ def choose(
     )
 
 
-def _scores(name: str, candidate: Any, known: Any, traffic: Any) -> tuple[Float64Array, Float64Array]:
+def _scores(name: str, candidate: Any, known: Any, traffic: Any) -> list[Float64Array]:
     """Scores of both sets."""
-    pair: Any = candidate
     if not isinstance(candidate, tuple):
         if known is None or traffic is None:
-            raise ToodError(
-                f"candidates: {name}: expected known and traffic, or a pair of score arrays, found a scorer"
-            )
-        pair = (candidate(x) if callable(candidate) else _score(candidate, x) for x in (known, traffic))
-    first, second = (finite(floats(part, f"scores of {name}", ndim=1), f"scores of {name}") for part in pair)
-    return first.astype(np.float64), second.astype(np.float64)
+            raise ToodError(f"candidates: {name}: expected a pair of score arrays, or known and traffic to score")
+        candidate = (_score(candidate, known), _score(candidate, traffic))
+    place = f"scores of {name}"
+    return [finite(floats(part, place, ndim=1), place).astype(np.float64) for part in candidate]
 
 
 def _score(scorer: Any, data: Any) -> Any:
+    if callable(scorer):
+        return scorer(data)
     if not hasattr(scorer, "needs"):
         return scorer.score(getattr(data, "logits", data))
     from tood.outputs import Outputs  # loads the reader of run directories, which logits alone do not need
@@ -228,37 +233,28 @@ def _strata(known: Any, traffic: Any, classes: tuple[Any, Any] | None, rows: tup
     if classes is None:
         if known is None or traffic is None:
             return None
-        logits = (floats(getattr(x, "logits", x), "logits", ndim=2) for x in (known, traffic))
-        first, second = (x.argmax(axis=1) for x in logits)
-    else:
-        first, second = (indices(part, "classes", length) for part, length in zip(classes, rows, strict=True))
+        classes = tuple(floats(getattr(x, "logits", x), "logits", ndim=2).argmax(axis=1) for x in (known, traffic))
+    first, second = (indices(part, "classes", length) for part, length in zip(classes, rows, strict=True))
     names, places = np.unique(np.append(first, second), return_inverse=True)
     frequent = np.bincount(places[: rows[0]], minlength=len(names)) >= RARE
     places = np.where(frequent, np.cumsum(frequent), 0)[places]
     return Strata(places[: rows[0]], places[rows[0] :])
 
 
-def _weights(strata: Strata | None, rows: int) -> Float64Array:
-    """Weight of each known sample; they sum to 1."""
-    if strata is None:
-        return np.full(rows, 1 / rows)
-    known, traffic = strata.counts()
-    weights = (traffic / np.maximum(known, 1))[strata.known]
-    total = weights.sum()  # 0 if the sets have no class in common: then nothing can be matched
-    return np.asarray(weights / total) if total else np.full(rows, 1 / rows)
+def _one_class(known: int, traffic: int) -> Strata:
+    """All samples in one class, so that weights are equal."""
+    return Strata(np.zeros(known, dtype=np.int64), np.zeros(traffic, dtype=np.int64))
 
 
-def _read(known: Float64Array, traffic: Float64Array, strata: Strata | None = None) -> Reading:
-    """AUROC by DeLong's placements; with strata, known samples are weighted to the traffic's classes.
+def _read(known: Float64Array, traffic: Float64Array, strata: Strata) -> Reading:
+    """AUROC by DeLong's placements; known samples are weighted to the traffic's classes.
 
     The weights are estimated from the traffic, so each of its rows also counts by the mean placement of its class.
     """
-    weights = _weights(strata, len(known))
+    weights = strata.weights()
     below = weight_below(known, traffic, np.ones(len(traffic))) / len(traffic)
     above = 1 - weight_below(traffic, known, weights)
     auroc = float(weights @ below)
-    if strata is None:
-        return Reading(auroc, below - auroc, above - auroc)
     sizes = strata.counts()[0]
     means = np.where(sizes > 0, np.bincount(strata.known, below, len(sizes)) / np.maximum(sizes, 1), auroc)
     of_known = len(known) * weights * (below - means[strata.known])
@@ -266,7 +262,7 @@ def _read(known: Float64Array, traffic: Float64Array, strata: Strata | None = No
 
 
 def _unknown_share(
-    known: Float64Array, traffic: Float64Array, strata: Strata | None, alpha: float
+    known: Float64Array, traffic: Float64Array, ways: tuple[Strata, ...], alpha: float
 ) -> tuple[float, float, float]:
     """Share of the traffic that known samples do not explain, with its interval.
 
@@ -276,7 +272,7 @@ def _unknown_share(
     """
     z, found = NormalDist().inv_cdf(1 - alpha / (2 * len(LEVELS))), []
     order = np.argsort(known)
-    for weights in (_weights(None, len(known)), _weights(strata, len(known))):
+    for weights in (strata.weights() for strata in ways):
         at = np.minimum(np.cumsum(weights[order]).searchsorted(LEVELS), len(known) - 1)
         thresholds = known[order][at]
         of_known = np.array([weights[known >= t].sum() for t in thresholds])
@@ -295,6 +291,7 @@ def _plausible(known: Float64Array, traffic: Float64Array, alpha: float) -> bool
     high = traffic[traffic >= middle]
     if len(high) < FEWEST:
         return False
-    reading = _read(known[known >= middle], high)
+    known = known[known >= middle]
+    reading = _read(known, high, _one_class(len(known), len(high)))
     _, low, top = reading.minus(Reading(0.5, np.zeros(1), np.zeros(1)), NormalDist().inv_cdf(1 - alpha / 2))
     return low <= 0 <= top

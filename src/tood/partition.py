@@ -166,8 +166,6 @@ class Partition:
         >>> part.tasks, columns.tolist()
         (((1, 0),), [0, 3])
         """
-        if not (isinstance(count, int | np.integer) and 1 <= count <= len(self)):
-            raise ToodError(f"count: expected 1 to {len(self)} tasks, found {count!r}")
         return self.keep(range(count))
 
     def keep(self, tasks: Iterable[int]) -> tuple[Partition, IntArray]:

@@ -44,6 +44,8 @@ def test_interval_covers_the_true_auroc_as_often_as_promised():
     assert 0.93 < ((low < truth) & (truth < high)).mean() < 0.98
     low, high = auroc_interval(np.array([1.0]), np.array([5.0]), np.array([5.0]))
     assert 0 < low[0] < high[0] <= 1
+    low, high = auroc_interval(np.array([0.99973]), np.array([1e6]), np.array([1e6]))
+    assert 0.999 < low[0] <= 0.99973 <= high[0] <= 1
 
 
 def test_statistics_without_ranks_give_the_binormal_auroc():

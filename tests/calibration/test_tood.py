@@ -409,7 +409,7 @@ def test_statistics_that_cannot_be_are_refused(tmp_path):
     tensors, metadata = files.read_tensors(tmp_path / "cal.safetensors", KIND)
     for sizes in ([-1, 13], [3, 3]):
         files.write_tensors(tmp_path / "bad.safetensors", KIND, {**tensors, "sizes": np.array(sizes)}, metadata)
-        with pytest.raises(ToodError, match="do not divide 12 columns"):
+        with pytest.raises(ToodError, match="not a usable calibrator"):
             TOOD.load(tmp_path / "bad.safetensors")
     files.write_tensors(tmp_path / "bad.safetensors", KIND, tensors, {**metadata, "settings": "[" * 100_000})
     with pytest.raises(ToodError, match="not a usable calibrator"):

@@ -88,11 +88,14 @@ def test_a_hundred_tasks_are_a_small_file_with_the_same_bytes(tmp_path):
 def test_the_torch_module_is_cal_score(variant):
     for sizes in ([4], [2, 3, 2, 1]):
         cal, logits = problem(sizes, 1e3, 1, variant)
-        score, task = ScorerModule(cal)(torch.from_numpy(logits))
+        module = ScorerModule(cal)
+        score, task = module(torch.from_numpy(logits))
         np.testing.assert_allclose(score.numpy(), cal.score(logits), rtol=1e-12)
         np.testing.assert_array_equal(task.numpy(), cal.assign(logits))
-        rows = torch.from_numpy(logits[:3]).requires_grad_()
-        assert torch.autograd.gradcheck(lambda x, module=ScorerModule(cal): module(x)[0], (rows,))
+        row = torch.from_numpy(logits[:1]).requires_grad_()
+        (gradient,) = torch.autograd.grad(module(row)[0], row)
+        moved = cal.score(logits[:1] + 1e-6 * np.eye(logits.shape[1]))
+        np.testing.assert_allclose(gradient[0], (moved - cal.score(logits[:1])) / 1e-6, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

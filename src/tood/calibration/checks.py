@@ -27,14 +27,12 @@ class Seen(NamedTuple):
     range: Float64Array  # [2], the lowest and the highest
     mean: Float64Array  # [C], or empty if unknown
     std: Float64Array  # [C]
-    accuracy: float  # of the largest logit
 
     @classmethod
-    def of(cls, logits: Any, labels: IntArray) -> Seen:
-        """Of calibration logits ``[B, C]`` and labels ``[B]``."""
+    def of(cls, logits: Any) -> Seen:
+        """Of calibration logits ``[B, C]``."""
         values = floats(logits, "logits", ndim=2).astype(np.float64)
-        correct = float((values.argmax(axis=1) == labels).mean())
-        return cls(logit_range(values), values.mean(axis=0), values.std(axis=0), correct)
+        return cls(logit_range(values), values.mean(axis=0), values.std(axis=0))
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """As arrays of a file."""
@@ -43,10 +41,7 @@ class Seen(NamedTuple):
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Seen:
         """The inverse of :meth:`arrays`."""
-        found = {name: arrays[f"seen.{name}"] for name in cls._fields}
-        if found["range"].shape != (2,) or found["mean"].shape != found["std"].shape:
-            raise ToodError("seen: expected the range of the logits, and a mean and a deviation per column")
-        return cls(**{**found, "accuracy": float(found["accuracy"])})
+        return cls(*(arrays[f"seen.{name}"] for name in cls._fields))
 
     def moved(self, logits: Any) -> str:
         """A sentence if a batch of :data:`BATCH` rows or more looks permuted or of another network; else empty.

@@ -183,20 +183,11 @@ def auroc_interval(auroc: Float64Array, own: Float64Array, rest: Float64Array) -
     """The 95 % interval of an AUROC of ``own`` against ``rest`` samples.
 
     The values θ with ``|auroc - θ| ≤ z se(θ)``, where se is Hanley and McNeil's standard error at θ (Newcombe,
-    Statistics in Medicine 2006, method 5). It stays within 0 and 1, also at an AUROC of 0 or 1.
+    Statistics in Medicine 2006, method 5), to half a thousandth. It stays within 0 and 1, also at an AUROC of 0 or 1.
     """
+    theta = np.linspace(0, 1, 2001)[:, None]
     half = (own + rest) / 2 - 1
-
-    def within(theta: Float64Array) -> npt.NDArray[np.bool_]:
-        spread = 1 + half * (1 - theta) / (2 - theta) + half * theta / (1 + theta)
-        return (auroc - theta) ** 2 <= Z95**2 * theta * (1 - theta) * spread / (own * rest)
-
-    def bound(outside: float) -> Float64Array:
-        inner, outer = np.array(auroc, dtype=np.float64), np.full(len(auroc), outside)
-        for _ in range(50):  # bisection
-            middle = (inner + outer) / 2
-            inside = within(middle)
-            inner, outer = np.where(inside, middle, inner), np.where(inside, outer, middle)
-        return outer
-
-    return bound(0.0), bound(1.0)
+    spread = 1 + half * (1 - theta) / (2 - theta) + half * theta / (1 + theta)
+    error = np.sqrt(theta * (1 - theta) * spread / (own * rest))
+    inside = np.abs(auroc - theta) <= np.maximum(Z95 * error, 0.0005)  # one step at least: never empty
+    return theta[inside.argmax(axis=0), 0], theta[::-1][inside[::-1].argmax(axis=0), 0]

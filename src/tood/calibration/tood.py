@@ -105,7 +105,7 @@ class TOOD:
         tasks = task_of_labels(labels, partition, rows=len(logits))
         check_calibration(logits, indices(labels, "labels"), partition)
         self.partition_ = partition
-        self.seen_ = Seen.of(logits, indices(labels, "labels"))
+        self.seen_ = Seen.of(logits)
         self.statistics_ = energy_statistics(all_energies(logits, partition), tasks)
         self._floor_spread()
         self._compile()
@@ -120,8 +120,9 @@ class TOOD:
 
     def _warn_of_dead(self) -> None:
         """Warn if the variant re-centres dead channels."""
-        dead = [str(d.task) for d in self.diagnostics_ if not d.alive]
-        if dead and self.variant in ("mean_shift", "robust_anchor"):
+        if self.variant not in ("mean_shift", "robust_anchor"):
+            return
+        if dead := [str(d.task) for d in self.diagnostics_ if not d.alive]:
             warn(
                 f"dead channels: own calibration samples do not lie above other tasks' in task {', '.join(dead)}; "
                 f"{self.variant} re-centres them all the same and may rank unknown inputs above known ones; use the "

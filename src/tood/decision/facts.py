@@ -38,7 +38,7 @@ def score_facts(cal: Any) -> dict[str, Any]:
     """Of a calibrator, or of a detector."""
     if not isinstance(cal, TOOD):
         return {"score": getattr(cal, "name", type(cal).__name__)}
-    facts = {
+    return {
         "rule": f"{cal.rule_['name']}, number {cal.rule_['number']}",
         "tood": cal.version_,
         "created": cal.created_,
@@ -47,7 +47,6 @@ def score_facts(cal: Any) -> dict[str, Any]:
         "samples": int(cal.statistics_["count"].sum()),
         "dead channels": [d.task for d in cal.diagnostics_ if not d.alive],
     }
-    return facts | ({"accuracy seen": round(cal.seen_.accuracy, 4)} if hasattr(cal, "seen_") else {})
 
 
 def decision_facts(conformal: Any, alpha: float) -> dict[str, Any]:

@@ -168,7 +168,7 @@ class LiveTOOD:
         settings: dict[str, Any] = {"variant": variant, "margin": margin, "reference": reference}
         cal = TOOD.from_statistics(self.partition, own | self._rest(own), **settings)
         seen, means, sums = self.columns if self.columns[0].any() else np.empty((3, 0))
-        cal.seen_ = Seen(self.range, means, np.sqrt(sums / seen), np.nan)
+        cal.seen_ = Seen(self.range, means, np.sqrt(sums / seen))
         cal._warn_of_dead()
         return cal
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, as_array, back, finite, floats
-from tood.errors import NotFittedError, ToodError, UnknownNameError
+from tood.errors import NotFittedError, ToodError, UnknownNameError, warn
 from tood.known.model import ClassSums, Model, lowest_hashes, make_model
 from tood.storage.files import read_tensors, write_tensors
 
@@ -23,7 +22,7 @@ KIND = "tood-known"
 RULE = "relative-mahalanobis 1"  # the number changes whenever scores of a file would change
 SETTINGS = ("shrinkage", "samples", "memory")
 LARGEST = 1e100  # squares and sums of larger numbers may overflow
-BLOCK = 4096  # rows converted to float64 at once
+BLOCK = 4096  # rows scored at once
 CANARIES = 4  # rows saved with their scores, which `load` checks
 Name: TypeAlias = "str | int"
 
@@ -108,11 +107,9 @@ class Known:
         if len(rows) == 0:
             raise ToodError(f"vectors: expected one sample or more of {name!r}, found shape {rows.shape}")
         self._width = rows.shape[1]
-        for start in range(0, len(rows), BLOCK):
-            block = rows[start : start + BLOCK].copy()
-            part = ClassSums(len(block), block.mean(axis=0, dtype=np.float64), block)
-            self._scatter = self._scatter + part.own_scatter
-            self._join(name, part)
+        part = ClassSums(len(rows), rows.mean(axis=0, dtype=np.float64), rows.copy())
+        self._scatter = self._scatter + part.own_scatter
+        self._join(name, part)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> Known:
@@ -139,7 +136,7 @@ class Known:
         own = known.own_scatter
         if own is None:
             self._remaining += known.size - 1
-            self._warn(f"{name!r}: mean and vectors are removed; its part of the shared scatter remains: see `memory`")
+            warn(f"{name!r}: mean and vectors are removed; its part of the shared scatter remains: see `memory`")
         else:
             self._scatter = self._scatter - own
             if np.trace(self._scatter) < 1e-6 * np.trace(own) and not self._remaining and not self.inexact_:
@@ -214,7 +211,7 @@ class Known:
             )
         if len(few):
             example = list(self._classes)[few[0]]
-            self._warn(
+            warn(
                 f"{len(few)} of {len(groups)} classes, {example!r} for one, have fewer than {least} samples: "
                 f"alpha={alpha} holds for them together, not for each"
             )
@@ -289,9 +286,6 @@ class Known:
     def __repr__(self) -> str:
         return f"<Known {len(self._classes)} classes, {sum(self.counts_.values())} samples, {self._width} dimensions>"
 
-    def _warn(self, text: str) -> None:
-        warnings.warn(text, UserWarning, stacklevel=3)
-
     def _checked_name(self, name: Any) -> Name:
         """A name of the kind that the others have; also checks the settings, on which adding depends."""
         if self.shrinkage != "auto" and not 1e-9 <= self.shrinkage <= 1:
@@ -313,22 +307,22 @@ class Known:
 
     def _join(self, name: Name, part: ClassSums) -> None:
         """Add samples, whose scatter is already in the shared one, to a class."""
-        old, joined, between = self._classes.get(name), part, None
+        old = self._classes.get(name)
+        pieces: list[Any] = [part.own_scatter]
         if old is not None:
             size, apart = old.size + part.size, part.mean - old.mean
             between = np.outer(apart, apart * (old.size * part.size / size))
             self._scatter = self._scatter + between
-            rows = np.concatenate([old.rows, part.rows])
-            joined = ClassSums(size, old.mean + apart * (part.size / size), rows)
-        if joined.size > min(self.samples, len(joined.rows)):
-            pieces = [part.own_scatter] if old is None else [part.own_scatter, old.own_scatter, between]
-            own = None if any(piece is None for piece in pieces) else np.sum(np.stack(pieces), axis=0)  # type: ignore[arg-type]
+            pieces += [old.own_scatter, between]
+            part = ClassSums(size, old.mean + apart * (part.size / size), np.concatenate([old.rows, part.rows]))
+        if part.size > min(self.samples, len(part.rows)):
             used = sum(c.scatter.nbytes for key, c in self._classes.items() if c.scatter is not None and key != name)
-            if own is not None and used + own.nbytes > self.memory * 2**20:
-                self._warn(f"{name!r} cannot be removed exactly: memory={self.memory} MiB is used up")
-                own = None
-            joined = joined._replace(rows=lowest_hashes(joined.rows, self.samples), scatter=own)
-        self._classes[name] = joined
+            scatter = None if any(piece is None for piece in pieces) else np.sum(pieces, axis=0)
+            if scatter is not None and used + scatter.nbytes > self.memory * 2**20:
+                warn(f"{name!r} cannot be removed exactly: memory={self.memory} MiB is used up")
+                scatter = None
+            part = part._replace(rows=lowest_hashes(part.rows, self.samples), scatter=scatter)
+        self._classes[name] = part
         self._cached = self._sorted = None
 
     def _model(self) -> Model:
