@@ -142,8 +142,7 @@ def streams() -> str:
     for name, entry in CATALOG.items():
         if entry is not None:
             near, far = (", ".join(f"`{s}`" for s in sets) for sets in (entry.near, entry.far))
-            source = "image folders" if entry.folders else "packed sets (`tood data prepare`)"
-            rows.append((f"`{name}`", str(entry.tasks), str(entry.size), near, far, source))
+            rows.append((f"`{name}`", str(entry.tasks), str(entry.size), near, far, "`tood data check`"))
     return _table(("name", "tasks", "pixels per side", "near-OOD", "far-OOD", "images"), rows)
 
 

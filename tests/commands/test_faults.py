@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from PIL import Image
 from tests.made_runs import make_run
 
 from tood.cli import cli
@@ -44,16 +43,13 @@ def tood(*arguments):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A measured run, a calibrator, logits, a state of the monitor, and a folder of images. Nobody changes them."""
+    """A measured run, a calibrator, logits and a state of the monitor. Nobody changes them."""
     folder = tmp_path_factory.mktemp("made")
     make_run(folder / "runs" / "run", gap=2.0, steps=2, per_class=10, ood_count=30, seed=0)
     measure(Run(folder / "runs" / "run"), [Scorer("energy"), Scorer("tood_mean_shift")])
     np.savez(folder / "cal.npz", logits=LOGITS, labels=np.arange(600) % 4)
     arguments = ["--tasks", TASKS, "--holdout", "0.5", "--out", folder / "cal.safetensors"]
     assert tood("calibrate", "--logits", folder / "cal.npz", *arguments).exit_code == 0
-    for label in "ab":
-        (folder / "images" / label).mkdir(parents=True)
-        Image.fromarray(RNG.integers(0, 255, (32, 32, 3), dtype=np.uint8)).save(folder / "images" / label / "1.png")
     return folder
 
 
@@ -71,7 +67,6 @@ WRITING = {
         *("monitor", "--state", "{new}/m", "--calibrator", "{made}/cal.safetensors"),
         *("--reference", "{made}/cal.npz", "--in", "{made}/cal.npz"),
     ],
-    "data": ["data", "prepare", "svhn", "test", "--from", "{made}/images", "--size", "8", "--root", "{new}"],
 }
 
 
@@ -90,7 +85,7 @@ def test_on_a_full_disk_the_file_is_named(made, tmp_path, name):
 
 @pytest.fixture(scope="module")
 def bombs(made, tmp_path_factory):
-    """A run, logits, a stream and a packed set; each file has an array too many: 64 MB, and little on the disk."""
+    """A run, logits and a stream; each file has an array too many: 64 MB, and little on the disk."""
     folder = tmp_path_factory.mktemp("bombs")
     shutil.copytree(made / "runs" / "run", folder / "run")
     shutil.copyfile(made / "cal.npz", folder / "cal.npz")
@@ -99,8 +94,6 @@ def bombs(made, tmp_path_factory):
     np.savez(folder / "stream.npz", test=LOGITS, test_labels=np.arange(600) % 4, **arrays)
     audit = [argument.format(here=folder) for argument in READING["audit"]]
     assert tood(*audit).exit_code == 0  # keeps scores; and what is imported now takes no memory later
-    where = ["--from", made / "images", "--size", "8", "--root", folder / "data"]
-    assert tood("data", "prepare", "svhn", "test", *where).exit_code == 0
     bomb = io.BytesIO()
     np.save(bomb, np.zeros(1 << 23))
     for file in folder.rglob("*.npz"):
@@ -117,7 +110,6 @@ READING = {
     "score": ["score", "--calibrator", "{here}/c0", "--in", "{here}/cal.npz", "--out", "{here}/s.parquet"],
     "monitor": ["monitor", "--state", "{here}/m", "--calibrator", "{here}/c0", "--reference", "{here}/cal.npz"],
     "run": ["run", "{here}/run.yaml", "--dry-run"],
-    "data": ["data", "list", "--root", "{here}/data"],
 }
 
 

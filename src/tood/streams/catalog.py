@@ -10,20 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
 from tood.streams.folders import FolderSource, ImageListSource
-from tood.streams.images import Resize, check_size
+from tood.streams.images import Resize, check_size, fit_all
 from tood.streams.packed import PackedSource
-from tood.streams.sources import Source, Subset
+from tood.streams.published import read_published
+from tood.streams.sources import ArraySource, Source, Subset
 from tood.streams.stream import Stream, Tasks
 
-__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "missing", "open_named", "origin", "user_cache"]
+__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "open_named", "origin", "places", "user_cache"]
 
-LISTS = "benchmark_imglist"  # a folder that has it is OpenOOD's data folder
+Named: TypeAlias = ArraySource | PackedSource | ImageListSource | FolderSource  # sources with names of classes
+LISTS = "benchmark_imglist"  # OpenOOD's data folder has it
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,11 @@ class Entry:
     Parameters
     ----------
     train, test:
-        Names of its packed sets, or of its image folders.
+        Names of its sets (see :func:`places`).
     tasks:
         The number of equal tasks.
     near, far:
-        The packed set or image folder of each OOD set.
+        The set of each OOD set, by the name in tables.
     size:
         Pixels per side.
     mean, std:
@@ -50,8 +52,6 @@ class Entry:
         The paper's B; 0 if the paper states none.
     foreign:
         OOD sets without their images of the stream's own classes. Class names of both begin with a WordNet id.
-    folders:
-        True for image folders, False for packed sets.
     lists, list_names, large:
         The folder of the stream's lists in OpenOOD's ``benchmark_imglist``, OpenOOD's names of sets if they differ, and
         the sets whose images are in ``images_largescale``.
@@ -69,15 +69,19 @@ class Entry:
     augmentation: str = "crop_flip"
     calibration_size: int = 0
     foreign: Sequence[str] = ()
-    folders: bool = False
     lists: str | None = None
     list_names: Mapping[str, str] = field(default_factory=dict)
     large: Sequence[str] = ()
 
     @property
     def ood(self) -> dict[str, str]:
-        """The packed set or image folder of each OOD set, near and far."""
+        """The set of each OOD set, near and far."""
         return {**self.near, **self.far}
+
+    @property
+    def sets(self) -> dict[str, str]:
+        """The names of all sets by their part: ``train``, ``test``, and the OOD sets."""
+        return {"train": self.train, "test": self.test, **self.ood}
 
 
 DATA: dict[str, Any] = json.loads((files("tood.streams") / "catalog.json").read_text(encoding="utf-8"))
@@ -104,25 +108,23 @@ def user_cache(root: str | Path | None = None) -> Path:
     return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
 
 
-def missing(name: str, root: Path) -> list[str]:
-    """The files of a named stream that the folder does not have."""
-    entry = CATALOG[name]
-    paths = [] if entry is None else locate(entry, root).values()
-    return [str(path.relative_to(root)) for path in paths if not path.exists()]
+def places(entry: Entry, part: str) -> list[str]:
+    """Where a set (``train``, ``test`` or an OOD set) may be in the data folder; the first place that exists counts.
 
-
-def locate(entry: Entry, root: Path) -> dict[str, Path]:
-    """Paths of the training images (``train``), the test images (``test``) and each OOD set, by name.
-
-    A packed set is an ``.npz`` file, an OpenOOD list a ``.txt`` file, anything else an image folder.
+    A packed set (``.npz``), the publisher's file or folder, OpenOOD's list (``.txt``), or an image folder.
     """
-    if entry.lists is None or not (root / LISTS).is_dir():
-        suffix = "" if entry.folders else ".npz"
-        names = {"train": entry.train, "test": entry.test, **entry.ood}
-        return {name: root / f"{file}{suffix}" for name, file in names.items()}
-    lists = root / LISTS / entry.lists
-    paths = {split: lists / f"{split}_{entry.lists}.txt" for split in ("train", "test")}
-    return paths | {name: lists / f"test_{entry.list_names.get(name, name)}.txt" for name in entry.ood}
+    name = entry.sets[part]
+    listed = f"{part}_{entry.lists}" if part in ("train", "test") else f"test_{entry.list_names.get(part, part)}"
+    lists = [f"{LISTS}/{entry.lists}/{listed}.txt"] if entry.lists else []
+    return [f"{name}.npz", *DATA["places"].get(name, []), *lists, name]
+
+
+def locate(entry: Entry, root: Path) -> dict[str, Path | None]:
+    """The path of each set of a stream; None for one that is missing."""
+    return {
+        part: next((root / place for place in places(entry, part) if (root / place).exists()), None)
+        for part in entry.sets
+    }
 
 
 def open_named(
@@ -143,22 +145,24 @@ def open_named(
     if resize is None and entry.resize is not None:
         resize = round(entry.resize * size / entry.size)
     folder = data_root(root)
-    paths = locate(entry, folder)
-    chosen = _available_ood(name, entry, folder, ood)
+    paths = _available(name, entry, folder, ood)
 
-    def read(part: str, **options: Any) -> PackedSource | ImageListSource | FolderSource:
+    def read(part: str, **options: Any) -> Named:
         path = paths[part]
+        if path.is_dir():
+            return FolderSource(path, size=size, resize=resize, **options)
         if path.suffix == ".npz":
             return PackedSource(path, size, resize)
         if path.suffix == ".txt":
             images = folder / ("images_largescale" if part in entry.large else "images_classic")
             return ImageListSource(path, images, size=size, resize=resize)
-        return FolderSource(path, size=size, resize=resize, **options)
+        published, labels, classes = read_published(path)
+        return ArraySource(fit_all(published, size, resize), labels, classes)
 
     train = read("train")
     groups: dict[str, dict[str, Source]] = {"near": {}, "far": {}}
-    for ood_name in chosen:
-        source = read(ood_name, flat=True)
+    for ood_name in [part for part in paths if part in entry.ood]:
+        source = read(ood_name, flat=ood_name not in entry.foreign)
         group = groups["near" if ood_name in entry.near else "far"]
         group[ood_name] = _without(source, train.classes) if ood_name in entry.foreign else source
     return Stream.from_sources(
@@ -183,23 +187,23 @@ def check_ood_names(name: str, wanted: Sequence[str]) -> None:
         raise UnknownNameError(f"OOD set of {name}", unknown[0], entry.ood)
 
 
-def _available_ood(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> list[str]:
-    """The OOD sets to open: those wanted, or all, without those whose files are missing."""
+def _available(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> dict[str, Path]:
+    """Paths of the training and test images, and of the OOD sets to open: those wanted, or all that are present."""
     check_ood_names(name, wanted)
     paths = locate(entry, root)
-    chosen = [ood_name for ood_name in entry.ood if not wanted or ood_name in wanted]
-    absent = [ood_name for ood_name in chosen if not paths[ood_name].exists()]
-    lacking = [n for n in ("train", "test") if not paths[n].exists()] + (absent if absent == chosen else [])
-    files = ", ".join(str(paths[n].relative_to(root)) for n in lacking or absent)
-    if lacking:
-        make = "" if entry.folders else ", or make them (`tood data prepare --help`)"
-        raise ToodError(f"{name}: {root} has no {files}; set TOOD_DATA to the folder that has them{make}")
+    if wanted:
+        paths = {part: path for part, path in paths.items() if part in ("train", "test", *wanted)}
+    absent = [part for part, path in paths.items() if path is None]
+    files = ", ".join(entry.sets[part] for part in absent)
+    ood = [part for part in paths if part in entry.ood]
+    if {"train", "test"} & {*absent} or {*ood} <= {*absent}:
+        raise ToodError(f"{name}: {root} has no {files}; `tood data check` shows where to get them; or set TOOD_DATA")
     if absent:
         warnings.warn(f"{name}: OOD sets left out: {', '.join(absent)} ({root} has no {files})", stacklevel=2)
-    return [ood_name for ood_name in chosen if ood_name not in absent]
+    return {part: path for part, path in paths.items() if path is not None}
 
 
-def _without(source: PackedSource | ImageListSource | FolderSource, classes: tuple[str, ...]) -> Subset:
+def _without(source: Named, classes: tuple[str, ...]) -> Subset:
     """A source without the classes of these names; all names start with a WordNet id."""
     own = {name[:9] for name in classes}
     other = np.array([name[:9] not in own for name in source.classes])

@@ -12,7 +12,7 @@ from tood.errors import MissingDependencyError, ToodError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Resize", "check_size", "decode", "fit", "pixels"]
+__all__ = ["Resize", "check_size", "decode", "fit", "fit_all", "pixels"]
 
 Pixels = npt.NDArray[np.uint8]
 Resize: TypeAlias = 'int | Literal["squash"] | None'
@@ -51,6 +51,15 @@ def fit(image: Image, size: int, resize: Resize = None) -> Image:
         image = image.resize((width, height), Image.Resampling.BILINEAR)
     left, top = round((width - size) / 2), round((height - size) / 2)
     return image.crop((left, top, left + size, top + size))
+
+
+def fit_all(images: Pixels, size: int | None, resize: Resize = None) -> Pixels:
+    """Images ``[N, H, W, 3]`` at ``size`` by ``size`` pixels, as :func:`fit` does; unchanged without a size."""
+    if size is None or (images.shape[1:3] == (size, size) and resize in (None, "squash")):
+        return images
+    from PIL import Image
+
+    return np.stack([pixels(fit(Image.fromarray(image), size, resize)) for image in images])
 
 
 def check_size(size: int | None, resize: Resize) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -55,6 +55,8 @@ class ArraySource(Labelled):
         uint8 images ``[N, H, W, C]`` or ``[N, H, W]``, or real vectors ``[N, D]``.
     labels:
         Whole numbers ``[N]``; all 0 when left out, as for an OOD set.
+    classes:
+        Names by label, if they are known.
 
     Examples
     --------
@@ -63,7 +65,7 @@ class ArraySource(Labelled):
     (3, (8, 8, 1), (1, 8, 8, 1))
     """
 
-    def __init__(self, samples: Any, labels: Any = None) -> None:
+    def __init__(self, samples: Any, labels: Any = None, classes: Sequence[str] = ()) -> None:
         array = np.asarray(to_numpy(samples) if is_tensor(samples) else samples)
         if array.dtype == np.uint8 and array.ndim in (3, 4):
             array = array if array.ndim == 4 else array[..., None]
@@ -85,6 +87,7 @@ class ArraySource(Labelled):
             raise ToodError(f"samples: expected at least one sample, found shape {array.shape}")
         self.samples: Samples = array
         self.labels = np.zeros(len(array), np.int64) if labels is None else indices(labels, "labels", len(array))
+        self.classes = tuple(classes)
         self.shape: tuple[int, ...] = array.shape[1:]
 
     def take(self, rows: IntArray) -> Samples:
