@@ -208,14 +208,15 @@ def choose(
     )
 
 
-def _scores(name: str, candidate: Any, known: Any, traffic: Any) -> list[Float64Array]:
+def _scores(name: str, candidate: Any, known: Any, traffic: Any) -> tuple[Float64Array, Float64Array]:
     """Scores of both sets."""
     if not isinstance(candidate, tuple):
         if known is None or traffic is None:
             raise ToodError(f"candidates: {name}: expected a pair of score arrays, or known and traffic to score")
         candidate = (_score(candidate, known), _score(candidate, traffic))
     place = f"scores of {name}"
-    return [finite(floats(part, place, ndim=1), place).astype(np.float64) for part in candidate]
+    of_known, of_traffic = (finite(floats(part, place, ndim=1), place).astype(np.float64) for part in candidate)
+    return of_known, of_traffic
 
 
 def _score(scorer: Any, data: Any) -> Any:
