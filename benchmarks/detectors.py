@@ -2,8 +2,6 @@
 
     python benchmarks/detectors.py                                    # everything: about ten minutes
     python benchmarks/detectors.py --dims 64 --columns 100 --only mds,knn
-    python benchmarks/detectors.py --dims 512 --columns 100 --probe 0.16,0.12  # knn and nnguide, exact and probed
-    python benchmarks/detectors.py --probe 0.16 --bank TRAIN.npy --queries TEST.npy,OOD.npy  # on your features
 
 Features are rectified, with class structure; the head is linear; everything is float32 and one thread. Each detector
 fits 50,000 rows and scores 10,000 in batches of 256, both libraries in turn in one run; the least of as many rounds as
@@ -157,44 +155,6 @@ def shown(row: Row) -> str:
     return " ".join(cells)
 
 
-def probe_rows(fit: Outputs, test: Outputs, shares: str) -> None:
-    """KNN and NNGuide with the whole bank and with a share of it."""
-    print(f"\nbank {fit.features.shape}, {len(test)} samples at once; x: how many times as long the whole bank takes")
-    print(f"{'detector':>18} {'probe':>9} {'fit':>9} {'score':>10} {'x':>8} {'rank':>9}   (ms of processor time)")
-    for name in ("knn", "nnguide"):
-        whole, expected = math.nan, None
-        for share in (1.0, *map(float, shares.split(","))):
-            detector = detectors.create(name, probe=share, **({"alpha": 1.0} if name == "nnguide" else {}))
-            fitting = timed(lambda detector=detector: detector.fit(fit))[0]
-            seconds, scores = min(
-                (timed(lambda detector=detector: detector.score(test)) for _ in range(2)), key=lambda r: r[0]
-            )
-            if expected is None:
-                whole, expected = seconds, scores
-            times = f"{1e3 * fitting:9.0f} {1e3 * seconds:10.0f} {whole / seconds:8.2f}"
-            print(f"{name:>18} {share:9.2f} {times} {float(spearmanr(scores, expected)[0]):9.5f}", flush=True)
-
-
-def probe(arguments: argparse.Namespace) -> None:
-    if not arguments.bank:
-        for dim in map(int, arguments.dims.split(",")):
-            for columns in map(int, arguments.columns.split(",")):
-                cell = make_cell(dim, columns, arguments.fit_rows, arguments.test_rows)
-                probe_rows(cell.fit, cell.test, arguments.probe)
-        return
-    rng = np.random.default_rng(0)
-    features = [np.load(path, mmap_mode="r") for path in (arguments.bank, *arguments.queries.split(","))]
-    each = arguments.test_rows // (len(features) - 1)
-    kept = [
-        rng.choice(len(z), min(len(z), arguments.fit_rows if i == 0 else each), replace=False)
-        for i, z in enumerate(features)
-    ]
-    columns = np.sort(rng.choice(features[0].shape[1], min(features[0].shape[1], arguments.features), replace=False))
-    bank, *queries = (np.asarray(z[np.sort(rows)])[:, columns] for z, rows in zip(features, kept, strict=True))
-    head = rng.normal(size=(len(columns), 100)).astype(np.float32) / len(columns)
-    probe_rows(*(Outputs(z @ head, z) for z in (bank, np.concatenate(queries))), arguments.probe)
-
-
 def odin_row() -> Row:
     """ODIN on 512 images of 32 x 32 through a small convolutional network."""
     torch.manual_seed(0)
@@ -261,18 +221,11 @@ def main() -> None:
     parser.add_argument("--fit-rows", type=int, default=50_000)
     parser.add_argument("--test-rows", type=int, default=10_000)
     parser.add_argument("--only", default="", help="detectors, with commas between; all otherwise")
-    parser.add_argument("--probe", help="only knn and nnguide, exact and with these shares, commas between")
-    parser.add_argument("--bank", help="with --probe: fit features, .npy")
-    parser.add_argument("--queries", help="with --bank: features to score, .npy, with commas between")
-    parser.add_argument("--features", type=int, default=512, help="with --bank: keep so many columns, drawn at random")
     parser.add_argument("--no-memory", action="store_true", help="do not measure memory, which fits once more")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", UserWarning)
     print(f"{arguments.fit_rows} fit rows, {arguments.test_rows} test rows in batches of {BATCH}, float32, one thread")
-    if arguments.probe:
-        probe(arguments)
-        return
     rows = []
     for dim in map(int, arguments.dims.split(",")):
         for columns in map(int, arguments.columns.split(",")):

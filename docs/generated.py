@@ -97,7 +97,7 @@ def detectors() -> str:
     rows = []
     for name, detector in registry.classes().items():
         score = f"**{detector.title}.** {_summary(detector)}<br><small>{detector.citation}</small>"
-        settings = "<br>".join(f"`{key}={parameter.default}`" for key, parameter in detector.parameters.items())
+        settings = "<br>".join(f"`{key}={default}`" for key, default in detector.parameters.items())
         fitted = {"none": "–", "fit": "fit set", "calibration": "calibration set"}[detector.fits_on]
         rows.append((f"`{name}`", score, ", ".join(sorted(detector.needs)), fitted, settings))
     return _table(("name", "score", "needs", "fitted on", "settings"), rows)

@@ -71,7 +71,7 @@ def torchvision(peers_module):
 @pytest.fixture
 def registries(monkeypatch):
     """Forget afterwards what a test registers or imports."""
-    from tood.detectors.registry import REGISTRY
+    from tood.detectors.base import REGISTRY
     from tood.learners.base import LEARNERS
     from tood.models import NETWORKS
     from tood.streams.registry import STREAMS

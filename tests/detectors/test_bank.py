@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from scipy.stats import spearmanr
 from sklearn.neighbors import NearestNeighbors
 from sklearn.preprocessing import normalize
 
 from tood import detectors
 from tood.detectors import Outputs
-from tood.detectors.bank import quotas, top_products
-from tood.errors import MissingDependencyError, ToodError
+from tood.detectors.bank import Sample, top_products
 
 
 def data(rows, seed, columns=4, dims=10):
@@ -68,10 +64,20 @@ def test_a_bank_smaller_than_k_is_used_whole_and_says_so(name):
         ([5, 100, 0, 3, 50], 21, [5, 7, 0, 3, 6]),
         ([10, 10], 20, [10, 10]),
         ([9, 9, 9], 2, [1, 1, 0]),
+        ([2, 3, 0], 100, [2, 3, 0]),
     ],
 )
-def test_quotas_are_balanced(counts, size, expected):
-    assert quotas(np.array(counts), size).tolist() == expected
+def test_a_sample_is_balanced_however_its_rows_are_offered(counts, size, expected):
+    classes = np.repeat(np.arange(len(counts)), counts)
+    rng, kept = np.random.default_rng(0), []
+    for chunks in (1, 3, 40):
+        sample = Sample(size, seed=0)
+        for rows in np.array_split(rng.permutation(len(classes)), chunks):
+            sample.add(rows[:, None], classes[rows], rows)
+        kept.append(sample.parts[2])
+        assert np.bincount(classes[kept[-1]], minlength=len(counts)).tolist() == expected
+    np.testing.assert_array_equal(kept[0], kept[1])
+    np.testing.assert_array_equal(kept[0], kept[2])
 
 
 def test_a_capped_bank_is_balanced_seeded_and_made_of_fit_features():
@@ -100,53 +106,3 @@ def test_the_sample_is_uniform_within_a_class():
         kept.append((bank[:, 0] / bank[:, 1]).mean())
     assert abs(np.mean(kept) - features[:, 0].mean()) < 4 * 0.1 / np.sqrt(200)
     assert 0.08 < np.std(kept) < 0.12  # 1 / √100, less a little for drawing without replacement
-
-
-def clustered(rows, seed, classes=20, dims=32, noise=0.5):
-    """Class structure and a low-dimensional spread, as features have."""
-    rng = np.random.default_rng(0)
-    centres, mixing = rng.normal(size=(classes, dims)), rng.normal(size=(6, dims))
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(classes, size=rows)
-    features = centres[labels] + noise * rng.normal(size=(rows, 6)) @ mixing + 0.1 * rng.normal(size=(rows, dims))
-    return Outputs(features[:, :classes], features, labels)
-
-
-@pytest.mark.parametrize(("name", "settings"), [("knn", {"k": 20}), ("nnguide", {"k": 20, "alpha": 1.0})])
-def test_a_probed_bank_ranks_as_the_whole_one(name, settings, tmp_path, monkeypatch):
-    pytest.importorskip("faiss")
-    monkeypatch.setattr("tood.detectors.bank.LEAST", 1000)
-    fit, test = clustered(6000, 1, dims=30), clustered(500, 2, dims=30, noise=0.8)
-    exact = detectors.create(name, **settings).fit(fit).score(test)
-    probed = detectors.create(name, probe=0.25, **settings).fit(fit)
-    found = probed.score(test)
-    assert not np.array_equal(found, exact)
-    if name == "knn":
-        assert (found <= exact + 1e-5).all()  # a neighbour can be missed, none can be invented
-    assert spearmanr(found, exact)[0] > 0.995  # at full size: benchmarks/detectors.py
-    np.testing.assert_array_equal(np.concatenate([probed.score(test[i : i + 7]) for i in range(0, 500, 7)]), found)
-    order = np.random.default_rng(3).permutation(len(fit))
-    again = detectors.create(name, probe=0.25, **settings).fit([fit[order[:7]], fit[order[7:]]])
-    np.testing.assert_allclose(again.score(test), found, rtol=1e-5)
-    probed.save(tmp_path / "d.safetensors")
-    np.testing.assert_array_equal(detectors.Detector.load(tmp_path / "d.safetensors").score(test), found)
-    with pytest.raises(ToodError, match="probe: changed since fit"):
-        probed.set_params(probe=1.0).score(test)
-
-
-def test_lists_may_be_too_short_for_some_rows_only(monkeypatch):
-    pytest.importorskip("faiss")
-    monkeypatch.setattr("tood.detectors.bank.LEAST", 1000)
-    fit, test = clustered(4000, 1), clustered(200, 2)  # 63 lists of 63 rows on average, of which one is searched
-    found, exact = (detectors.create("knn", k=60, probe=p).fit(fit).score(test) for p in (0.01, 1.0))
-    assert (found >= -4).all() and (found <= exact + 1e-5).all()  # minus a squared distance between unit vectors
-    assert 0 < np.isclose(found, exact, atol=1e-6).mean() < 1
-
-
-def test_probe_without_faiss(monkeypatch):
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    small = clustered(500, 1)
-    whole = detectors.create("knn", k=5).fit(small).score(small)
-    np.testing.assert_allclose(detectors.create("knn", k=5, probe=0.2).fit(small).score(small), whole)  # a small bank
-    with pytest.raises(MissingDependencyError, match=r'needs faiss-cpu: pip install "tood\[faiss\]"'):
-        detectors.create("knn", k=5, probe=0.2).fit(clustered(10_000, 1))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -43,10 +44,11 @@ def test_files_that_are_not_detectors(tmp_path):
         ("gen", {"gamma": 0}, "gamma: expected a number from 1e-06 to 1000, found 0"),
         ("gen", {"m": 2.5}, "m: expected a whole number"),
         ("knn", {"k": True}, "k: expected a whole number"),
-        ("knn", {"probe": 0}, "probe: expected a number from 1e-06 to 1, found 0"),
-        ("nnguide", {"probe": 1.5}, "probe: expected a number from 1e-06 to 1, found 1.5"),
-        ("vra", {"low": 95}, "low: expected a number from 0 to 90, found 95"),
-        ("ash", {"variant": "x"}, "unknown variant 'x'; known: b, p, s"),
+        ("vra", {"low": 95}, "low: expected at most high = 90, found 95"),
+        ("ash", {"variant": "x"}, "variant: expected one of 'b', 's', 'p', found 'x'"),
+        ("fdbd", {"normalizer": ["norm"]}, "normalizer: expected one of"),
+        ("prototype", {"normalize": 1}, "normalize: expected True or False, found 1"),
+        ("gmm", {"shrinkage": 1.5}, "shrinkage: expected 'oas' or a number from 0 to 1, found 1.5"),
         ("odin", {"std": ()}, "std: expected a positive number, or one per channel"),
         ("adascale", {"percentiles": (90, 80)}, "percentiles: expected a low and a high one"),
     ],
@@ -134,9 +136,27 @@ def test_declared_hyper_parameters_make_a_constructor():
             return rows.logits[:, 0]
 
     assert repr(Declared(k=4)) == "Declared(k=4, plain=0.5)"
-    assert Declared.parameters == {"k": (3, (3, 4)), "plain": (0.5, ())}
-    assert Declared.refit == {"k"}
+    assert Declared.parameters == {"k": 3, "plain": 0.5}
+    assert (Declared.refit, Declared.grid) == ({"k"}, {"k": (3, 4)})
     assert len({Declared(), Declared()}) == 2  # two detectors, though their settings agree
     for wrong in (0, 10, 2.0, None):
         with pytest.raises(ToodError, match="k: expected a whole number from 1 to 9"):
             Declared().set_params(k=wrong)
+
+
+def test_a_file_of_another_version_warns(tmp_path, monkeypatch):
+    file, fit = tmp_path / "energy.safetensors", outputs(20, 0)
+    detectors.create("energy", temperature=2.0).save(file)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same = Detector.load(file)
+    monkeypatch.setattr(detectors.classes()["energy"], "version", 2)
+    with pytest.warns(UserWarning, match="of version 1, now 2"):
+        again = Detector.load(file)
+    np.testing.assert_array_equal(again.score(fit), same.score(fit))
+
+
+def test_a_file_with_a_setting_that_is_gone_loads(tmp_path):
+    described = {"name": "energy", "settings": '{"temperature": 2.0, "gone": 1}', "numbers": "{}"}
+    write_tensors(tmp_path / "d", "tood-detector", {}, described)
+    assert repr(Detector.load(tmp_path / "d")) == "Energy(temperature=2.0)"

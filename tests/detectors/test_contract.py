@@ -119,9 +119,9 @@ def test_a_head_that_learns_on_does_not_change_a_fitted_detector(name, problem):
 def test_scikit_learn_can_clone_it_and_grids_ascend_and_hold_the_default(name):
     detector = detectors.create(name)
     assert clone(detector).get_params() == detector.get_params()
-    for parameter in detector.parameters.values():
-        assert not parameter.grid or parameter.default in parameter.grid
-        numbers = [value for value in parameter.grid if isinstance(value, (int, float))]
+    for parameter, grid in detector.grid.items():
+        assert detector.parameters[parameter] in grid
+        numbers = [value for value in grid if isinstance(value, (int, float))]
         assert numbers == sorted(set(numbers))
 
 

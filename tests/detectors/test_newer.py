@@ -96,9 +96,9 @@ def test_gmm_with_one_sample_in_every_class_has_unit_variance(covariance):
 
 def test_gmm_shares_a_covariance_if_one_per_class_is_too_much(monkeypatch):
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="class"))
-    monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", C * D**2)  # as many as there are: not too much
+    monkeypatch.setattr("tood.detectors.typicality.MOST_NUMBERS", C * D**2)  # as many as there are: not too much
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="class"))
-    monkeypatch.setattr("tood.detectors.gmm.MOST_NUMBERS", C * D**2 - 1)
+    monkeypatch.setattr("tood.detectors.typicality.MOST_NUMBERS", C * D**2 - 1)
     np.testing.assert_array_equal(found("gmm"), found("gmm", covariance="tied"))
 
 

@@ -151,7 +151,7 @@ def test_versions_of_your_own_detectors_count(gap_run, tmp_path, monkeypatch):
     assert outdated(load_metrics(gap_run), [path]) == outdated(table) == stale
     assert outdated(table, ["energy"]) == outdated(table, ["no_such_module:Mine"]) == []
     assert issubclass(detectors.classes()["mine_with_versions"], Detector)
-    detectors.registry.REGISTRY._items.pop("mine_with_versions")
+    detectors.base.REGISTRY._items.pop("mine_with_versions")
     assert outdated(table) == []  # nothing is imported because a file names it
 
 

@@ -87,13 +87,6 @@ def test_detectors_of_features_score_as_ours_with_the_sign_turned(world, loaders
     np.testing.assert_allclose(theirs.predict(world.test[0]), -ours.score(outputs(world.test[0])), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:tood_joint. there are no features")
-def test_a_detector_that_may_read_features_takes_logits_alone(world, loaders, pytorch_ood):
-    joint = pytorch_ood.LogitsDetector(world.net, "tood_joint", world.tasks).fit(loaders[0])
-    plain = pytorch_ood.LogitsDetector(world.net, "tood", world.tasks).fit(loaders[0])
-    np.testing.assert_array_equal(rankdata(joint(world.test[0])), rankdata(plain(world.test[0])))
-
-
 def test_ood_samples_are_left_out_of_fit(world, pytorch_ood):
     logits, test = logits_of(world, world.test[0]), logits_of(world, world.cal[0])
     mixed = pytorch_ood.LogitsDetector(None, TOOD(world.tasks)).fit_logits(logits, world.test[1])

@@ -24,7 +24,7 @@ def test_only_factories_of_streams_are_called():
             streams.load(stream)
     with pytest.raises(ToodError, match=r"network 'subprocess:Popen': expected a subclass of torch\.nn\.Module"):
         models.create("subprocess:Popen", (8, 8, 1))
-    for registry in (detectors.registry.REGISTRY, learners.base.LEARNERS):
+    for registry in (detectors.base.REGISTRY, learners.base.LEARNERS):
         with pytest.raises(ToodError, match="expected a subclass of tood"):
             registry.get("subprocess:Popen")
     assert streams.load("tood.streams.digits:open_digits").name == "open_digits"

@@ -75,8 +75,6 @@ def advise(evidence: Evidence) -> Advice:
     choice, known = evidence.choice, detectors.classes()
     candidates = {name: _candidate(evidence, name) for name in choice}
     reads = {name: known[name].needs for name in choice if name in known}
-    if any("features" in parts for parts in reads.values()):  # the run has features, so optional ones were read too
-        reads = {name: parts | known[name].optional for name, parts in reads.items()}
     of_logits = [name for name, parts in reads.items() if parts <= {"logits", "labels"}]
     logits = _best([name for name in of_logits if name != "energy"], candidates, choice)
     features = _best([name for name in choice if name not in of_logits], candidates, choice)

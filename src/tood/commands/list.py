@@ -72,7 +72,7 @@ def _declarations(kind: str) -> list[dict[str, Any]]:
     """What each detector or learner declares; for an installed one that cannot be imported, the error."""
     if kind not in ("detectors", "learners"):
         return []
-    module = importlib.import_module("tood.detectors.registry" if kind == "detectors" else "tood.learners.base")
+    module = importlib.import_module("tood.detectors.base" if kind == "detectors" else "tood.learners.base")
     registry: Registry[Any] = module.REGISTRY if kind == "detectors" else module.LEARNERS
     return [_declaration(registry, name) for name in importlib.import_module(f"tood.{kind}").names()]
 
@@ -86,7 +86,7 @@ def _declaration(registry: Registry[Any], name: str) -> dict[str, Any]:
     entry = {"name": name, "title": item.title or name, "summary": summary}
     if hasattr(item, "needs"):  # a detector
         entry |= {"needs": sorted(item.needs), "fits_on": item.fits_on}
-        parameters = {each: (parameter.default, list(parameter.grid)) for each, parameter in item.parameters.items()}
+        parameters = {each: (default, list(item.grid.get(each, ()))) for each, default in item.parameters.items()}
     else:
         from tood.learners.settings import Settings, settings_class
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 
@@ -20,64 +21,50 @@ from tood.partition import Partition
 from tood.registry import Registry
 from tood.storage.files import plain, read_tensors, write_tensors
 
-__all__ = ["REGISTRY", "Detector", "Parameter", "choice", "flag", "number", "setting"]
+__all__ = ["REGISTRY", "Detector", "FitData", "Rows", "choice", "flag", "number", "register", "setting"]
 
 KIND = "tood-detector"
 WIDEST = 1 << 20  # columns or dimensions that a file may name
 
-Grid: TypeAlias = Mapping[str, tuple[Any, ...]]
 Self = TypeVar("Self", bound="Detector")
 
 
-class Parameter(NamedTuple):
-    """A hyper-parameter: its default, and the values that a search tries (none if it is not searched)."""
-
-    default: Any
-    grid: tuple[Any, ...]
-
-
-def number(
-    default: Any,
-    low: float,
-    high: float = 1 << 31,
-    *,
-    whole: bool = False,
-    none: bool = False,
-    grid: tuple[Any, ...] = (),
-    refit: bool = False,
+def setting(
+    default: Any, allows: Callable[[Any], bool], expected: str, grid: tuple[Any, ...] = (), refit: bool = False
 ) -> Any:
-    """Declare a hyper-parameter: a number (``whole`` or not) from ``low`` to ``high``, or None if ``none``.
+    """Declare a hyper-parameter: its default, the values that it ``allows``, and how a message describes them.
 
     ``grid`` are the values that a search tries; ``refit`` says that ``fit`` reads it. A class that declares one becomes
     a dataclass: whatever else it annotates is a hyper-parameter too, unchecked.
     """
-
-    def check(detector: Detector, name: str) -> None:
-        if not none or getattr(detector, name) is not None:
-            detector._number(name, low, high, whole)
-
-    return setting(default, check, grid, refit)
+    return field(default=default, metadata={"allows": allows, "expected": expected, "grid": grid, "refit": refit})
 
 
-def choice(*options: str, searched: bool = True, refit: bool = False) -> Any:
-    """Declare a hyper-parameter: one of some words, by default the first; see :func:`number`."""
-    grid = options if searched else ()
-    return setting(options[0], lambda detector, name: detector._one_of(name, options), grid, refit)
+def number(
+    default: Any, low: float, high: float = 1 << 31, *, whole: bool = False, none: bool = False, **options: Any
+) -> Any:
+    """Declare a number (``whole`` or not) from ``low`` to ``high``, or None if ``none``; see :func:`setting`."""
+    kinds = (int, np.integer) if whole else (int, float, np.number)
+
+    def allows(value: Any) -> bool:
+        if value is None:
+            return none
+        return isinstance(value, kinds) and not isinstance(value, bool) and bool(low <= value <= high)
+
+    return setting(default, allows, f"a {'whole ' * whole}number from {low:g} to {high:g}", **options)
+
+
+def choice(*words: str, searched: bool = True, refit: bool = False) -> Any:
+    """Declare a hyper-parameter that is one of some words, by default the first; see :func:`setting`."""
+    expected = f"one of {', '.join(map(repr, words))}"
+    return setting(
+        words[0], lambda value: isinstance(value, str) and value in words, expected, words if searched else (), refit
+    )
 
 
 def flag(default: bool, refit: bool = False) -> Any:
-    """Declare a hyper-parameter: True or False; see :func:`number`."""
-
-    def check(detector: Detector, name: str) -> None:
-        if not isinstance(getattr(detector, name), (bool, np.bool_)):
-            raise ToodError(f"{name}: expected True or False, found {getattr(detector, name)!r}")
-
-    return setting(default, check, refit=refit)
-
-
-def setting(default: Any, check: Callable[..., None], grid: tuple[Any, ...] = (), refit: bool = False) -> Any:
-    """Declare a hyper-parameter with a ``check(detector, name)`` of its own; see :func:`number`."""
-    return field(default=default, metadata={"check": check, "grid": grid, "refit": refit})
+    """Declare a hyper-parameter that is True or False; see :func:`setting`."""
+    return setting(default, lambda value: isinstance(value, (bool, np.bool_)), "True or False", refit=refit)
 
 
 class Detector:
@@ -103,10 +90,6 @@ class Detector:
     title: ClassVar[str] = ""
     #: Subset of logits, features, labels, head, network, inputs. Labels are read by ``fit`` only.
     needs: ClassVar[frozenset[str]]
-    #: Parts of outputs that are used if present; ``score`` then needs the same parts as ``fit``.
-    optional: ClassVar[frozenset[str]] = frozenset()
-    #: The parts that ``fit`` reads, if fewer than ``needs``.
-    fit_needs: ClassVar[frozenset[str] | None] = None
     #: The set that ``fit`` expects: the fit set, the calibration set, or none.
     fits_on: ClassVar[Literal["none", "fit", "calibration"]] = "fit"
     #: Authors, title, venue, year.
@@ -114,15 +97,13 @@ class Detector:
     #: Raise it when the same settings and data give other scores than before: stored scores are then computed again.
     version: ClassVar[int] = 1
     #: The values that a search tries, by hyper-parameter.
-    grid: ClassVar[Grid] = {}
+    grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: Hyper-parameters that ``fit`` reads: a change needs a new ``fit``. All others act at once.
     refit: ClassVar[frozenset[str]] = frozenset()
     #: Elements per block passed to ``_score``: temporaries of 1 MiB in float32 stay in the second-level cache.
     block: ClassVar[int] = 1 << 18
-    #: How often ``_fit`` iterates over the data.
-    passes: ClassVar[int] = 1
-    #: Default and grid of each hyper-parameter, made from the signature of ``__init__``.
-    parameters: ClassVar[Mapping[str, Parameter]]
+    #: Default of each hyper-parameter, made from the signature of ``__init__``.
+    parameters: ClassVar[Mapping[str, Any]]
 
     shape_: tuple[int, int]  # C, D of the outputs it was fitted on; D is 0 if features are not needed
     weight_: FloatArray  # [C, D], the head, if it is needed
@@ -141,9 +122,7 @@ class Detector:
             cls.grid = {setting.name: grid for setting in declared if (grid := setting.metadata.get("grid"))}
             cls.refit = frozenset(setting.name for setting in declared if setting.metadata.get("refit"))
         signature = inspect.signature(cls.__init__).parameters.values()
-        cls.parameters = {
-            p.name: Parameter(p.default, tuple(cls.grid.get(p.name, ()))) for p in signature if p.name != "self"
-        }
+        cls.parameters = {p.name: p.default for p in signature if p.name != "self"}
 
     # Methods that a subclass implements.
 
@@ -160,8 +139,9 @@ class Detector:
     def _check(self) -> None:
         """Raise a ToodError for an invalid hyper-parameter."""
         for name, declared in getattr(self, "__dataclass_fields__", {}).items():
-            if "check" in declared.metadata:
-                declared.metadata["check"](self, name)
+            value, metadata = getattr(self, name), declared.metadata
+            if metadata and not metadata["allows"](value):
+                raise ToodError(f"{name}: expected {metadata['expected']}, found {value!r}")
 
     # Methods that users call.
 
@@ -177,9 +157,9 @@ class Detector:
         Parameters
         ----------
         outputs:
-            One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. Their order and how they
-            are split change the result only by rounding, in float64 except for sums of float32 features (dice, fdbd,
-            nci, ras).
+            One :class:`Outputs` or an iterable of them; unused if ``fits_on`` is ``"none"``. They are read several
+            times, so an iterator becomes a list. Their order and how they are split change the result only by rounding,
+            in float64 except for sums of float32 features (dice, fdbd, nci, ras).
         partition:
             The logit columns of each task; the TOOD detectors need it.
         head:
@@ -204,9 +184,7 @@ class Detector:
             return self
         if outputs is None:
             raise ToodError(f"outputs: {self.name} is fitted on the {self.fits_on} set; pass fit(outputs, ...)")
-        weight = self.weight_.shape if "head" in self.needs else None
-        needs = self.needs if self.fit_needs is None else self.fit_needs
-        data = FitData(outputs, needs, partition, weight, self.passes, self.optional)
+        data = FitData(outputs, self.needs, partition, self.weight_.shape if "head" in self.needs else None)
         self._fit(data)
         self.shape_ = data.columns, data.dimensions
         self._fitted_with = self._refit_values()
@@ -217,18 +195,13 @@ class Detector:
         """Return one finite number per sample, ``[n]``, of the kind and on the device of ``outputs.logits``."""
         self._check()
         self._check_fitted()
-        rows = read_rows(outputs, self.needs | {"logits"}, optional=self.optional)
+        rows = read_rows(outputs, self.needs | {"logits"})
         self._check_shape(rows)
-        logits = rows.logits
-        count, dtype = len(logits), logits.dtype
-        step = max(256, self.block // max(logits.shape[1], rows.features.shape[1]))
-        prepared = self._ready(dtype)
-        if 0 < count <= step:
-            result = self._score(rows, prepared).astype(dtype, copy=False)
-        else:
-            result = np.empty(count, dtype=dtype)
-            for start in range(0, count, step):
-                result[start : start + step] = self._score(rows.block(start, start + step), prepared)
+        count, dtype = len(rows.logits), rows.logits.dtype
+        step = max(256, self.block // max(rows.logits.shape[1], rows.features.shape[1]))
+        prepared, result = self._ready(dtype), np.empty(count, dtype=dtype)
+        for start in range(0, count, step):
+            result[start : start + step] = self._score(rows.block(start, start + step), prepared)
         if not is_finite(result):
             row = int(np.isfinite(result).argmin())
             raise ToodError(f"{self.name}: the score of row {row} is {result[row]}, expected a finite {dtype}")
@@ -240,14 +213,16 @@ class Detector:
         state = self._state()
         arrays = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         numbers = {name: value for name, value in state.items() if name not in arrays}
-        described = {"settings": self.get_params(), "numbers": numbers}
-        write_tensors(
-            path, KIND, arrays, {"name": self.name, **{k: json.dumps(v, default=plain) for k, v in described.items()}}
-        )
+        described = {"version": self.version, "settings": self.get_params(), "numbers": numbers}
+        metadata = {entry: json.dumps(value, default=plain) for entry, value in described.items()}
+        write_tensors(path, KIND, arrays, {"name": self.name, **metadata})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], network: Any = None) -> Detector:
         """Read a detector that :meth:`save` wrote: a registered one, or one of this class.
+
+        A file of another ``version`` of the detector gives a warning. Settings that the class no longer has are
+        ignored.
 
         Parameters
         ----------
@@ -262,8 +237,11 @@ class Detector:
             if ":" in name:
                 raise ToodError(f"the name {name!r} would import code")
             found = cls if name == getattr(cls, "name", None) else REGISTRY.get(name)
-            detector = found(**json.loads(metadata["settings"]))
+            settings = json.loads(metadata["settings"])
+            detector = found(**{key: value for key, value in settings.items() if key in found.parameters})
             detector._check()
+            if (version := int(metadata.get("version", found.version))) != found.version:
+                detector._warn(f"{os.fspath(path)} is of version {version}, now {found.version}: fit and save it again")
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
                 if not name.endswith("_"):
                     raise ToodError(f"unexpected entry {name!r}")
@@ -277,7 +255,7 @@ class Detector:
                 if "network" not in detector.needs and (columns or detector.fits_on != "none"):
                     # Two rows of ones are scored, so that a missing or misshaped array is noticed here.
                     trial = Outputs(*(np.ones((2, size), np.float32) if size else None for size in detector.shape_))
-                    rows = read_rows(trial, detector.needs, optional=detector.optional)
+                    rows = read_rows(trial, detector.needs)
                     with np.errstate(all="ignore"):
                         np.broadcast_to(detector._score(rows, detector._ready(rows.logits.dtype)), 2)
         except Exception as error:
@@ -291,16 +269,13 @@ class Detector:
 
     def set_params(self: Self, **params: Any) -> Self:
         """Change hyper-parameters; those that ``fit`` reads are refused by ``score`` until the next ``fit``."""
-        before = self.get_params()
         for name in params:
-            if name not in before:
+            if name not in self.parameters:
                 raise UnknownNameError(f"hyper-parameter of {self.name}", name, self.parameters)
+        changed = copy.copy(self)
+        vars(changed).update(params)
+        changed._check()
         vars(self).update(params)
-        try:
-            self._check()
-        except Exception:  # a class of the user's own may raise any
-            vars(self).update(before)
-            raise
         return self
 
     def __repr__(self) -> str:
@@ -337,25 +312,12 @@ class Detector:
         columns, dimensions = getattr(self, "shape_", (0, 0))
         if columns and rows.logits.shape[1] != columns:
             raise ToodError(f"logits: expected {columns} columns as in fit, found shape {rows.logits.shape}")
-        if dimensions and "features" in self.needs | self.optional and rows.features.shape[1] != dimensions:
+        if dimensions and rows.features.shape[1] not in (0, dimensions):
             raise ToodError(f"features: expected {dimensions} dimensions as in fit, found shape {rows.features.shape}")
-
-    def _number(self, name: str, low: float, high: float, whole: bool = False) -> None:
-        """Check that a hyper-parameter is a number from ``low`` to ``high``."""
-        value = getattr(self, name)
-        kinds = (int, np.integer) if whole else (int, float, np.number)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-            kind = "a whole number" if whole else "a number"
-            raise ToodError(f"{name}: expected {kind} from {low:g} to {high:g}, found {value!r}")
-
-    def _one_of(self, name: str, known: Iterable[str]) -> None:
-        """Check that a hyper-parameter is one of these words."""
-        value, known = getattr(self, name), tuple(known)
-        if not isinstance(value, str) or value not in known:
-            raise UnknownNameError(name, value, known)
 
     def _warn(self, message: str) -> None:
         warnings.warn(f"{self.name}: {message}", UserWarning, stacklevel=4)
 
 
 REGISTRY: Registry[type[Detector]] = Registry("detector", "tood.detectors", Detector)
+register = REGISTRY.register

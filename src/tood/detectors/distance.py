@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
-from tood.detectors.base import Detector, number
+from tood.detectors.base import Detector, FitData, Rows, number, register
 from tood.detectors.logits import NEGATIVE_LOGITS
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import norms
-from tood.detectors.statistics import Moments
+from tood.detectors.statistics import Moments, norms
 from tood.energy import logsumexp
 
 FEATURES_AND_LABELS = frozenset({"features", "labels"})
@@ -144,7 +141,6 @@ class ViM(Detector):
     title = "ViM"
     needs = frozenset({"logits", "features", "head"})
     citation = "Wang et al., ViM: Out-Of-Distribution with Virtual-logit Matching, CVPR 2022"
-    passes = 2
     dim: int = number(256, 0, whole=True, grid=(256, 1000), refit=True)
 
     def _fit(self, data: FitData) -> None:

@@ -7,11 +7,17 @@ from typing import Any
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray
-from tood.detectors.base import Detector, choice, number
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import norms, own_columns, ratio, softmax, unit
-from tood.detectors.statistics import class_means, correct_class_means, mean_of
+from tood.detectors.base import Detector, FitData, Rows, choice, number, register
+from tood.detectors.statistics import (
+    class_means,
+    correct_class_means,
+    mean_of,
+    norms,
+    own_columns,
+    ratio,
+    softmax,
+    unit,
+)
 from tood.energy import logsumexp
 
 LOGITS_FEATURES_HEAD = frozenset({"logits", "features", "head"})
@@ -23,7 +29,6 @@ class _FromMean(Detector):
     """Base of detectors that measure features from the mean of the fit features."""
 
     needs = LOGITS_FEATURES_HEAD
-    fit_needs = frozenset({"features", "head"})
 
     def _fit(self, data: FitData) -> None:
         self.mean_ = mean_of(data)  # [D]
@@ -112,11 +117,10 @@ class SHE(Detector):
         "Zhang et al., Out-of-Distribution Detection based on In-Distribution Data Patterns Memorization with Modern "
         "Hopfield Energy, ICLR 2023"
     )
-    passes = 2
     metric: str = choice("inner_product", "euclidean", "cosine")
 
     def _fit(self, data: FitData) -> None:
-        self.patterns_ = correct_class_means(data, "features").means  # [C, D]
+        self.patterns_ = correct_class_means(data, "features")[0]  # [C, D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
         return self.patterns_.astype(dtype)
@@ -174,7 +178,6 @@ class CORE(Detector):
         "Scoring, 2026 (arXiv 2603.18290)"
     )
     version = 2
-    passes = 2
 
     def _fit(self, data: FitData) -> None:
         weight = unit(self.weight_.astype(np.float64))
@@ -237,7 +240,6 @@ class CADRef(Detector):
         "Ling et al., CADRef: Robust Out-of-Distribution Detection via Class-Aware Decoupled Relative Feature "
         "Leveraging, CVPR 2025"
     )
-    passes = 2
 
     def _fit(self, data: FitData) -> None:
         self.means_ = class_means(data, lambda rows: (rows.features, rows.logits.argmax(axis=1)))[0]  # [C, D]

@@ -7,11 +7,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
-from tood.detectors.base import Detector, number
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import norms, own_columns, softmax
-from tood.detectors.statistics import class_means, correct_class_means
+from tood.detectors.base import Detector, FitData, Rows, number, register
+from tood.detectors.statistics import class_means, correct_class_means, norms, own_columns, softmax
 from tood.energy import exponentials, logsumexp
 
 LOGITS = frozenset({"logits"})
@@ -201,18 +198,17 @@ class OpenMax(Detector):
     title = "OpenMax"
     needs = frozenset({"logits", "labels"})
     citation = "Bendale and Boult, Towards Open Set Deep Networks, CVPR 2016"
-    passes = 3
     tail: int = number(20, 2, 1 << 20, whole=True, grid=(10, 20, 50), refit=True)
     alpha: int = number(10, 1, whole=True, grid=(3, 10))
 
     def _fit(self, data: FitData) -> None:
-        means = correct_class_means(data, "logits")
-        self.centres_, self.seen_ = means.means, means.seen.astype(np.float64)
-        if self.centres_[means.seen].max(axis=1).mean() < 0:
+        self.centres_, counts, correct = correct_class_means(data, "logits")
+        self.seen_ = (counts > 0).astype(np.float64)
+        if self.centres_[counts > 0].max(axis=1).mean() < 0:
             self._warn(NEGATIVE_LOGITS.format("revising them raises them"))
         self.tails_ = np.full((data.columns, self.tail), np.nan)  # ascending distances, filled from the right
         for rows in data:
-            right = (rows.logits.argmax(axis=1) == rows.classes) | ~means.any_correct[rows.classes]
+            right = (rows.logits.argmax(axis=1) == rows.classes) | (correct[rows.classes] == 0)
             classes = rows.classes[right]
             distances = norms(rows.logits[right] - self.centres_[classes])
             order = np.argsort(classes, kind="stable")

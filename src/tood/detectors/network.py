@@ -11,11 +11,9 @@ import numpy as np
 
 from tood.arrays import FloatArray, is_tensor
 from tood.detectors.bank import Sample
-from tood.detectors.base import Detector, choice, number, setting
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import ratio
+from tood.detectors.base import Detector, FitData, Rows, choice, number, register, setting
 from tood.detectors.shaping import LARGEST_EXPONENT
+from tood.detectors.statistics import ratio
 from tood.energy import logsumexp
 from tood.errors import MissingDependencyError, ToodError
 
@@ -52,16 +50,14 @@ def _at_least_single(values: torch.Tensor) -> torch.Tensor:
     return values.float() if values.is_floating_point() and values.element_size() < 4 else values
 
 
-def _check_std(detector: Any, name: str) -> None:
-    each = np.atleast_1d(np.asarray(detector.std))
-    if each.ndim != 1 or not len(each) or each.dtype.kind not in "iuf" or not ((each > 0) & (each < np.inf)).all():
-        raise ToodError(f"std: expected a positive number, or one per channel, found {detector.std!r}")
+def _is_deviation(value: Any) -> bool:
+    each = np.atleast_1d(np.asarray(value))
+    return each.ndim == 1 and len(each) > 0 and each.dtype.kind in "iuf" and bool(((each > 0) & (each < np.inf)).all())
 
 
-def _check_percentiles(detector: Any, name: str) -> None:
-    pair = np.asarray(detector.percentiles)
-    if pair.shape != (2,) or pair.dtype.kind not in "iuf" or not 0 <= pair[0] <= pair[1] <= 100:
-        raise ToodError(f"percentiles: expected a low and a high one, 0 to 100, found {detector.percentiles!r}")
+def _is_range(value: Any) -> bool:
+    pair = np.asarray(value)
+    return pair.shape == (2,) and pair.dtype.kind in "iuf" and bool(0 <= pair[0] <= pair[1] <= 100)
 
 
 class _Networked(Detector):
@@ -100,7 +96,7 @@ class ODIN(_Networked):
     )
     temperature: float = number(1000.0, 1e-6, 1e9, grid=(1.0, 10.0, 100.0, 1000.0))
     epsilon: float = number(0.0014, 0, 1e3, grid=(0.0014, 0.0028))
-    std: float | tuple[float, ...] = setting(0.5, _check_std)
+    std: float | tuple[float, ...] = setting(0.5, _is_deviation, "a positive number, or one per channel")
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         import torch
@@ -169,9 +165,8 @@ class AdaScale(_Networked):
     title = "AdaScale"
     needs = frozenset({"head", "network", "inputs"})
     citation = "Regmi, AdaSCALE: Adaptive Scaling for OOD Detection, 2025 (arXiv 2503.08023)"
-    passes = 2
     variant: str = choice("a", "l", searched=False)
-    percentiles: tuple[float, float] = setting((75, 85), _check_percentiles, grid=PERCENTILES)
+    percentiles: tuple[float, float] = setting((75, 85), _is_range, "a low and a high one, 0 to 100", PERCENTILES)
     k1: float = number(5, 0, 100, refit=True)
     k2: float = number(1, 0, 100, refit=True)
     weight: float = number(10, 0, 1e9, refit=True)
@@ -180,12 +175,12 @@ class AdaScale(_Networked):
     seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
     def _fit(self, data: FitData) -> None:
-        sample = Sample(np.array([self.samples]), self.seed)
+        sample = Sample(self.samples, self.seed)
         for rows in data:
             inputs = rows.inputs
             inputs = _at_least_single(inputs).detach().cpu().numpy() if is_tensor(inputs) else np.asarray(inputs)
             sample.add(inputs, np.zeros(len(inputs), dtype=np.int64), inputs)
-        self.reactions_ = np.sort(self._run(sample.rows, warn=True)[1])  # of at most `samples`
+        self.reactions_ = np.sort(self._run(sample.parts[2], warn=True)[1])  # of at most `samples`
 
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         features, reactions = self._run(rows.inputs)

@@ -10,12 +10,9 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, FloatArray
 from tood.calibration.statistics import least_spread, task_statistics
 from tood.detectors.bank import Bank, rows_at_once
-from tood.detectors.base import Detector, flag, number
+from tood.detectors.base import Detector, FitData, Rows, flag, number, register
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import norms, own_columns, unit
-from tood.detectors.statistics import Moments, class_sums
+from tood.detectors.statistics import Moments, class_sums, norms, own_columns, unit
 from tood.energy import with_lead
 
 TOOD_PAPER = (
@@ -86,7 +83,6 @@ class TOODPrototype(Prototype):
 
     name = "tood_prototype"
     title = "TOOD on prototypes"
-    passes = 3
     margin: float = number(0.0, 0, 1e6, grid=(0.0, 0.5))
 
     def _fit(self, data: FitData) -> None:
@@ -205,7 +201,6 @@ class GROOD(Bank):
     title = "GROOD"
     needs = frozenset({"logits", "features", "labels"})
     citation = "ElAraby et al., GROOD: Gradient-Aware Out-of-Distribution Detection, TMLR 2025"
-    passes = 5
     size: int | None = number(10_000, 1, whole=True, none=True, refit=True)
     seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 

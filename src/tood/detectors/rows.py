@@ -14,7 +14,7 @@ from tood.partition import Partition
 
 __all__ = ["FitData", "Rows", "head_arrays", "read_rows"]
 
-FIT_BLOCK = 1 << 22  # elements per block at fit: a float64 copy takes 32 MiB
+FIT_BLOCK = 1 << 20  # elements per block at fit: a float64 copy takes 8 MiB
 
 
 class Rows(NamedTuple):
@@ -53,27 +53,22 @@ def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
     return weight.copy(), finite(bias, "head.bias").copy()
 
 
-def read_rows(outputs: Any, needs: Iterable[str], labels: bool = False, optional: Iterable[str] = ()) -> Rows:
-    """Check the parts of ``outputs`` that are needed; labels too, if asked for and present.
-
-    ``optional`` parts are needed if present.
-    """
+def read_rows(outputs: Any, needs: Iterable[str], labels: bool = False) -> Rows:
+    """Check the parts of ``outputs`` that are needed; labels too, if asked for and present."""
     if not isinstance(outputs, Outputs):
         raise ToodError(f"outputs: expected Outputs(logits=...), found {type(outputs).__name__}")
-    needs = {*needs, *(part for part in optional if getattr(outputs, part) is not None)}
+    for name in {"features", "inputs", *["labels"] * labels}.intersection(needs):
+        if getattr(outputs, name) is None:
+            raise ToodError(f"{name}: this detector reads them, and outputs has none; pass Outputs(..., {name}=...)")
     logits = _matrix(outputs.logits, "logits")
     count, columns = logits.shape
     if "logits" in needs or (labels and outputs.labels is None):  # without labels, predictions
         finite(logits, "logits")
-    features = logits[:, :0]
-    if "features" in needs:
-        features = finite(_matrix(_given(outputs.features, "features"), "features"), "features")
-    inputs = _given(outputs.inputs, "inputs") if "inputs" in needs else None
+    features = finite(_matrix(outputs.features, "features"), "features") if "features" in needs else logits[:, :0]
+    inputs = outputs.inputs if "inputs" in needs else None
     for name, part in (("features", features), ("inputs", inputs)):
         if part is not None and len(part) != count:
             raise ToodError(f"{name}: expected {count} rows, one per row of logits, found {len(part)}")
-    if labels and "labels" in needs:
-        _given(outputs.labels, "labels")
     known = label_columns(outputs.labels, columns, count) if labels and outputs.labels is not None else None
     return Rows(logits, features, known, inputs)
 
@@ -85,48 +80,31 @@ def _matrix(part: Any, name: str) -> FloatArray:
     return array
 
 
-def _given(part: Any, name: str) -> Any:
-    if part is None:
-        raise ToodError(f"{name}: this detector reads them, and outputs has none; pass Outputs(..., {name}=...)")
-    return part
-
-
 class FitData:
-    """Fit data, read block by block: ``for rows in data``, as often as ``passes`` says.
+    """Fit data, read block by block: ``for rows in data``, as often as needed.
 
     Parameters
     ----------
     outputs:
-        One :class:`Outputs`, or an iterable of them.
+        One :class:`Outputs`, or an iterable of them. An iterator, which can be read only once, is held in memory; pass
+        a list (or any object that can be iterated again) to avoid that.
     needs:
         The parts a detector reads.
     partition:
         The columns of each task; if given, it must cover the logits.
     weight:
         The shape of the head's weight, if the head is needed.
-    passes:
-        How often the detector iterates over the data. An iterator can be read only once, so with more passes it is
-        held in memory; pass a list (or any object that can be iterated again) to avoid that.
-    optional:
-        Parts that are used if present.
     """
 
     def __init__(
-        self,
-        outputs: Any,
-        needs: Iterable[str],
-        partition: Any,
-        weight: tuple[int, ...] | None,
-        passes: int,
-        optional: Iterable[str] = (),
+        self, outputs: Any, needs: Iterable[str], partition: Any = None, weight: tuple[int, ...] | None = None
     ) -> None:
         if isinstance(outputs, Outputs):
             outputs = [outputs]
         elif not isinstance(outputs, Iterable):
             raise ToodError(f"outputs: expected Outputs or an iterable of them, found {type(outputs).__name__}")
-        self._source = list(outputs) if passes > 1 and isinstance(outputs, Iterator) else outputs
+        self._source = list(outputs) if isinstance(outputs, Iterator) else outputs
         self._needs = frozenset(needs)
-        self._optional = frozenset(optional)
         self.partition = partition if partition is None or isinstance(partition, Partition) else Partition(partition)
         self._weight = weight
         self.columns = 0  # C, known after the first block
@@ -137,7 +115,7 @@ class FitData:
         """Yield blocks of rows; the first one sets ``columns``, ``dimensions`` and ``dtype``."""
         any_rows = False
         for chunk in self._source:
-            rows = read_rows(chunk, self._needs, labels=True, optional=self._optional)
+            rows = read_rows(chunk, self._needs, labels=True)
             self._check(rows)
             step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
             for start in range(0, len(rows.logits), step):
@@ -154,11 +132,9 @@ class FitData:
 
     def _check(self, rows: Rows) -> None:
         shape = (rows.logits.shape[1], rows.features.shape[1])
-        if self.columns:
-            if shape != (self.columns, self.dimensions):
-                known = (self.columns, self.dimensions)
-                raise ToodError(f"outputs: chunks disagree: {known} columns and dimensions, then {shape}")
-            return
+        if self.columns and shape != (self.columns, self.dimensions):
+            known = (self.columns, self.dimensions)
+            raise ToodError(f"outputs: chunks disagree: {known} columns and dimensions, then {shape}")
         (self.columns, self.dimensions), self.dtype = shape, rows.logits.dtype
         if self.partition is not None and self.partition.columns != shape[0]:
             raise ToodError(

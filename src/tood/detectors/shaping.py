@@ -8,12 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import FloatArray
-from tood.detectors.base import Detector, choice, number
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import ratio
-from tood.detectors.statistics import mean_of, percentiles
+from tood.detectors.base import Detector, FitData, Rows, choice, number, register
+from tood.detectors.statistics import mean_of, percentiles, ratio
 from tood.energy import logsumexp
+from tood.errors import ToodError
 
 FEATURES_AND_HEAD = frozenset({"features", "head"})
 LARGEST_EXPONENT = 50.0  # keeps exp finite in float32; rectified features reach D / k, 20 on the grids
@@ -135,7 +133,8 @@ class VRA(_Shaper):
 
     def _check(self) -> None:
         super()._check()
-        self._number("low", 0, float(self.high))
+        if self.low > self.high:
+            raise ToodError(f"low: expected at most high = {self.high}, found {self.low}")
 
     def _fit(self, data: FitData) -> None:
         self.low_, self.high_ = percentiles(data, [self.low, self.high])

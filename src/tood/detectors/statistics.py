@@ -1,19 +1,58 @@
-"""Sufficient statistics in float64: sums over chunks, so the number and order of chunks do not matter."""
+"""Functions of rows (softmax, norms, unit length), and statistics of fit data as sums in float64.
+
+The result of a row never depends on the rows beside it; the number and order of chunks of fit data do not matter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.detectors.rows import FitData, Rows
+from tood.energy import exponentials
 
-MOMENT_BLOCK = 1 << 20  # centred elements at once: 8 MiB of float64
+
+def softmax(x: FloatArray) -> FloatArray:
+    """``[n, C]``: probabilities of each row."""
+    values, total, _ = exponentials(x)
+    values /= total[:, None]
+    return values
+
+
+def norms(x: FloatArray) -> FloatArray:
+    """``[n, D]`` to ``[n]``: Euclidean lengths."""
+    return np.sqrt(np.einsum("nd,nd->n", x, x))
+
+
+def unit(x: FloatArray) -> FloatArray:
+    """Each row divided by its length; a zero row has no direction and stays zero."""
+    with np.errstate(over="ignore"):
+        length = norms(x)
+    extreme = ~((length > np.sqrt(np.finfo(x.dtype).tiny)) & (length < np.inf))
+    result: FloatArray = x / np.where(extreme, 1, length)[:, None]
+    if extreme.any():  # the squares of these entries are too large or too small for the precision
+        rows = x[extreme]
+        largest = np.abs(rows).max(axis=1, initial=0)
+        rows = rows / np.where(largest > 0, largest, 1)[:, None]
+        result[extreme] = rows / np.where(largest > 0, norms(rows), 1)[:, None]
+    return result
+
+
+def ratio(above: FloatArray, below: FloatArray, otherwise: float) -> FloatArray:
+    """``above / below``; ``otherwise`` if ``below`` is zero."""
+    zero = below == 0
+    return np.where(zero, above.dtype.type(otherwise), above / np.where(zero, below.dtype.type(1), below))
+
+
+def own_columns(x: npt.NDArray[Any], columns: IntArray) -> npt.NDArray[Any]:
+    """``x[i, columns[i]]`` of each row."""
+    return x[np.arange(len(x)), columns]
 
 
 def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Array:
@@ -65,19 +104,11 @@ def column_sums(values: FloatArray) -> Float64Array:
     return blocks.sum(axis=(0, 1), dtype=np.float64) + values[whole:].sum(axis=0, dtype=np.float64)
 
 
-class CorrectMeans(NamedTuple):
-    """Mean logits or features per class."""
-
-    means: Float64Array  # [C, ·]
-    seen: npt.NDArray[np.bool_]  # [C], classes with samples
-    any_correct: npt.NDArray[np.bool_]  # [C], classes with a correctly classified sample
-
-
-def correct_class_means(data: FitData, part: str) -> CorrectMeans:
-    """Means of a part of the outputs over the correctly classified samples of each class.
+def correct_class_means(data: FitData, part: str) -> tuple[Float64Array, Float64Array, Float64Array]:
+    """Means of a part of the outputs over the correctly classified samples of each class; numbers of samples, of those.
 
     A class without a correctly classified sample has the mean of all its samples, one without samples the mean of all:
-    after forgetting, and before a class is learned, both are normal. The data are read twice.
+    after forgetting, and before a class is learned, both are normal.
     """
 
     def right(rows: Rows) -> tuple[FloatArray, IntArray]:
@@ -86,7 +117,7 @@ def correct_class_means(data: FitData, part: str) -> CorrectMeans:
 
     every, counts = class_means(data, lambda rows: (getattr(rows, part), rows.classes))
     means, correct = class_means(data, right)
-    return CorrectMeans(np.where(correct[:, None] > 0, means, every), counts > 0, correct > 0)
+    return np.where(correct[:, None] > 0, means, every), counts, correct
 
 
 class Moments:
@@ -121,14 +152,11 @@ class Moments:
     ) -> Moments:
         """Moments of all fit features, or another part of the outputs, by label or all together."""
         moments: Moments | None = None
-        for block in data:
-            step = max(256, MOMENT_BLOCK // max(1, data.dimensions))
-            for start in range(0, len(block.logits), step):
-                rows = block.block(start, start + step)
-                values = part(rows)
-                if moments is None:
-                    moments = cls(values.mean(axis=0, dtype=np.float64), data.columns if by_class else 1, scatter)
-                moments._add(values, rows.classes if by_class else np.zeros(len(values), dtype=np.int64))
+        for rows in data:
+            values = part(rows)
+            if moments is None:
+                moments = cls(values.mean(axis=0, dtype=np.float64), data.columns if by_class else 1, scatter)
+            moments._add(values, rows.classes if by_class else np.zeros(len(values), dtype=np.int64))
         assert moments is not None  # no rows are an error of their own
         return moments
 

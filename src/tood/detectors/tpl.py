@@ -8,12 +8,9 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 from tood.detectors.bank import Bank, top_products
-from tood.detectors.base import choice, number
+from tood.detectors.base import FitData, Rows, choice, number, register
 from tood.detectors.distance import Means, whiten
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import unit
-from tood.detectors.statistics import Moments
+from tood.detectors.statistics import Moments, unit
 from tood.errors import ToodError
 
 SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number of dimensions counts as that
@@ -61,7 +58,6 @@ class TPL(Bank):
     title = "TPL"
     needs = frozenset({"logits", "features", "labels"})
     citation = "Lin et al., Class Incremental Learning via Likelihood Ratio Based Task Prediction, ICLR 2024"
-    passes = 4
     block = 1 << 20
     k: int = number(5, 1, whole=True, grid=(1, 5, 20), refit=True)
     composition: str = choice("max", "min")

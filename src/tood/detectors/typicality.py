@@ -1,9 +1,4 @@
-"""Mahalanobis distance of a feature's direction to the nearest class, from the few samples of a calibration set.
-
-Features are divided by their length (Mahalanobis++). Each class is a Gaussian about its mean. All classes share one
-covariance: the scatter within classes, shrunk towards a multiple of the identity by the amount that OAS estimates. It
-has full rank however few samples there are.
-"""
+"""Gaussians whose covariances are shrunk towards the identity, so that few samples are enough."""
 
 from __future__ import annotations
 
@@ -11,26 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from tood.arrays import Float64Array, FloatArray, IntArray
+from tood.arrays import Float64Array, FloatArray
 from tood.calibration.statistics import oas_shrinkage
-from tood.detectors.base import Detector, flag, setting
+from tood.detectors.base import Detector, FitData, Rows, choice, flag, register, setting
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.prototype import nearest
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import unit
-from tood.detectors.statistics import Moments
+from tood.detectors.statistics import Moments, unit
+from tood.energy import logsumexp
 
 MAHALANOBIS_PP = "Müller and Hein, Mahalanobis++: Improving OOD Detection via Feature Normalization, ICML 2025"
+MOST_NUMBERS = 3 << 20  # of all covariances together, with which one per class is still cheap
 OAS = "Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE Transactions on Signal Processing 2010"
 
 
-def check_shrinkage(detector: Detector, name: str) -> None:
-    """Raise unless a hyper-parameter is "oas" or a number from 0 to 1."""
-    if isinstance(getattr(detector, name), str):
-        detector._one_of(name, ("oas",))
-    else:
-        detector._number(name, 0, 1)
+def shrinkage_setting(grid: tuple[Any, ...] = (), refit: bool = False) -> Any:
+    """Declare the weight of the identity in a covariance."""
+
+    def allows(value: Any) -> bool:
+        return value == "oas" or (isinstance(value, (int, float, np.number)) and bool(0 <= value <= 1))
+
+    return setting("oas", allows, "'oas' or a number from 0 to 1", grid, refit)
 
 
 def mean_variance(covariance: Float64Array, means: Float64Array) -> float:
@@ -67,7 +62,7 @@ class Typicality(Detector):
     fits_on = "calibration"
     citation = f"{MAHALANOBIS_PP}; {OAS}"
     normalize: bool = flag(True, refit=True)
-    shrinkage: float | str = setting("oas", check_shrinkage, grid=("oas", 0.1, 0.3))
+    shrinkage: float | str = shrinkage_setting(("oas", 0.1, 0.3))
 
     def _directions(self, rows: Rows) -> FloatArray:
         features = rows.features.astype(np.float64, copy=False)
@@ -75,9 +70,8 @@ class Typicality(Detector):
 
     def _fit(self, data: FitData) -> None:
         moments = Moments.of(data, part=self._directions)
-        self.classes_: IntArray = np.flatnonzero(moments.seen)  # [K], the logit column of each mean
-        self.means_ = moments.class_means[self.classes_]  # [K, D]
-        self.degrees_ = moments.total - len(self.classes_)
+        self.means_ = moments.class_means[moments.seen]  # [K, D]
+        self.degrees_ = moments.total - len(self.means_)
         self.covariance_ = moments.within_covariance() * (moments.total / max(self.degrees_, 1))  # [D, D]
 
     def _prepare(self, dtype: np.dtype[Any]) -> Means:
@@ -87,3 +81,74 @@ class Typicality(Detector):
 
     def _score(self, rows: Rows, prepared: Means) -> FloatArray:
         return -nearest(self._directions(rows), prepared)
+
+
+@register
+class GMM(Detector):
+    """Log-likelihood of the features under one Gaussian per class.
+
+    ``log Σ_k π_k N(z | μ_k, Σ_k)`` with the share ``π_k``, mean and covariance of each class. Each covariance is shrunk
+    towards a multiple of the identity, so it is invertible even if a class has fewer samples than dimensions. A class
+    with a single sample takes the mean variance within the other classes; if all have one, the variance is 1. Classes
+    without a fit sample are ignored.
+
+    Parameters
+    ----------
+    covariance:
+        ``"class"``: one covariance per class; ``"tied"``: one for all classes; ``"auto"``: one per class unless all
+        together have more than three million numbers, because fitting and scoring cost K · D² per sample.
+    shrinkage:
+        Weight of the identity, 0 to 1, or ``"oas"``: the oracle approximating shrinkage of each covariance.
+    """
+
+    name = "gmm"
+    title = "GMM"
+    version = 2
+    needs = FEATURES_AND_LABELS
+    citation = "Mukhoti et al., Deep Deterministic Uncertainty: A New Simple Baseline, CVPR 2023"
+    covariance: str = choice("auto", "class", "tied", refit=True)
+    shrinkage: float | str = shrinkage_setting(refit=True)
+
+    def _fit(self, data: FitData) -> None:
+        moments = Moments.of(data)
+        classes = np.flatnonzero(moments.seen)
+        self.means_ = moments.class_means[classes]
+        self.shares_ = moments.counts[classes] / moments.total
+        within = moments.within_covariance()
+        common = mean_variance(within, self.means_)
+        if common == 0:  # Euclidean
+            self.covariances_ = np.eye(len(within))[None]
+            return
+        affordable = len(classes) * len(within) ** 2 <= MOST_NUMBERS
+        if self.covariance == "tied" or (self.covariance == "auto" and not affordable):
+            self.covariances_ = shrunk(within, moments.total - len(classes), self.shrinkage)[None]
+            return
+        scatter = np.zeros((len(classes), *within.shape))
+        for rows in data:
+            for k, c in enumerate(classes):
+                centred = rows.features[rows.classes == c] - self.means_[k]
+                scatter[k] += centred.T @ centred
+        counts = moments.counts[classes]
+        self.covariances_ = np.stack([self._shrunk(s / n, n, common) for s, n in zip(scatter, counts, strict=True)])
+
+    def _shrunk(self, covariance: Float64Array, samples: float, common: float) -> Float64Array:
+        """A covariance shrunk towards its mean variance; the ``common`` variance if it has none itself."""
+        if float(np.trace(covariance)) / len(covariance) <= 1e-12 * common:
+            return common * np.eye(len(covariance))
+        return shrunk(covariance, samples, self.shrinkage)
+
+    def _prepare(self, dtype: np.dtype[Any]) -> tuple[Float64Array, list[Means]]:
+        """``[K]``: ``log π_k - ½ log |Σ_k| - ½ D log 2π``; the means, whitened: all together if they share Σ."""
+        values = np.linalg.eigvalsh(self.covariances_)
+        count, dimensions = values.shape
+        floor = 1e-10 * values.sum(axis=1, keepdims=True) / dimensions
+        logs = np.log(np.maximum(values, floor)).sum(axis=1) + dimensions * np.log(2 * np.pi)
+        covariances = self.covariances_ + floor[:, None] * np.eye(dimensions)
+        means = self.means_[None] if count == 1 else self.means_[:, None]
+        parts = zip(means, covariances, strict=True)
+        return np.log(self.shares_) - 0.5 * logs, [Means.of(mean, whiten(covariance)) for mean, covariance in parts]
+
+    def _score(self, rows: Rows, prepared: tuple[Float64Array, list[Means]]) -> FloatArray:
+        constants, means = prepared
+        terms = [part.squared(rows.features) for part in means]
+        return logsumexp(constants - 0.5 * np.concatenate([own[:, None] + other for own, other in terms], axis=1))

@@ -8,11 +8,9 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.bank import balanced
-from tood.detectors.base import Detector, number
-from tood.detectors.registry import register
-from tood.detectors.rows import FitData, Rows
-from tood.detectors.rowwise import norms
+from tood.detectors.base import Detector, FitData, Rows, number, register
 from tood.detectors.shaping import FEATURES_AND_HEAD
+from tood.detectors.statistics import norms
 
 FLOORS = 0.01, 0.025  # added to each bin of the densities of features and of perturbed logits
 
@@ -55,7 +53,6 @@ class WeiPer(Detector):
     needs = FEATURES_AND_HEAD
     citation = "Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024"
     version = 2
-    passes = 2
     block = 1  # 256 rows at once, the least: each has ``repeats`` times as many logits
     distance: float = number(2.1, 0, 1e3, refit=True)
     repeats: int = number(10, 1, 1 << 16, whole=True, refit=True)
@@ -78,7 +75,7 @@ class WeiPer(Detector):
 
     def _fit(self, data: FitData) -> None:
         weight, bias = self._prepare(np.dtype(np.float64))
-        features = balanced(data, lambda total: self.samples, self.seed)[0].astype(np.float64)
+        features = balanced(data, self.samples, self.seed)[0].astype(np.float64)
         parts = (features, features @ weight + bias)
         self.ranges_ = np.array([[x.min(), x.max()] for x in parts])  # [2, 2], of features and of perturbed logits
         histograms = [histogram(x, self.bins, *ends) for x, ends in zip(parts, self.ranges_, strict=True)]

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tood import detectors
 from tood.arrays import finite, floats
 from tood.detectors import Detector
-from tood.detectors.registry import REGISTRY
+from tood.detectors.base import REGISTRY
 from tood.errors import ToodError, UnknownNameError, located
 from tood.outputs.steps import FeatureKind, LogitsKind, Step
 from tood.registry import naming_errors, source_digest
@@ -107,7 +107,7 @@ class Scorer:
 def reads_backbone(name: str) -> bool:
     """True if a detector reads features, and nothing that belongs to the trained ones."""
     kind = REGISTRY.get(name)
-    return "features" in kind.needs | kind.optional and not kind.needs & {"head", "network"}
+    return "features" in kind.needs and not kind.needs & {"head", "network"}
 
 
 def usable(step: Step, names: Iterable[str]) -> tuple[list[str], dict[str, str]]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tood.detectors.registry import REGISTRY
+from tood.detectors.base import REGISTRY
 from tood.evaluation.metrics_file import VERSIONS, detectors_of
 from tood.registry import described
 

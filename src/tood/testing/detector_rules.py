@@ -85,7 +85,7 @@ def _hyper_parameters(case: DetectorCase) -> str | None:
 
     Write def __init__(self, k: int = 10) -> None: self.k = k. Check values in _check, learn in _fit.
     """
-    expected = {name: p.default for name, p in case.detector.parameters.items()} | case.parameters
+    expected = {**case.detector.parameters, **case.parameters}
     detector = case.create()
     stored = {name: getattr(detector, name, "nothing") for name in expected}
     if stored != expected:
@@ -95,8 +95,8 @@ def _hyper_parameters(case: DetectorCase) -> str | None:
     if extra or unknown:
         names = ", ".join(sorted(extra or unknown))
         return f"attributes {names} set by __init__" if extra else f"{names} in grid or refit, and not in __init__"
-    for name, declared in case.detector.parameters.items():
-        for value in declared.grid:
+    for name, values in case.detector.grid.items():
+        for value in values:
             case.create(**{name: value})._check()
     return None
 
@@ -172,8 +172,7 @@ def _row_by_row(case: DetectorCase) -> str | None:
 def _order(case: DetectorCase) -> str | None:
     """A fit does not depend on the order of the samples or on how they are cut into chunks.
 
-    Add up sums over the blocks of FitData, or choose samples by their content; set passes to how often _fit iterates
-    over it.
+    Add up sums over the blocks of FitData, or choose samples by their content.
     """
     if case.detector.fits_on == "none":
         return None
@@ -263,8 +262,8 @@ def _changed_afterwards(case: DetectorCase) -> str | None:
 
     Add the hyper-parameters that _fit reads to the class attribute refit.
     """
-    for name, declared in case.detector.parameters.items():
-        for value in [value for value in declared.grid if value != getattr(case.create(), name)][:2]:
+    for name, values in case.detector.grid.items():
+        for value in [value for value in values if value != getattr(case.create(), name)][:2]:
             changed = case.fit().set_params(**{name: value})
             if name in case.detector.refit:
                 continue  # the base class refuses to score
