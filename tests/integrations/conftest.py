@@ -169,7 +169,7 @@ def _train_with_stand_in(metric, model, train_sets, test_sets, evaluate=lambda s
         for number, dataset in enumerate(sets):
             strategy.experience = SimpleNamespace(current_experience=number, origin_stream=stream)
             for x, y in torch.utils.data.DataLoader(dataset, batch_size=64):
-                strategy.mb_y, strategy.mb_output = y, model(x)
+                strategy.mb_x, strategy.mb_y, strategy.mb_output = x, y, model(x)
                 call("after_eval_iteration")
         call("after_eval")
         return dict(last)

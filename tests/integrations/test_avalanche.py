@@ -77,6 +77,28 @@ def test_a_head_that_grows_with_the_stream(world, sets, avalanche):
         assert len(names) == 2 * len(ood) * step and np.isfinite([figures[step][name] for name in names]).all()
 
 
+def test_a_model_that_answers_with_distances_is_scored_by_its_training_classifier(world, sets, avalanche):
+    """As Avalanche's ICaRL: the model switches from a linear head to distances to class means in evaluation."""
+
+    class TrainEval(torch.nn.Module):
+        def __init__(self, net):
+            super().__init__()
+            self.feature_extractor, self.train_classifier = net.body, net.fc
+
+        def forward(self, x):
+            features = self.feature_extractor(x)
+            return self.train_classifier(features) if self.training else -torch.cdist(features, torch.eye(6, 16))
+
+    train, test, calibration, ood = sets
+    metric = avalanche.OODMetrics(SEEN, ood, calibration)
+    figures, model = avalanche.train(metric, TrainEval(new_model(world)), train, test)
+    with torch.no_grad():
+        inputs = torch.cat([world.known[0][torch.isin(world.known[1], torch.tensor(SEEN[0]))], world.unknown[0][:100]])
+        logits = model.train_classifier(model.feature_extractor(inputs))
+    expected = roc_auc_score(np.arange(len(inputs)) < len(inputs) - 100, energy(logits))
+    assert figures[-1]["AUROC_energy/eval_phase/test_stream/near/Exp000"] == pytest.approx(expected, abs=1e-4)
+
+
 def test_forgetting_and_averages_follow_from_the_logged_figures(world, sets, avalanche):
     train, test, calibration, ood = sets
     figures, _ = avalanche.train(avalanche.OODMetrics(SEEN, ood, calibration), new_model(world), train, test)

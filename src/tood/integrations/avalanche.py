@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,8 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         Avg_AUROC_energy/eval_phase/test_stream                mean over experiences seen and sets, at this step
         D_avg_energy/eval_phase/test_stream                    AUROC lost since each experience was learned
 
-    D_avg appears from the second step on, provided that every experience seen was evaluated after every step. It does
+    D_avg appears from the second step on, provided that every experience seen was evaluated after every step. Of
+    ``ICaRL``, whose model answers with distances, the logits of its training classifier are read. The plugin does
     not use the random state of torch: training is the same with and without it.
 
     Parameters
@@ -103,12 +104,15 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         """An evaluation begins."""
         self.reset()
 
+    @torch.no_grad()
     def after_eval_iteration(self, strategy: Any) -> None:
         """Keep the batch's logits and labels."""
         super().after_eval_iteration(strategy)
         if self._step is not None:  # Avalanche may evaluate before it trains
             # A growing head (IncrementalClassifier) widens while experiences are evaluated: keep what all batches have.
-            self._batches.append((self._logits(strategy.mb_output), to_numpy(strategy.mb_y)))
+            answers_with_logits = not hasattr(strategy.model, "train_classifier")
+            output = strategy.mb_output if answers_with_logits else _forward(strategy.model, strategy.mb_x)
+            self._batches.append((self._logits(output), to_numpy(strategy.mb_y)))
 
     def after_eval(self, strategy: Any) -> list[Any]:
         """Score the evaluated samples against every OOD set."""
@@ -177,8 +181,14 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
         logits, labels = [], []
         for batch in torch.utils.data.DataLoader(dataset, batch_size=strategy.eval_mb_size, generator=own):
             x, *rest = batch if isinstance(batch, (list, tuple)) else (batch,)
-            logits.append(self._logits(strategy.model(x.to(strategy.device))))
+            logits.append(self._logits(_forward(strategy.model, x.to(strategy.device))))
             labels.append(to_numpy(rest[0]) if rest else np.empty(0, np.int64))
         if not logits:
             raise ToodError("dataset: expected at least one sample, found none")
         return np.concatenate(logits), np.concatenate(labels)
+
+
+def _forward(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """Logits; Avalanche's ``ICaRL`` answers with distances to class means, so its training classifier is called."""
+    logits = model.train_classifier(model.feature_extractor(x)) if hasattr(model, "train_classifier") else model(x)
+    return cast(torch.Tensor, logits)
