@@ -38,8 +38,6 @@ def to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """A tensor as a NumPy array, without a copy if possible; bfloat16, which NumPy does not have, becomes float32."""
     import torch
 
-    if tensor.is_meta:
-        raise ToodError("expected a tensor with values, found one on the device meta, which has none")
     tensor = tensor.detach().cpu()
     if tensor.dtype.is_floating_point and tensor.dtype not in (torch.float16, torch.float32, torch.float64):
         tensor = tensor.float()
@@ -55,15 +53,12 @@ def floats(x: Any, name: str, ndim: int) -> FloatArray:
     array = as_array(x, name)
     if is_tensor(array):
         array = to_numpy(array)
-    if array.dtype.kind in "iu":
-        array = array.astype(np.float64)
-    elif array.dtype.kind == "f" and (array.dtype.itemsize < 4 or not array.dtype.isnative):
-        array = array.astype(np.float64 if array.dtype.itemsize == 8 else np.float32)
-    if array.dtype.char not in "fd":
+    if array.dtype.kind not in "iuf":
         raise ToodError(f"{name}: expected real numbers, found dtype {array.dtype}")
     if array.ndim != ndim:
         raise ToodError(f"{name}: expected {ndim} axes, found shape {array.shape}")
-    return cast(FloatArray, array)
+    single = array.dtype.kind == "f" and array.dtype.itemsize <= 4
+    return cast(FloatArray, array.astype(np.float32 if single else np.float64, copy=False))
 
 
 def is_finite(array: FloatArray) -> bool:
@@ -91,7 +86,7 @@ def indices(x: Any, name: str, length: int | None = None) -> IntArray:
     """A one-dimensional int64 NumPy array of whole numbers, optionally of a given length."""
     array = as_array(x, name)
     if is_tensor(array):
-        array = to_numpy(array.double() if array.dtype.is_floating_point else array)
+        array = to_numpy(array)
     if array.ndim == 1 and array.dtype.kind == "f" and np.isfinite(array).all() and (array == np.trunc(array)).all():
         array = array.astype(np.int64)  # whole numbers that a data frame or CSV reader made floats
     if name == "labels" and array.ndim == 2:

@@ -41,7 +41,7 @@ __all__ = ["TOOD", "Reference", "Variant"]
 KIND = "tood-calibrator"
 CANARIES = 4  # rows in a file whose scores are checked when it is loaded
 MOVED = 1e-7  # scores of these rows may differ by rounding, relative to their size
-SPREADS = ("mad", "std", "rest_std")
+LEAST = {"count": 1, "mad": 0, "std": 0, "rest_std": 0}
 
 
 class TOOD:
@@ -257,17 +257,12 @@ class TOOD:
 
     def set_params(self, **params: Any) -> TOOD:
         """Change settings; variant, margin and reference take effect at once, other tasks need a new ``fit``."""
-        before = self.get_params()
-        for name in params.keys() - before.keys():
-            raise UnknownNameError("setting", name, before)
+        for name in params.keys() - self.get_params().keys():
+            raise UnknownNameError("setting", name, self.get_params())
         vars(self).update(params)
-        try:
-            self._check_parameters()
-            if hasattr(self, "statistics_") and "tasks" not in params:
-                self._compile()
-        except ToodError:
-            vars(self).update(before)
-            raise
+        self._check_parameters()
+        if hasattr(self, "statistics_") and "tasks" not in params:
+            self._compile()
         return self
 
     def __repr__(self) -> str:
@@ -313,9 +308,8 @@ def checked_statistics(statistics: Mapping[str, Any], tasks: int) -> Statistics:
         values = np.array(statistics[name], dtype=np.float64)
         if values.shape != (tasks,) or not np.isfinite(values).all():
             raise ToodError(f"statistics: {name}: expected one finite number per task, found {values}")
-        least = 1.0 if name == "count" else 0.0 if name in SPREADS else -np.inf
-        if values.min() < least:
-            raise ToodError(f"statistics: {name}: expected numbers of {least:g} or more, found {values}")
+        if values.min() < LEAST.get(name, -np.inf):
+            raise ToodError(f"statistics: {name}: expected numbers of {LEAST[name]} or more, found {values}")
         checked[name] = values
     return checked
 

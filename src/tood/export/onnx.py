@@ -101,7 +101,7 @@ def export_known(
         The precision of the input and of every step.
     """
     model, graph = known._model(), Graph(dtype)
-    axis = graph.indices(1)
+    axis = graph.constant([1])
     y = graph.add("MatMul", graph.add("Sub", "vectors", graph.constant(model.origin)), graph.constant(model.whitening))
     squares = graph.add("Mul", y, y)
     products = graph.add("MatMul", y, graph.constant(2 * model.points.T))
@@ -139,33 +139,32 @@ class Graph:
         self.nodes.append(helper.make_node(operator, list(inputs), outputs, **attributes))
         return outputs[0]
 
-    def constant(self, values: npt.ArrayLike, dtype: Any = None) -> str:
-        """Add numbers, by default in the graph's precision; returns their name."""
+    def constant(self, values: npt.ArrayLike) -> str:
+        """Add whole numbers, or others in the graph's precision; returns their name."""
         from onnx import numpy_helper
 
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype=dtype or self.dtype), name))
+        name, array = f"constant_{len(self.constants)}", np.asarray(values)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else self.dtype)
+        self.constants.append(numpy_helper.from_array(array, name))
         return name
-
-    def indices(self, *values: int) -> str:
-        """Add whole numbers; returns their name."""
-        return self.constant(values, np.int64)
 
     def energies(self, partition: Partition) -> str:
         """``[batch, N]``: each segment stabilised by its own maximum, as in :mod:`tood.energy`."""
         layout, logits = partition.layout, "logits"
         if not layout.in_order:
-            logits = self.add("Gather", "logits", self.constant(layout.order, np.int64), axis=1)
+            logits = self.add("Gather", "logits", self.constant(layout.order), axis=1)
         energies = []
         for start, size, tasks in layout.segments:
-            end = self.indices(start + size * tasks)
-            segment = self.add("Slice", logits, self.indices(start), end, self.indices(1))
-            segment = self.add("Reshape", segment, self.indices(-1, tasks, size))
-            top = self.add("ReduceMax", segment, self.indices(2), keepdims=1)
-            total = self.add("ReduceSum", self.add("Exp", self.add("Sub", segment, top)), self.indices(2), keepdims=0)
-            energies.append(self.add("Add", self.add("Log", total), self.add("Squeeze", top, self.indices(2))))
+            end = self.constant([start + size * tasks])
+            segment = self.add("Slice", logits, self.constant([start]), end, self.constant([1]))
+            segment = self.add("Reshape", segment, self.constant([-1, tasks, size]))
+            top = self.add("ReduceMax", segment, self.constant([2]), keepdims=1)
+            total = self.add(
+                "ReduceSum", self.add("Exp", self.add("Sub", segment, top)), self.constant([2]), keepdims=0
+            )
+            energies.append(self.add("Add", self.add("Log", total), self.add("Squeeze", top, self.constant([2]))))
         joined = self.add("Concat", *energies, axis=1)
-        return self.add("Gather", joined, self.constant(layout.places, np.int64), axis=1)
+        return self.add("Gather", joined, self.constant(layout.places), axis=1)
 
     def score(self, channels: Channels) -> None:
         """The score and the winning task, as :meth:`tood.calibration.Channels.evaluate`."""
@@ -173,8 +172,8 @@ class Graph:
         centred = self.add("Sub", energies, self.constant(channels.location))
         values = self.add("Div", centred, self.constant(channels.scale))
         count = min(2, len(channels.partition))
-        best = self.add("TopK", values, self.indices(count), names=["best", "winners"], axis=1)
-        first, last, axis = self.indices(0), self.indices(-1), self.indices(1)
+        best = self.add("TopK", values, self.constant([count]), names=["best", "winners"], axis=1)
+        first, last, axis = self.constant([0]), self.constant([-1]), self.constant([1])
         top = self.add("Squeeze", self.add("Gather", best, first, axis=1), axis)
         second = self.add("Squeeze", self.add("Gather", best, last, axis=1), axis)
         lead = self.add("Mul", self.add("Sub", top, second), self.constant(channels.margin))
