@@ -1,7 +1,6 @@
 """The text regime: continual learners on sentence embeddings of CLINC150, every detector at every step.
 
     TOOD_DATA=... python benchmarks/text.py OUT [--seeds 0,1,2] [--learners er,bic] [--detectors tood] [--track all]
-    TOOD_DATA=... python benchmarks/text.py OUT --collect docs/results/metrics      # CSV files of finished runs
 
 The 15 intents of the domain "banking" are kept out, as far-OOD; the out-of-scope queries are near-OOD. The other 135
 intents arrive in 15 tasks. Preset `frozen` (a trained layer of 512 on the embeddings), memories of 5 sentences per
@@ -16,7 +15,6 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[variable] = "1"
 
 import argparse
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -53,16 +51,7 @@ def main() -> None:
     parser.add_argument("--learners", default=",".join(learners.names()))
     parser.add_argument("--detectors", default="")
     parser.add_argument("--track", default="calibration")
-    parser.add_argument("--collect", type=Path)
     given = parser.parse_args()
-    if given.collect:
-        sys.path.append(str(Path(__file__).parents[1] / "docs" / "results"))
-        from results_pages.frozen import collect_frozen
-        from tood.outputs.directory import find_runs
-
-        shared = ("network", "frozen", "adapter", "memory", "batch_size")
-        print(collect_frozen(find_runs([given.out]), given.collect, "text", shared), "runs")
-        return
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "clinc.npz"
     if not file.exists():

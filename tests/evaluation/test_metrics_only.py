@@ -69,7 +69,7 @@ def test_the_results_page_reads_both(parents, tmp_path):
         path = shutil.copytree(parent, tmp_path / "runs" / name) / ALL.name / "manifest.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"preset": "frozen", "digest": None}))
         collect([tmp_path / "runs" / name], tmp_path / name)
-    for file in ("pretrained-scores.csv", "pretrained-runs.csv"):
+    for file in ("scores.csv", "runs.csv"):
         assert (tmp_path / "all" / file).read_text() == (tmp_path / "figures" / file).read_text()
 
 

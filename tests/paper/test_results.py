@@ -1,6 +1,8 @@
 """docs/results: rules hold on the paper's own values; counts, gains and relations are what SciPy and pencil give."""
 
+import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +11,11 @@ from scipy import stats
 
 import results_pages
 from results_pages.__main__ import draw
+from results_pages.benchmark import read_csv
 from results_pages.claims import PaperToy, claims, mean_gain, toy_claims
 from results_pages.collect import collect, collect_runs, read_collected
 from results_pages.evidence import Causes, Evidence, Relation, as_scored, of_paper, of_runs, relation
-from results_pages.frozen import read_csv
-from results_pages.paper import _items, paper_blocks
+from results_pages.paper import paper_blocks
 from tood.outputs import Run
 from tood.paper.reference import reported, stated
 from tood.report.appearance import label
@@ -192,22 +194,17 @@ def test_short_training_does_not_refute_and_other_regimes_say_so(kept, build, tm
     assert both == {(regime, bic) for regime in ("from scratch", "frozen") for bic in ("raw", "corrected")}
 
 
-def test_a_run_at_the_papers_length_is_shown_step_by_step(build, tmp_path):
-    path = build(tmp_path / "der", learner="der", stream="cifar10", preset="paper", detectors=("energy", *VARIANTS))
-    collect([path], tmp_path / "metrics")
-    rows = [line.split(" | ") for line in paper_blocks(tmp_path / "metrics")["length"] if line.startswith("| DER")]
-    run = MeasuredRun(Run(path))
-    assert len(rows) == run.steps
-    last = 100 * np.nanmean(run.trajectory("energy").balanced().mean()[-1])
-    assert rows[-1][3] == f"{last:.1f}"
-
-
 def test_every_item_has_a_status_and_the_counts_add_up():
     metrics = Path(results_pages.__file__).parents[1] / "metrics"
     rows = read_csv(metrics / "items.csv")
     assert {row["status"] for row in rows} == {"works", "partly", "differs", "missing"} and all(r["how"] for r in rows)
-    total = next(line for line in _items(metrics) if line.startswith("| all |"))
-    assert sum(map(int, total.strip("| ").split(" | ")[1:])) == len(rows)
+    page = (metrics.parent / "paper.md").read_text(encoding="utf-8")
+    counts = Counter(row["status"] for row in rows)
+    said = re.findall(r"has (\d+) things|(\d+) work,|(\d+) work in part|(\d+) differ|(\d+)\s+are missing", page)
+    assert [int("".join(found)) for found in said] == [
+        len(rows),
+        *(counts[name] for name in ("works", "partly", "differs", "missing")),
+    ]
 
 
 def test_claims_about_causes_need_only_collected_runs(kept):
@@ -234,8 +231,7 @@ def test_claims_about_causes_need_only_collected_runs(kept):
 
 def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build, tmp_path):
     from results_pages.collect import along as along_of
-    from tood import energy, task_energies
-    from tood.metrics import auroc
+    from tood import energy
     from tood.outputs.steps import Step
 
     run = Run(build(tmp_path / "run", tasks=3, per_class=10, detectors=("energy", *VARIANTS)))
@@ -245,12 +241,6 @@ def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build,
     assert along["task0_energy"][2] == pytest.approx(own.mean())
     oods = [energy(np.asarray(outputs.logits)).mean() for outputs in step.ood.values()]
     assert along["ood_energy"][2] == pytest.approx(np.mean(oods))
-    energies = task_energies(np.asarray(step.test.logits), step.partition)[:, 1]
-    sets = {"near": [], "far": []}
-    for ood, outputs in step.ood.items():
-        unknown = task_energies(np.asarray(outputs.logits), step.partition)[:, 1]
-        sets[run.ood[ood]].append(auroc(energies[step.test_tasks() == 1], unknown))
-    assert along["own_channel"][1] == pytest.approx(np.mean([np.mean(sets["near"]), np.mean(sets["far"])]))
     name = MeasuredRun(run).crowding_set
     known, unknown = (np.asarray(outputs.features) for outputs in (step.test, step.ood[name]))
     distances = np.linalg.norm(unknown[:, None] - known[None], axis=-1).min(axis=1)
@@ -262,5 +252,4 @@ def test_energies_and_distances_along_the_stream_are_those_of_the_outputs(build,
 def test_plots_of_collected_values_are_drawn(kept, tmp_path):
     shutil.copytree(kept, tmp_path / "metrics")
     draw(tmp_path / "metrics")
-    drawn = sorted(path.name for path in (tmp_path / "metrics" / "plots" / "cifar10").iterdir())
-    assert drawn == ["drift.png", "mechanism.png"]
+    assert (tmp_path / "metrics" / "plots" / "cifar10" / "drift.png").exists()

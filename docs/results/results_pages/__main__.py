@@ -9,12 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from results_pages.benchmark import Benchmark
 from results_pages.collect import read_collected
-from results_pages.evidence import of_runs
 from results_pages.markdown import fill
-from results_pages.paper import mechanism_rows, paper_blocks
-from results_pages.pretrained import pretrained_blocks, readme_table
-from results_pages.tracks import track_blocks
+from results_pages.paper import paper_blocks
+from results_pages.tables import readme_blocks, result_blocks
+from tood.report.plots import learners as plots
+from tood.report.plots import save
 
 __all__ = ["write_results"]
 
@@ -32,25 +33,26 @@ def write_results(metrics: Path, out: Path, readme: Path) -> list[Path]:
         The README.
     """
     blocks = {
-        out / "index.md": {**pretrained_blocks(metrics), **track_blocks(metrics)},
+        out / "index.md": result_blocks(metrics),
         out / "paper.md": paper_blocks(metrics),
-        readme: {"pretrained": readme_table(metrics)},
+        readme: readme_blocks(metrics),
     }
     return [fill(page, of) for page, of in blocks.items()]
 
 
 def draw(metrics: Path) -> None:
-    """Draw the plots that need only collected values, of preset ``cpu`` on CIFAR-10: drift and mechanism."""
-    from tood.report.plots.learners import drift_and_forgetting, mechanism
-    from tood.report.plots.style import save
-
-    own = [one for one in read_collected(metrics) if one.preset == "cpu" and one.run.stream == "cifar10"]
-    points = [one.point for one in own if one.run.identity.plain and one.point.get("drift") is not None]
-    rows = mechanism_rows(of_runs(own, raw=True).values)
-    note = "cifar10, preset cpu, means over seeds; BiC scored on raw logits, as the authors did."
-    drawn = {"drift": drift_and_forgetting(points, "cifar10, preset cpu."), "mechanism": mechanism(rows, note)}
+    """Draw the plots over learners: drift and forgetting from scratch; drift and gap on frozen images and on text."""
+    plots.AXES |= {"gap": "confidence gap, last step", "gain": "gain of mean shift (paper), points"}
+    scratch = [one for one in read_collected(metrics) if one.preset == "cpu" and one.run.stream == "cifar10"]
+    points = [one.point for one in scratch if one.run.identity.plain and one.point.get("drift") is not None]
+    drawn = {"cifar10/drift": plots.drift_and_forgetting(points, "CIFAR-10, preset cpu. ")}
+    for stream, track, note in (("cifar10", "train", "CIFAR-10"), ("clinc", "calibration", "CLINC150")):
+        points = [of for of in Benchmark(metrics).points(stream, track) if of["drift"]]
+        pairs = [("drift", "d_avg"), ("gap", "gain")]
+        if points:
+            drawn[f"{stream}-frozen/causes"] = plots.styled(plots._scatter)(points, pairs, f"{note}, frozen features. ")
     for name, figure in drawn.items():
-        for file in save(figure, metrics / "plots" / "cifar10" / name):
+        for file in save(figure, metrics / "plots" / name):
             if file.suffix == ".pdf":
                 file.unlink()
 

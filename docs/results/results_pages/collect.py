@@ -5,7 +5,7 @@
 METRICS/STREAM/RUN/metrics.parquet    accuracy, AUROC and FPR@95 (at 95 % OOD recall), enough for every table
                    manifest.json      makes it a run directory that `tood report` reads
                    collected.json     diagnostics that need the outputs: drift, energies, distances
-METRICS/pretrained-*.csv              runs on frozen features
+METRICS/scores.csv, runs.csv          runs on frozen features, by track
 METRICS/toy.json, toy.png             of `tood toy --authors`, if a folder given has them
 """
 
@@ -21,14 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from results_pages.frozen import RUNS, SCORES, add_lines, lines_of
-from tood.audit.distances import nearest
-from tood.calibration.statistics import all_energies
+from results_pages.benchmark import collect_lines
 from tood.energy import energy
 from tood.evaluation.metrics_file import RAW, load_metrics, save_metrics
-from tood.metrics import auroc, near_far_mean, nearest_distance
+from tood.metrics import nearest_distance
 from tood.outputs.directory import Run, find_runs
-from tood.outputs.steps import Step
 from tood.report.gather import MeasuredRun
 from tood.storage.files import file_name, write_text
 
@@ -71,9 +68,7 @@ def collect(paths: Iterable[Path], metrics: Path) -> int:
     paths = list(paths)
     runs = [run for run in find_runs(paths) if run.metrics_path.exists()]
     frozen = [run for run in runs if run.manifest.get("preset") == "frozen"]
-    lines = [lines_of(run) for run in frozen]
-    add_lines(metrics / SCORES, [line for scores, _ in lines for line in scores])
-    add_lines(metrics / RUNS, [of_run for _, of_run in lines])
+    collect_lines(frozen, metrics)
     collect_runs([run for run in runs if run not in frozen or run.steps()], metrics)
     for path in paths:
         if (path / "toy" / "toy.json").exists():
@@ -99,11 +94,8 @@ def along(measured: MeasuredRun) -> dict[str, list[float]]:
 
     ``task0_energy``, ``ood_energy``
         Mean energy of task 0 and of the OOD sets.
-    ``nearest``, ``distance_ratio``
-        Distance of OOD samples to the nearest ID sample: the median over SVHN or another far-OOD set, and the
-        geometric mean over all sets in units of the distance between ID samples. Only with features.
-    ``own_channel``
-        Per task, at the last step: AUROC of the energy of its own channel alone.
+    ``nearest``
+        Median distance of SVHN (or another far-OOD set) to the nearest ID sample. Only with features.
     """
     run, values = measured.run, {}
     if not measured.has_outputs:
@@ -118,23 +110,7 @@ def along(measured: MeasuredRun) -> dict[str, list[float]]:
             ood = np.asarray(step.ood[shown].features)[:MOST_NEAREST]
             distances = nearest_distance(ood, np.asarray(step.test.features))
             values.setdefault("nearest", []).append(float(np.median(distances)))
-            relative = nearest(step, run.partition.first(measured.steps)[0].columns, measured.steps)
-            values.setdefault("distance_ratio", []).extend([relative.ratio] if relative else [])
-    if measured.steps > 1:
-        values["own_channel"] = _own_channels(Step(run, measured.steps - 1))
-    if len(values.get("distance_ratio", ())) < measured.steps:  # a step has too few samples
-        values.pop("distance_ratio", None)
     return values
-
-
-def _own_channels(step: Step) -> list[float]:
-    """AUROC per task by the energy of its own channel alone, near and far weighted equally."""
-    energies, tasks = all_energies(step.test.logits, step.partition), step.test_tasks()
-    aurocs = []
-    for outputs in step.ood.values():
-        ood = all_energies(outputs.logits, step.partition)
-        aurocs.append([auroc(energies[tasks == task, task], ood[:, task]) for task in range(len(step.partition))])
-    return near_far_mean(np.array(aurocs).T, list(step.run.ood.values())).tolist()
 
 
 def collect_toy(source: Path, folder: Path) -> None:

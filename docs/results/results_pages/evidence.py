@@ -7,18 +7,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from results_pages.benchmark import Benchmark, summary_of
 from results_pages.collect import Collected
-from results_pages.frozen import FrozenRuns
-from tood.metrics import correlation, mean_std
+from tood.metrics import correlation
 from tood.paper.reference import reported, stated
 from tood.report.gather import MeasuredRun
 from tood.report.summary import Key, Summaries, Summary, collect, learner_label, on_its_own, run_figures
 from tood.report.tables import LEARNERS, TOOD_VARIANTS
 
-__all__ = ["Causes", "Evidence", "Relation", "as_scored", "of_frozen", "of_paper", "of_runs", "relation", "summary_of"]
+__all__ = ["Causes", "Evidence", "Relation", "as_scored", "of_frozen", "of_paper", "of_runs", "relation"]
 
 STREAM = "cifar10"  # the stream of the paper's plots about causes
 SHOWN = "icarl"  # the learner in these plots
+FROZEN = "train"  # the track of the runs that are compared with the paper: TOOD on a draw of training data
 
 
 class Relation(NamedTuple):
@@ -114,19 +115,20 @@ def of_runs(own: Sequence[Collected], raw: bool) -> Evidence:
     return Evidence(values, {key: summary_of(of) for key, of in seeds.items()}, causes, as_scored(_with_ber(own), raw))
 
 
-def of_frozen(frozen: FrozenRuns, shown: Sequence[Collected], raw: bool) -> Evidence:
-    """All runs on frozen features, and those of them (``shown``) that were measured along the stream."""
-    values = as_scored(frozen.summaries(), raw)
+def of_frozen(frozen: Benchmark, shown: Sequence[Collected], raw: bool) -> Evidence:
+    """All runs on frozen features of images, and those of them (``shown``) that were measured along the stream."""
+    values = as_scored(frozen.summaries(FROZEN), raw)
     gains = {}
-    for stream, learner in frozen.settings():
-        for variant in TOOD_VARIANTS:
-            if changes := frozen.changes((stream, learner), variant, "avg_auroc", raw and learner == "bic"):
-                gains[stream, learner, variant] = summary_of(changes)
+    for setting in frozen.runs:
+        for variant in TOOD_VARIANTS if setting.track == FROZEN else ():
+            if changes := frozen.gains(setting, variant, raw and setting.learner == "bic"):
+                gains[setting.stream, setting.learner, variant] = summary_of(changes)
     shown = [one for one in shown if one.run.stream == STREAM]
     of_outputs = [
         {name: value for name, value in _point(one).items() if name in ("learner", "closed", "gain")} for one in shown
     ]
-    return Evidence(values, gains, _causes([*frozen.points(STREAM), *of_outputs], shown))
+    points = [{**point, "gain": None} for point in frozen.points(STREAM, FROZEN)]
+    return Evidence(values, gains, _causes([*points, *of_outputs], shown))
 
 
 def relation(points: Iterable[Mapping[str, Any]], one: str, other: str) -> Relation | None:
@@ -206,12 +208,6 @@ def _with_ber(own: Sequence[Collected]) -> Summaries:
     tuned = {of(one) for one in own if one.run.identity.finetune == "ber"}
     pairs = [(one.run, one.table) for one in own if of(one) in tuned]
     return collect(pairs) if pairs else {}
-
-
-def summary_of(values: Sequence[float]) -> Summary:
-    """Mean and deviation over seeds."""
-    mean, std = mean_std(values)
-    return Summary(float(mean), float(std), len(values))
 
 
 def _mean(seeds: Iterable[Any]) -> Any:

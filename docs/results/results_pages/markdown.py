@@ -24,7 +24,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
 def spread_of(values: Iterable[float], form: str = ".1f") -> str:
     """Mean ± standard deviation over seeds; a dash without values."""
     seeds = list(values)
-    deviation = f" ± {np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+    deviation = f"±{np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
     return f"{np.mean(seeds):{form}}{deviation}" if seeds else "–"
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from results_pages.benchmark import Benchmark, read_csv, write_csv
 from results_pages.claims import Claim, PaperToy, claims, mean_gain, toy_claims
-from results_pages.collect import Collected, read_collected
+from results_pages.collect import read_collected
 from results_pages.evidence import Evidence, of_frozen, of_paper, of_runs
-from results_pages.frozen import FrozenRuns, read_csv, write_csv
 from results_pages.markdown import table
-from tood.evaluation.metrics_file import accuracy, trajectory
 from tood.paper.reference import reported, stated
 from tood.report.appearance import label
 from tood.report.summary import Key, Summaries, Summary, collect, compared
@@ -31,7 +30,7 @@ METRICS = ("avg_cil_acc", "avg_auroc", "avg_fpr95", "near_auroc", "far_auroc", "
 
 def paper_blocks(metrics: Path) -> dict[str, Iterable[str]]:
     """The tables of the page, by the names of their places; all cells and both ways to score BiC go to CSV files."""
-    runs, frozen = read_collected(metrics), FrozenRuns(metrics)
+    runs, frozen = read_collected(metrics), Benchmark(metrics)
     short, shown = ([one for one in runs if one.preset == preset] for preset in ("cpu", "frozen"))
     scratch = {raw: of_runs(short, raw) for raw in (True, False)} if short else {}
     regimes = {"from scratch": scratch} if short else {}
@@ -45,8 +44,6 @@ def paper_blocks(metrics: Path) -> dict[str, Iterable[str]]:
         "mechanisms": _mechanisms(scratch),
         "ablations": _ablations(metrics),
         "toy": _toy(metrics),
-        "length": _long([one for one in runs if one.preset == "paper"]),
-        "items": _items(metrics),
     }
 
 
@@ -120,23 +117,17 @@ def _gain(gain: Summary | None) -> str:
     return f"{gain.mean:+.1f}" + (f"±{gain.std:.1f}" if gain.seeds > 1 else "")
 
 
-def mechanism_rows(values: Mapping[Key, Summary]) -> list[dict[str, str | float]]:
-    """Gain over energy of temperature and of the paper's variants, per stream and learner of the paper."""
-    return [
-        {"stream": key.stream, "learner": key.learner, "mechanism": key.detector, "gain": value.mean - plain.mean}
-        for key, value in values.items()
-        if key.detector in MECHANISMS and key.metric == "avg_auroc" and key.learner in LEARNERS
-        if (plain := values.get(key._replace(detector="energy"))) is not None
-    ]
-
-
 def _mechanisms(scratch: Mapping[bool, Evidence]) -> Iterator[str]:
     """The parts of TOOD over the paper's learners, with BiC's logits raw and corrected."""
     rows = []
     for name in MECHANISMS if scratch else ():
         cells = []
         for evidence in scratch.values():
-            gains = [float(row["gain"]) for row in mechanism_rows(evidence.values) if row["mechanism"] == name]
+            gains = [
+                value.mean - evidence.values[key._replace(detector="energy")].mean
+                for key, value in evidence.values.items()
+                if key.detector == name and key.metric == "avg_auroc" and key.learner in LEARNERS
+            ]
             cells.append(f"{sum(gains) / len(gains):+.1f} ({min(gains):+.1f} to {max(gains):+.1f})" if gains else "–")
         rows.append((label(name), f"{stated()[name, '']:+.1f}", *cells))
     yield from table(("score", "paper", "here, BiC raw", "here, BiC corrected"), rows)
@@ -156,31 +147,3 @@ def _toy(metrics: Path) -> Iterator[str]:
     found = toy_claims(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else ()
     rows = [(c.text, paper.get(c.text, "stated"), c.numbers, words[c.holds]) for c in found]
     yield from table(("claim", "paper", "here", "holds"), rows)
-
-
-def _long(runs: Sequence[Collected]) -> Iterator[str]:
-    """Runs with the paper's schedule, step by step: accuracy, and AUROC averaged over the tasks seen."""
-    rows = []
-    names = ("energy", *TOOD_VARIANTS)
-    for one in runs:
-        means = [100 * trajectory(one.table, name, calibration=None).balanced().by_step() for name in names]
-        for step, pooled in enumerate(accuracy(one.table)[1]):
-            values = (f"{value:.1f}" for value in (100 * pooled, *(mean[step] for mean in means)))
-            rows.append((label(one.run.learner), str(step), *values))
-    yield from table(("learner", "step", "accuracy", *map(label, names)), rows)
-
-
-def _items(metrics: Path) -> Iterator[str]:
-    """How many items of the paper work, per part of it, and those that do not work fully."""
-    rows = read_csv(metrics / "items.csv")
-    states = ("works", "partly", "differs", "missing")
-    parts = dict.fromkeys(row["part"] for row in rows)
-    counts = {part: Counter(row["status"] for row in rows if row["part"] == part) for part in parts}
-    total = Counter(row["status"] for row in rows)
-    lines = [(part, *(str(of[state]) for state in states)) for part, of in {**counts, "all": total}.items()]
-    yield from table(("part of the paper", *states), lines)
-    yield ""
-    yield from table(
-        ("item", "status", "why"),
-        [(row["item"], row["status"], row["how"]) for row in rows if row["status"] != "works"],
-    )
