@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -129,7 +130,7 @@ def _relations(found: Benchmark) -> Iterator[str]:
         "text, CLINC150": [*found.points("clinc", "calibration")],
     }
     rows = [
-        (text, *(str(relation(of, *pair) or "–").replace(" learners", "") for of in points.values()))
+        (text, *(re.sub(" leaving one out| learners", "", str(relation(of, *pair) or "–")) for of in points.values()))
         for pair, text in PAIRS.items()
     ]
     yield from table(("over learners", *points), rows)
