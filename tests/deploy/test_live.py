@@ -164,7 +164,7 @@ def test_bad_input_is_named_and_changes_nothing():
         (lambda: live.partial_fit(logits, labels + 9), "labels: expected logit columns 0 to 5"),
         (lambda: live.partial_fit(logits[:, :5], labels), "expected 6 columns"),
         (lambda: live.merge(LiveTOOD([[0, 1], [2, 3, 4, 5]])), "other: expected"),
-        (lambda: live.calibrator("robust_anchor"), "needs median, mad"),
+        (lambda: live.calibrator("robust_anchor"), "needs .median."),
         (lambda: live.drop_task(3), "task: expected 0 to 2, found 3"),
         (lambda: LiveTOOD([[0, 1]]).drop_task(0), "expected two tasks or more"),
         (lambda: live.calibrator(variant="robust"), "did you mean 'robust_anchor'"),

@@ -30,17 +30,16 @@ class Rule(NamedTuple):
 
     number: int
     fields: Callable[[Statistics], dict[str, Any]]
-    needs: tuple[str, ...] = ()  # statistics beside count, mean and std
 
 
 def compiled(
     partition: Partition, statistics: Statistics, variant: Variant, margin: float, reference: Reference
 ) -> Channels:
     """The compiled score of a variant. The paper's are in the units of the reference (Eqs. mean_shift, robust)."""
-    rule = RULES[variant]
-    if missing := [name for name in rule.needs if name not in statistics]:
-        raise ToodError(f"variant: {variant!r} needs {', '.join(missing)}, which these statistics lack; fit on samples")
-    fields = rule.fields(statistics)
+    try:
+        fields = RULES[variant].fields(statistics)
+    except KeyError as missing:
+        raise ToodError(f"variant: {variant!r} needs {missing}, which these statistics lack; fit on samples") from None
     if variant in ("mean_shift", "robust_anchor"):
         widest = int(statistics.get("mad", statistics["std"]).argmax())
         chosen: dict[str, Any] = {"latest": -1, "oldest": 0, "widest": widest, "mean": slice(None)}
@@ -78,9 +77,9 @@ def _pooled(count: Float64Array, mean: Float64Array, std: Float64Array) -> tuple
 
 
 RULES = {
-    "background": Rule(1, background, ("rest_mean", "rest_std")),
+    "background": Rule(1, background),
     "mean_shift": Rule(1, lambda s: {"location": s["mean"], "scale": np.ones_like(s["mean"])}),
-    "robust_anchor": Rule(1, lambda s: {"location": s["median"], "scale": s["mad"]}, ("median", "mad")),
+    "robust_anchor": Rule(1, lambda s: {"location": s["median"], "scale": s["mad"]}),
     "temperature": Rule(1, lambda s: {"location": np.zeros_like(s["std"]), "scale": s["std"]}),
     "none": Rule(1, lambda s: {"location": np.zeros_like(s["mean"]), "scale": np.ones_like(s["mean"])}),
 }

@@ -11,7 +11,7 @@ import click
 from tood.calibration import Reference, Variant
 from tood.choose import ADVICE
 from tood.commands._console import FILE, LOGITS, SHARE, read_tasks, warnings_as_lines
-from tood.errors import ToodError, located, warn
+from tood.errors import ToodError, located
 from tood.storage.files import for_json, sha256
 
 if TYPE_CHECKING:
@@ -166,23 +166,12 @@ def _fit(
 
 
 def _check_separate(logits: Path, rows: FloatArray, conformal: Path, more: FloatArray) -> None:
-    """Raise if the samples for decisions are calibration samples; warn if some are."""
-    from collections import Counter
-
-    import numpy as np
-
-    # Adding 0 makes -0 equal 0 in bytes too.
-    used, kept = (Counter(row.tobytes() for row in np.asarray(array, np.float64) + 0.0) for array in (rows, more))
-    shared = (used & kept).total()
-    if shared and shared == len(more):
+    """Raise if more than 1 % of the samples for decisions are calibration samples."""
+    used, kept = ({row.tobytes() for row in array.astype("f8")} for array in (rows, more))
+    if len(used & kept) > 0.01 * len(more):
         raise ToodError(
-            "--conformal: expected samples that were not used for calibration, found those of "
+            f"--conformal: expected samples that were not used for calibration, found {len(used & kept):,} rows of "
             f"{logits} in {conformal}; give another file, or --holdout 0.5 or --folds 5 in its place"
-        )
-    if shared:
-        warn(
-            f"{conformal}: {shared:,} of {len(more):,} rows of logits are in {logits} too; if they are the same "
-            "samples, more than alpha of the known inputs may be rejected"
         )
 
 

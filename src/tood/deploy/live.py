@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, IntArray, as_array, floats, label_columns
 from tood.calibration.checks import Seen, check_calibration, logit_range
-from tood.calibration.rules import DEFAULT, RULES
+from tood.calibration.rules import DEFAULT
 from tood.calibration.statistics import all_energies
 from tood.calibration.tood import TOOD, Reference, Variant
 from tood.energy import check_columns
@@ -156,7 +156,7 @@ class LiveTOOD:
         if len(empty):
             raise ToodError(f"no calibration sample yet for task {', '.join(map(str, empty))}")
         alone = np.flatnonzero(self.pairs[0].sum(axis=0) == self.pairs[0].diagonal())
-        if variant in RULES and RULES[variant].needs and len(self.partition) > 1 and len(alone):
+        if variant == "background" and len(self.partition) > 1 and len(alone):
             warnings.warn(
                 f"no sample of another task has been seen in the channel of task {', '.join(map(str, alone))}, so "
                 f"{variant!r} does not re-centre it; partial_fit a few of them with the present head",
