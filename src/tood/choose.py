@@ -21,8 +21,10 @@ from tood.metrics.resampling import weight_below
 
 __all__ = ["ADVICE", "Candidate", "Choice", "choose"]
 
-ADVICE = """Which score: one on features of a frozen backbone, if you have them; else TOOD, if the learner replays; else
-energy. As soon as there is traffic, `tood choose`.""".replace("\n", " ")
+ADVICE = (
+    "Which score: one on features of a frozen backbone, if you have them and sums over all training samples (ten per "
+    "class are too few); else TOOD, if the learner replays; else energy. As soon as there is traffic, `tood choose`."
+)
 FEWEST = 20  # rows of either set; with fewer, intervals by the normal distribution mean little
 RARE = 5  # predicted classes with fewer held-out samples are counted together
 LEVELS = np.arange(1, 10) / 10  # quantiles of known scores at which the unknown share is read
