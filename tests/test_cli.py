@@ -120,20 +120,6 @@ def test_what_can_be_resumed_is_said(monkeypatch, capsys, stop, code, command, r
     assert capsys.readouterr().err == f"tood: interrupted{'; run the same command to resume' * resumes}\n"
 
 
-def test_the_end_of_a_file_is_not_taken_for_ctrl_d(monkeypatch, capsys):
-    def broken():
-        raise EOFError("marshal data too short")
-
-    monkeypatch.setattr(
-        importlib.import_module("tood.commands.list"), "command", click.Command("list", callback=broken)
-    )
-    monkeypatch.setattr(sys, "argv", ["tood", "list"])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 1 and "marshal data too short (a bug" in capsys.readouterr().err
-
-
 def test_wrong_usage_exits_with_2_and_suggests():
     result = tood("complete")
     assert result.returncode == 2

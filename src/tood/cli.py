@@ -38,13 +38,6 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM, handled like Ctrl-C: locks are released and child processes are stopped."""
 
 
-class Stopped(Exception):
-    """A command was stopped by Ctrl-C or SIGTERM; has the exit code."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-
-
 class Commands(click.Group):
     """Command group whose commands are the modules of :mod:`tood.commands`, imported on first use."""
 
@@ -75,16 +68,13 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As click does, without the empty line that click prints when it is interrupted.
-
-        Click takes an EOFError for Ctrl-D at a prompt. There are no prompts here, so it is a bug, reported as one.
-        """
+        """As click does; an interrupted command says in one line whether it resumes, and sets the exit code."""
         try:
             return super().invoke(ctx)
-        except EOFError as error:
-            raise RuntimeError(f"unexpected end of data: {error}") from error
         except KeyboardInterrupt as stop:
-            raise Stopped(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED) from stop
+            hint = "; run the same command to resume" if ctx.invoked_subcommand in RESUMABLE else ""
+            click.echo(f"tood: interrupted{hint}", err=True)
+            raise click.exceptions.Exit(TERMINATED if isinstance(stop, Terminated) else INTERRUPTED) from stop
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -120,10 +110,8 @@ def main() -> None:
     except click.ClickException as wrong:
         wrong.show()
         sys.exit(wrong.exit_code)
-    except (Stopped, click.Abort) as stop:
-        resumes = next((name for name in sys.argv[1:] if not name.startswith("-")), "") in RESUMABLE
-        click.echo(f"tood: interrupted{'; run the same command to resume' if resumes else ''}", err=True)
-        sys.exit(stop.code if isinstance(stop, Stopped) else INTERRUPTED)
+    except click.Abort:  # Ctrl-C before a command began
+        sys.exit(INTERRUPTED)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         sys.stderr.close()
         sys.exit(FAILED)

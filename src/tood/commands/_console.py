@@ -13,26 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tood.errors import ToodError
+from tood.errors import ToodError, located
 from tood.storage.files import printable
 
 if TYPE_CHECKING:
     from tood.partition import Partition
-
-__all__ = [
-    "FILE",
-    "JSON",
-    "LOGITS",
-    "SHARE",
-    "complete_names",
-    "exit_if_failed",
-    "invalid_option",
-    "print_states",
-    "progress_bar",
-    "read_tasks",
-    "split_names",
-    "warnings_as_lines",
-]
 
 FILE = click.Path(path_type=Path)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -95,16 +80,13 @@ def read_tasks(text: str) -> Partition:
     from tood.partition import Partition
 
     inline = text.lstrip().startswith(("[", "{"))
-    try:
-        if not text:
-            raise FileNotFoundError  # Path("") is the current folder
-        document = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
-        tasks = document.get("tasks", document) if isinstance(document, dict) else document
-        return Partition.from_json(json.dumps(tasks))
-    except FileNotFoundError as error:
-        raise ToodError(f"--tasks: expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r}") from error
-    except (OSError, TypeError, ValueError, RecursionError) as error:
-        raise ToodError(f"--tasks: {'' if inline else f'{text}: '}{error}") from error
+    with located("--tasks"):
+        try:
+            document = json.loads(text if inline else Path(text).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ToodError(f"expected JSON such as '[[0, 1], [2, 3]]' or a file, found {text!r} ({error})") from error
+        tasks: Any = document.get("tasks") if isinstance(document, dict) else document
+        return Partition(tasks)
 
 
 def split_names(text: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -121,26 +121,22 @@ def _features(last: list[Any], logits: Tensor, wanted: bool | str) -> Tensor:
     """``[n, D]`` of the batch that gave these logits."""
     features, output = last
     last[:] = None, None
-    by_token = isinstance(output, Tensor) and output.ndim == 3 and output.shape[::2] == logits.shape
-    if wanted is True and by_token and isinstance(features, Tensor):
-        # The head of a text decoder reads every token, and the model returns the logits of one of them.
-        token = (output.to(logits.dtype) == logits[:, None]).all(dim=2).int().argmax(dim=1)
-        rows = torch.arange(len(logits), device=token.device)
-        features, output = features[rows, token], output[rows, token]
-    if isinstance(wanted, str):
-        if not isinstance(features, Tensor) or features.ndim != 2 or len(features) != len(logits):
-            shape = tuple(features.shape) if isinstance(features, Tensor) else "none"
-            raise ToodError(f"features: expected [{len(logits)}, D] as input of {wanted!r}, found {shape}")
-    elif not (
-        isinstance(features, Tensor)
-        and isinstance(output, Tensor)
-        and (output is logits or torch.equal(output.to(logits.dtype), logits))
-    ):
+    problem = f"the input of {wanted!r} is not [{len(logits)}, D]"
+    found = isinstance(features, Tensor) and features.ndim == 2 and len(features) == len(logits)
+    if wanted is True:
+        problem = "no linear layer returns the model's logits"
+        found = isinstance(features, Tensor) and isinstance(output, Tensor)
+        if found and output.ndim == 3 and output.shape[::2] == logits.shape:
+            # The head of a text decoder reads every token, and the model returns the logits of one of them.
+            token = (output.to(logits.dtype) == logits[:, None]).all(dim=2).int().argmax(dim=1)
+            rows = torch.arange(len(logits), device=token.device)
+            features, output = features[rows, token], output[rows, token]
+        found = found and (output is logits or torch.equal(output.to(logits.dtype), logits))
+    if not found:
         raise ToodError(
-            "features: no linear layer returns the model's logits; name the module whose input the features are "
-            '(features="fc"), or pass features=False'
+            f'features: {problem}; name the module whose input the features are (features="fc"), or pass features=False'
         )
-    return features
+    return cast(Tensor, features)
 
 
 def _batches(batches: Any) -> Iterable[Any]:
@@ -155,32 +151,25 @@ def _batches(batches: Any) -> Iterable[Any]:
 
 def _split(model: nn.Module, batch: Any) -> tuple[list[Any], dict[str, Any], Any]:
     """Positional and named arguments of the model, on its device, and the labels."""
-    labels = None
     if isinstance(batch, Mapping):
-        entries = dict(batch)
-        for key in LABELS:
-            labels = entries.pop(key, labels)
-        named = {name: _tensor(model, x) for name, x in entries.items() if isinstance(x, (Tensor, np.ndarray))}
-        return *_accepted(model, named), labels
+        labels = batch.get("label", batch.get("labels"))
+        named = {name: x for name, x in batch.items() if name not in LABELS and isinstance(x, (Tensor, np.ndarray))}
+        named = {name: _tensor(model, x) for name, x in named.items()}
+        parameters = inspect.signature(model.forward).parameters
+        if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            return [], named, labels
+        if taken := {name: tensor for name, tensor in named.items() if name in parameters}:
+            return [], taken, labels
+        if len(named) == 1:  # one entry of another name is passed by position
+            return [*named.values()], {}, labels
+        raise ToodError(f"batches: expected entries named {', '.join(parameters)}, found {', '.join(named) or 'none'}")
+    labels = None
     if isinstance(batch, (tuple, list)) and batch:
         labels = batch[1] if len(batch) > 1 else None
         batch = batch[0]
     if not isinstance(batch, (Tensor, np.ndarray)):
         raise ToodError(f"batches: expected tensors, (inputs, labels) or dictionaries, found {type(batch).__name__}")
     return [_tensor(model, batch)], {}, labels
-
-
-def _accepted(model: nn.Module, named: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """The entries of a dictionary that ``forward`` names; a single other entry is passed by position."""
-    parameters = inspect.signature(model.forward).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return [], named
-    taken = {name: tensor for name, tensor in named.items() if name in parameters}
-    if taken:
-        return [], taken
-    if len(named) == 1:
-        return list(named.values()), {}
-    raise ToodError(f"batches: expected entries named {', '.join(parameters)}, found {', '.join(named) or 'none'}")
 
 
 def _tensor(model: nn.Module, x: Any) -> Tensor:
