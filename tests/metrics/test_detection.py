@@ -15,7 +15,6 @@ from tood.metrics import (
     aupr_in,
     aupr_out,
     auroc,
-    bootstrap,
     evaluate,
     evaluate_tasks,
     fpr_at_id_recall,
@@ -161,7 +160,7 @@ def test_many_tasks_in_any_order():
     assert auroc_by_task(ids, tasks, oods.numpy()) == pytest.approx(expected, abs=1e-12)
 
 
-@pytest.mark.parametrize("metric", [*METRICS, evaluate, bootstrap])
+@pytest.mark.parametrize("metric", [*METRICS, evaluate])
 @pytest.mark.parametrize("bad", [[], [1.0, np.nan], [np.inf], [-np.inf, 0.0], [[1.0]], ["a"]])
 def test_bad_scores_are_an_error_that_names_them(metric, bad):
     with pytest.raises(ToodError, match="id_scores"):
@@ -194,35 +193,3 @@ def test_bad_recall_and_method(recall):
 def test_bad_tasks(tasks, num_tasks, found):
     with pytest.raises(ToodError, match=f"id_tasks: .*{found}"):
         evaluate_tasks([1.0, 2.0], tasks, [0.0], num_tasks=num_tasks)
-
-
-def delong_deviation(ids, oods):
-    """The standard error of AUROC by DeLong et al. (1988), from the placement of each sample."""
-    wins = (ids[:, None] > oods).astype(float) + 0.5 * (ids[:, None] == oods)
-    return np.sqrt(wins.mean(axis=1).var(ddof=1) / len(ids) + wins.mean(axis=0).var(ddof=1) / len(oods))
-
-
-def test_bootstrap_interval_has_the_width_of_delong():
-    rng = np.random.default_rng(1)
-    ids, oods = rng.normal(1, 1, 400), rng.normal(0, 1, 600)
-    low, high = bootstrap(ids, oods, resamples=2000, level=0.9)
-    centre, half = auroc(ids, oods), 1.6449 * delong_deviation(ids, oods)
-    assert low == pytest.approx(centre - half, abs=0.15 * half)
-    assert high == pytest.approx(centre + half, abs=0.15 * half)
-
-
-def test_bootstrap_depends_on_the_seed_and_not_on_the_order_of_samples():
-    rng = np.random.default_rng(2)
-    ids, oods = rng.integers(0, 9, 60).astype(float), rng.integers(-3, 6, 40).astype(float)
-    first = bootstrap(ids, oods, resamples=50, seed=7)
-    assert first == bootstrap(ids[::-1], oods[::-1], resamples=50, seed=7)  # the order of samples is no information
-    assert first != bootstrap(ids, oods, resamples=50, seed=8)
-    low, high = bootstrap(ids, oods, resamples=1)
-    assert low == high
-
-
-def test_bootstrap_errors():
-    with pytest.raises(ToodError, match="level"):
-        bootstrap([1.0], [0.0], level=1.5)
-    with pytest.raises(ToodError, match="resamples"):
-        bootstrap([1.0], [0.0], resamples=0)

@@ -1,17 +1,14 @@
-"""Against the n × n definition of CKA, SciPy's distances and correlation, and invariances."""
-
-import sys
+"""Against the n × n definition of CKA, SciPy's distances, and invariances."""
 
 import numpy as np
 import pytest
 import torch
 from scipy.spatial.distance import cdist
 from scipy.special import logsumexp
-from scipy.stats import ortho_group, pearsonr
+from scipy.stats import ortho_group
 
 from tood import Partition, ToodError
-from tood.errors import MissingDependencyError
-from tood.metrics import confidence_gap, correlation, linear_cka, nearest_distance, representation
+from tood.metrics import confidence_gap, linear_cka, nearest_distance, representation
 
 
 @pytest.fixture
@@ -112,38 +109,3 @@ def test_confidence_gap_errors():
         confidence_gap(np.zeros((2, 2)), [0, 0], [[0], [1]])
     with pytest.raises(ToodError, match=r"labels: .*found 2"):
         confidence_gap(np.zeros((2, 2)), [0, 2], [[0], [1]])
-
-
-@pytest.mark.parametrize("samples", [3, 4, 11, 200])
-@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_correlation_is_that_of_scipy(rng, samples, share):
-    x = rng.normal(size=samples)
-    y = share * x - (1 - share) * rng.normal(size=samples)
-    expected = pearsonr(x, y)
-    r, p = correlation(x, torch.from_numpy(y))
-    assert r == pytest.approx(expected.statistic, abs=1e-12)
-    assert p == pytest.approx(expected.pvalue, rel=1e-9, abs=1e-7)  # at r = 1, p is the square root of a rounding error
-    assert correlation(-x, y) == pytest.approx((-r, p))
-
-
-def test_correlation_of_the_paper():
-    """Eleven learners with r = 0.365 have p = 0.270 (caption of Fig. cka)."""
-    rng = np.random.default_rng(5)
-    x, noise = rng.normal(size=(2, 11))
-    x = (x - x.mean()) / np.linalg.norm(x - x.mean())
-    noise -= noise.mean() + (noise @ x) * x
-    y = 0.365 * x + np.sqrt(1 - 0.365**2) * noise / np.linalg.norm(noise)
-    r, p = correlation(x, y)
-    assert (round(r, 3), round(p, 3)) == (0.365, 0.270)
-
-
-def test_correlation_errors(monkeypatch):
-    with pytest.raises(ToodError, match="x: expected 3 or more"):
-        correlation([1.0, 2.0], [1.0, 2.0])
-    with pytest.raises(ToodError, match=r"y: .*not all equal"):
-        correlation([1.0, 2.0, 3.0], [2.0, 2.0, 2.0])
-    with pytest.raises(ToodError, match="y: expected the 3 entries of x, found 4"):
-        correlation([1.0, 2.0, 3.0], [1.0, 2.0, 3.0, 5.0])
-    monkeypatch.setitem(sys.modules, "scipy.stats", None)
-    with pytest.raises(MissingDependencyError, match=r'needs scipy: pip install "tood\[report\]"'):
-        correlation([1.0, 2.0, 3.0], [1.0, 2.0, 4.0])

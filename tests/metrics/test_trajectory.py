@@ -132,22 +132,6 @@ def test_bad_definition_and_accuracy_cube():
         accuracy_forgetting(cube(2, 3))
 
 
-def test_sizes_give_the_accuracy_over_all_samples():
-    rng = np.random.default_rng(3)
-    sizes = np.array([10, 40, 5])
-    correct = [[rng.integers(0, size + 1) for size in sizes[: t + 1]] for t in range(3)]
-    accuracy = np.full((3, 3), np.nan)
-    for t, row in enumerate(correct):
-        accuracy[t, : t + 1] = row / sizes[: t + 1]
-    pooled = [sum(row) / sum(sizes[: t + 1]) for t, row in enumerate(correct)]
-    assert average_incremental_accuracy(accuracy, sizes=sizes) == pytest.approx(sum(pooled) / 3, abs=1e-15)
-    plain = average_incremental_accuracy(accuracy)
-    assert average_incremental_accuracy(accuracy, sizes=[7, 7, 7]) == pytest.approx(plain, abs=1e-15)
-    for bad in ([1, 2], [1, 2, 0], [1.0, 2.0, NAN]):
-        with pytest.raises(ToodError, match="sizes"):
-            average_incremental_accuracy(accuracy, sizes=bad)
-
-
 @given(st.lists(st.floats(-1, 1), min_size=2, max_size=9))
 def test_mean_std_of_numbers(values):
     mean, std = mean_std(values)

@@ -146,7 +146,7 @@ def relation(points: Iterable[Mapping[str, Any]], one: str, other: str) -> Relat
     parts = [means, *(np.delete(means, place, axis=0) for place in range(len(means)))]
     if any(np.ptp(part, axis=0).min() == 0 for part in parts):
         return None
-    r, *without = (correlation(*part.T)[0] for part in parts)
+    r, *without = (float(np.corrcoef(part.T)[0, 1]) for part in parts)
     return Relation(r, len(means), min(without), max(without))
 
 

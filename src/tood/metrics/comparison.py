@@ -15,8 +15,6 @@ import numpy.typing as npt
 from tood.arrays import FloatArray, IntArray
 from tood.errors import UnknownNameError
 
-__all__ = ["Comparison", "Method", "least_count", "precision"]
-
 Method: TypeAlias = Literal["average_precision", "trapezoid"]
 
 
@@ -32,11 +30,6 @@ class Comparison:
         self.n, self.m = len(ids), len(oods)
 
     @cached_property
-    def ood_rank(self) -> IntArray:
-        """``[m]``: number of OOD samples not above each OOD sample."""
-        return ranks(self.oods)[1]
-
-    @cached_property
     def below(self) -> IntArray:
         """``[n]``: number of OOD samples below each ID sample."""
         return self.oods.searchsorted(self.ids)
@@ -44,8 +37,7 @@ class Comparison:
     @cached_property
     def not_above(self) -> IntArray:
         """``[n]``: number of OOD samples not above each ID sample."""
-        first = np.minimum(self.below, self.m - 1)  # the first OOD sample that could be equal to the ID sample
-        return np.where(self.oods[first] == self.ids, self.ood_rank[first], self.below)
+        return self.oods.searchsorted(self.ids, side="right")
 
     @cached_property
     def ids_not_above(self) -> IntArray:
@@ -78,10 +70,10 @@ class Comparison:
 
     def aupr_out(self, method: Method = "average_precision") -> float:
         """The area under the precision-recall curve with OOD as the positive class."""
-        area = precision(self.ood_rank, self.ids_not_above).mean()
+        first, last = ranks(self.oods)
+        area = precision(last, self.ids_not_above).mean()
         if _is_trapezoid(method):
-            beyond, _ = ranks(self.oods)
-            area = (area + precision(beyond, self.ids.searchsorted(self.oods)).mean()) / 2
+            area = (area + precision(first, self.ids.searchsorted(self.oods)).mean()) / 2
         return float(area)
 
     def all(self, recall: float) -> dict[str, float]:

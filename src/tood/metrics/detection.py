@@ -5,7 +5,6 @@ Scores of different precision are compared exactly.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,55 +148,6 @@ def evaluate_tasks(
     pooled = Comparison(np.sort(ids), np.sort(oods))
     each = [Comparison(own, pooled.oods).all(recall) for own in grouped]
     return {name: np.array([values[name] for values in each]) for name in each[0]}, pooled.all(recall)
-
-
-def bootstrap(
-    id_scores: Any,
-    ood_scores: Any,
-    metric: Callable[[FloatArray, FloatArray], float] = auroc,
-    resamples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> tuple[float, float]:
-    """Bootstrap percentile interval of a metric over ID and OOD samples.
-
-    Both sets are resampled with replacement, independently. The model is fixed: the interval does not contain the
-    spread between training seeds (see :func:`~tood.metrics.mean_std`).
-
-    Parameters
-    ----------
-    id_scores, ood_scores:
-        ``[n]`` and ``[m]``, NumPy or torch, higher = ID.
-    metric:
-        Any function of ID and OOD scores.
-    resamples:
-        Number of resamples.
-    level:
-        The share of the resampled values inside the interval.
-    seed:
-        Seed of the resampling.
-
-    Examples
-    --------
-    >>> low, high = bootstrap([1.0, 2.0, 3.0, 4.0], [0.0, 1.5, 2.5, 3.5])
-    >>> low < auroc([1.0, 2.0, 3.0, 4.0], [0.0, 1.5, 2.5, 3.5]) < high
-    True
-
-    References
-    ----------
-    Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 13.
-    """
-    if resamples < 1:
-        raise ToodError(f"resamples: expected 1 or more, found {resamples}")
-    tail = (1 - _checked_share("level", level)) / 2
-    compared, rng = _compare(id_scores, ood_scores), np.random.default_rng(seed)
-
-    def resampled(scores: FloatArray) -> FloatArray:
-        return scores[rng.integers(len(scores), size=len(scores))]
-
-    values = [metric(resampled(compared.ids), resampled(compared.oods)) for _ in range(resamples)]
-    low, high = np.quantile(values, [tail, 1 - tail])
-    return float(low), float(high)
 
 
 def _compare(id_scores: Any, ood_scores: Any) -> Comparison:

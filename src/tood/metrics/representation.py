@@ -10,10 +10,8 @@ import numpy as np
 from tood.arrays import Array, ArrayT, Float64Array, back, finite, floats
 from tood.calibration.statistics import own_energies, task_of_labels
 from tood.energy import check_columns
-from tood.errors import MissingDependencyError, ToodError
+from tood.errors import ToodError
 from tood.partition import Partition
-
-__all__ = ["confidence_gap", "correlation", "linear_cka", "nearest_distance"]
 
 BLOCK = 1 << 22  # elements per block of distances: 32 MiB
 EPSILON = float(np.finfo(np.float64).eps)
@@ -50,8 +48,8 @@ def linear_cka(a: Any, b: Any) -> float:
 def nearest_distance(ood_features: ArrayT, id_features: Array) -> ArrayT:
     """The Euclidean distance from each OOD sample to the nearest ID sample, which crowding reduces.
 
-    Computed in blocks of bounded size. Matrix products find the candidates; their distances come from the differences
-    themselves, so close neighbours keep full precision.
+    Computed in blocks of bounded size. Matrix products find the neighbour; its distance comes from the difference
+    itself, so it keeps full precision.
 
     Parameters
     ----------
@@ -71,12 +69,14 @@ def nearest_distance(ood_features: ArrayT, id_features: Array) -> ArrayT:
     oods, ids = _features(ood_features, "ood_features"), _features(id_features, "id_features")
     if oods.shape[1] != ids.shape[1]:
         raise ToodError(f"ood_features: expected the {ids.shape[1]} columns of id_features, found {oods.shape[1]}")
-    squares = np.einsum("ij,ij->i", ids, ids)
+    centre = ids.mean(axis=0)  # cancels, and saves digits
+    oods, ids = oods - centre, ids - centre
+    half_squares = np.einsum("ij,ij->i", ids, ids) / 2
     nearest = np.empty(len(oods))
     step = max(1, BLOCK // len(ids))
-    for start in range(0, len(oods), step):
-        rows = slice(start, start + step)
-        nearest[rows] = _nearest(oods[rows], ids, squares)
+    for rows in (slice(start, start + step) for start in range(0, len(oods), step)):
+        neighbours = ids[(half_squares - oods[rows] @ ids.T).argmin(axis=1)]
+        nearest[rows] = np.linalg.norm(oods[rows] - neighbours, axis=1)
     return back(nearest, like=ood_features)
 
 
@@ -110,36 +110,6 @@ def confidence_gap(logits: Any, labels: Any, partition: Partition | Iterable[Ite
     return np.bincount(tasks, weights=own) / np.bincount(tasks)
 
 
-def correlation(x: Any, y: Any) -> tuple[float, float]:
-    """Pearson's r, and its two-sided p-value if both were independent Gaussians.
-
-    Parameters
-    ----------
-    x, y:
-        ``[n]`` each, n at least 3, neither constant. The p needs SciPy.
-
-    Examples
-    --------
-    >>> r, p = correlation([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 5.0])
-    >>> round(r, 4), round(p, 4)
-    (0.9827, 0.0173)
-    """
-    try:
-        from scipy.stats import pearsonr
-    except ImportError as error:
-        raise MissingDependencyError("scipy", "report", "the p of a correlation") from error
-    columns = []
-    for name, values in (("x", x), ("y", y)):
-        column = floats(values, name, ndim=1).astype(np.float64)
-        if len(column) < 3 or not np.isfinite(column).all() or np.ptp(column) == 0:
-            raise ToodError(f"{name}: expected 3 or more finite numbers, not all equal, found {column.tolist()}")
-        columns.append(column)
-    if len(columns[0]) != len(columns[1]):
-        raise ToodError(f"y: expected the {len(columns[0])} entries of x, found {len(columns[1])}")
-    r, p = pearsonr(*columns)
-    return float(r), float(p)
-
-
 def _features(features: Any, name: str) -> Float64Array:
     array = finite(floats(features, name, ndim=2).astype(np.float64, copy=False), name)
     if array.size == 0:
@@ -161,18 +131,3 @@ def _centred(features: Any, name: str) -> Float64Array:
 def _cross_norm(x: Float64Array, y: Float64Array) -> float:
     """The squared Frobenius norm of ``xᵀ y``."""
     return float(np.linalg.norm(x.T @ y) ** 2)
-
-
-def _nearest(oods: Float64Array, ids: Float64Array, squares: Float64Array) -> Float64Array:
-    """The nearest distance of each row of one block."""
-    own = np.einsum("ij,ij->i", oods, oods)
-    relative = squares - 2 * (oods @ ids.T)  # squared distances, each less its row's constant
-    # |x|² + |y|² - 2xy cancels: every pair within its rounding error of the least is a candidate.
-    slack = 4 * (ids.shape[1] + 2) * EPSILON * (own + squares.max())
-    rows, columns = np.nonzero(relative <= (relative.min(axis=1) + slack)[:, None])
-    nearest = np.full(len(oods), np.inf)
-    step = max(1, BLOCK // ids.shape[1])
-    for start in range(0, len(rows), step):
-        row, column = rows[start : start + step], columns[start : start + step]
-        np.minimum.at(nearest, row, np.linalg.norm(oods[row] - ids[column], axis=1))
-    return nearest

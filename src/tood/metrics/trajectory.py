@@ -152,36 +152,21 @@ def accuracy_forgetting(accuracy: Any) -> Float64Array:
     return _accuracies(accuracy).forgetting("peak")
 
 
-def average_incremental_accuracy(accuracy: Any, sizes: Any = None) -> float:
-    """The mean over steps of the accuracy on the tasks seen.
+def average_incremental_accuracy(accuracy: Any) -> float:
+    """The mean over steps of the mean accuracy on the tasks seen (Rebuffi et al., iCaRL, CVPR 2017).
 
     Parameters
     ----------
     accuracy:
         ``[T, T]``: entry ``[t, i]`` is the accuracy on task i at step t, NaN where i > t.
-    sizes:
-        ``[T]``, the number of test samples of each task: a step's accuracy is then that over all samples seen.
-        Without, it is the mean over tasks seen; the two agree if tasks are equal in size.
 
     Examples
     --------
     >>> nan = float("nan")
     >>> average_incremental_accuracy([[1.0, nan], [0.5, 1.0]])
     0.875
-    >>> average_incremental_accuracy([[1.0, nan], [0.5, 1.0]], sizes=[300, 100])
-    0.8125
-
-    References
-    ----------
-    Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning", CVPR 2017.
     """
-    tr = _accuracies(accuracy)
-    if sizes is None:
-        return tr.average()
-    weights = floats(sizes, "sizes", ndim=1).astype(np.float64)
-    if weights.shape != (len(tr),) or not (np.isfinite(weights) & (weights > 0)).all():
-        raise ToodError(f"sizes: expected {len(tr)} positive numbers, one per task, found {weights.tolist()}")
-    return float((np.nansum(tr.values * weights, axis=1) / np.cumsum(weights)).mean())
+    return _accuracies(accuracy).average()
 
 
 def mean_std(values: Sequence[Any]) -> tuple[Any, Any]:

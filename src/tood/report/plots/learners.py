@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from tood.metrics import correlation
 from tood.report.plots.style import COLOURS, Rows, average_by, caption, grid, label, learner_styles, styled
 
 __all__ = ["buffer_size", "drift_and_forgetting", "forgetting_and_accuracy", "margin", "mechanism"]
@@ -84,7 +83,9 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
     if n < 3 or np.ptp(xs) == 0 or np.ptp(ys) == 0:
         axes.set_title(f"n = {n} learner{'s' * (n != 1)}: too few for r", loc="left", color=COLOURS["muted"])
         return
-    r, p = correlation(xs, ys)
+    from scipy.stats import pearsonr
+
+    r, p = (float(x) for x in pearsonr(xs, ys))
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     spread = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf  # Fisher's z
     low, high = np.tanh(np.arctanh(np.clip(r, -0.999999, 0.999999)) + np.array([-spread, spread]))
