@@ -9,7 +9,6 @@ import numpy as np
 
 from results_pages.benchmark import Benchmark, summary_of
 from results_pages.collect import Collected
-from tood.metrics import correlation
 from tood.paper.reference import reported, stated
 from tood.report.gather import MeasuredRun
 from tood.report.summary import Key, Summaries, Summary, collect, learner_label, on_its_own, run_figures
