@@ -29,16 +29,15 @@ def files(tmp_path, monkeypatch):
     draw = lambda: (rng.normal(size=(600, 6)) + 5 * np.eye(6)[labels]).round(1)  # noqa: E731  rounded: ties
     cal = TOOD([[5, 0], [1, 2], [3, 4]]).fit(draw(), labels)
     cal.save(tmp_path / "cal.safetensors")
-    for ties in ("conservative", "randomized"):
-        Conformal(cal, per_task="winning", ties=ties, seed=4).fit(draw()).save(tmp_path / f"{ties}.safetensors")
+    Conformal(cal, per_task="winning").fit(draw()).save(tmp_path / "conformal.safetensors")
     np.save(tmp_path / "logits.npy", (2 * rng.normal(size=(ROWS, 6))).astype(np.float32))
     return tmp_path
 
 
 def test_the_file_holds_what_the_library_says(files):
     logits = np.load(files / "logits.npy")
-    conformal = Conformal.load(files / "conservative.safetensors")
-    scored = score_file(files / "conservative.safetensors", files / "logits.npy", files / "s.parquet", alpha=0.1)
+    conformal = Conformal.load(files / "conformal.safetensors")
+    scored = score_file(files / "conformal.safetensors", files / "logits.npy", files / "s.parquet", alpha=0.1)
     table = pq.read_table(files / "s.parquet")
     decision = conformal.decide(logits, alpha=0.1)
     for name, expected in zip(("accept", "p_value", "score", "task"), decision, strict=True):
@@ -60,24 +59,22 @@ def test_scoring_imports_neither_detectors_nor_torch(files):
     program = """
 import sys
 from tood.deploy.score_file import score_file
-score_file("conservative.safetensors", "logits.npy", "scores.parquet", alpha=0.1)
+score_file("conformal.safetensors", "logits.npy", "scores.parquet", alpha=0.1)
 print(sorted({"tood.detectors", "torch"} & set(sys.modules)))
 """
     result = subprocess.run([sys.executable, "-c", program], cwd=files, capture_output=True, text=True, check=True)
     assert result.stdout == "[]\n"
 
 
-def test_random_ties_are_the_same_in_every_format(files):
+def test_every_format_gives_the_same_table(files):
     logits = np.load(files / "logits.npy")
     np.savez_compressed(files / "logits.npz", logits=logits)
     pq.write_table(pa.table({f"logit_{c}": logits[:, c] for c in range(6)}), files / "l.parquet", row_group_size=190)
     outputs = []
     for name in ("logits.npy", "logits.npz", "l.parquet"):
-        score_file(files / "randomized.safetensors", files / name, files / "s.parquet", alpha=0.1)
+        score_file(files / "conformal.safetensors", files / name, files / "s.parquet", alpha=0.1)
         outputs.append(pq.read_table(files / "s.parquet"))
     assert outputs[0].equals(outputs[1]) and outputs[0].equals(outputs[2])
-    whole = Conformal.load(files / "randomized.safetensors").decide(logits, alpha=0.1)  # draws go on from part to part
-    np.testing.assert_array_equal(outputs[0]["p_value"].to_numpy(), whole.p_value)
 
 
 def test_a_killed_run_leaves_nothing(files):
@@ -96,7 +93,7 @@ def test_invalid_rows_are_rejected_and_counted(files):
     bad = logits.copy()
     bad[[3, 700], [2, 5]] = np.nan, np.inf
     np.save(files / "bad.npy", bad)
-    given = (files / "conservative.safetensors", files / "bad.npy", files / "s.parquet")
+    given = (files / "conformal.safetensors", files / "bad.npy", files / "s.parquet")
     with pytest.raises(ToodError, match=r"bad.npy: row 3, column 2: expected a finite number, found nan; .--invalid"):
         score_file(*given, alpha=0.1)
     scored = score_file(*given, alpha=0.1, invalid="reject")
@@ -104,7 +101,7 @@ def test_invalid_rows_are_rejected_and_counted(files):
     for name in ("score", "task", "p_value"):
         assert [row for row, value in enumerate(table[name]) if value is None] == [3, 700]
     assert not table["accept"][3] and not table["accept"][700]
-    expected = Conformal.load(files / "conservative.safetensors").decide(logits, alpha=0.1)
+    expected = Conformal.load(files / "conformal.safetensors").decide(logits, alpha=0.1)
     rest = np.setdiff1d(np.arange(ROWS), [3, 700])
     np.testing.assert_array_equal(np.array(table["score"], dtype=float)[rest], expected.score[rest])
     np.testing.assert_array_equal(np.array(table["accept"])[rest], expected.accept[rest])
@@ -117,11 +114,11 @@ def test_a_batch_of_null_lists_is_rejected(files, monkeypatch):
     monkeypatch.setattr(table_files, "BATCH_ROWS", 100)
     rows = [None if row < 250 else logits for row, logits in enumerate(np.load(files / "logits.npy"))]
     pq.write_table(pa.table({"logits": pa.array(rows, pa.list_(pa.float32()))}), files / "l.parquet")
-    given = (files / "conservative.safetensors", files / "l.parquet", files / "s.parquet")
+    given = (files / "conformal.safetensors", files / "l.parquet", files / "s.parquet")
     scored = score_file(*given, alpha=0.1, invalid="reject")
     table = pq.read_table(files / "s.parquet").to_pydict()
     assert scored.invalid == 250 and table["score"][:250] == [None] * 250 and not any(table["accept"][:250])
-    expected = Conformal.load(files / "conservative.safetensors").cal.score(np.array(rows[250:]))
+    expected = Conformal.load(files / "conformal.safetensors").cal.score(np.array(rows[250:]))
     np.testing.assert_array_equal(table["score"][250:], expected)
 
 
@@ -162,7 +159,7 @@ def test_an_existing_output_stays_until_the_new_one_is_whole(files):
 
 def test_no_rows_are_a_table_without_rows(files):
     np.save(files / "none.npy", np.empty((0, 6), dtype=np.float32))
-    assert score_file(files / "conservative.safetensors", files / "none.npy", files / "s.parquet", alpha=0.1).rows == 0
+    assert score_file(files / "conformal.safetensors", files / "none.npy", files / "s.parquet", alpha=0.1).rows == 0
     assert pq.read_table(files / "s.parquet").num_rows == 0
 
 
@@ -173,7 +170,7 @@ def test_bad_input_is_named(files):
     np.save(files / "nan.npy", logits)
     cases = [
         ("cal", "logits", 0.1, "cal.safetensors: a decision needs calibration scores"),
-        ("conservative", "logits", 2.0, "alpha: expected a share"),
+        ("conformal", "logits", 2.0, "alpha: expected a share"),
         ("cal", "narrow", None, r"narrow.npy, rows 0 to 999: logits: expected 6 columns"),
         ("cal", "nan", None, r"nan.npy: row 700, column 2: expected a finite number, found nan"),
         ("absent", "logits", None, "absent.safetensors: no such file"),
@@ -199,7 +196,7 @@ def test_csv_holds_the_same_numbers_as_parquet(files):
     ids = [f'{row:04d}, "a"' for row in range(ROWS)]
     pq.write_table(pa.table({"id": ids, **{f"logit_{c}": logits[:, c] for c in range(6)}}), files / "l.parquet")
     for name in ("s.parquet", "S.CSV"):
-        given = (files / "conservative.safetensors", files / "l.parquet", files / name)
+        given = (files / "conformal.safetensors", files / "l.parquet", files / name)
         score_file(*given, alpha=0.1, invalid="reject", keep=("id",))
     table = pq.read_table(files / "s.parquet").to_pydict()
     with (files / "S.CSV").open(newline="", encoding="utf-8") as file:

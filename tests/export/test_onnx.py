@@ -208,5 +208,5 @@ def test_decisions_that_no_threshold_makes_are_refused(tmp_path):
         export_scorer(cal, tmp_path / "s.onnx", alpha=0.1)
     with pytest.raises(ToodError, match="expected one of them"):
         export_scorer(Conformal(cal).fit(logits), tmp_path / "s.onnx", alpha=0.1, threshold=1)
-    with pytest.raises(ToodError, match="only conservative ties"):
-        export_scorer(Conformal(cal, ties="randomized").fit(logits), tmp_path / "s.onnx", alpha=0.1)
+    with pytest.raises(ToodError, match="only a single calibration set"):
+        export_scorer(Conformal.cross(cal, logits, logits.argmax(axis=1)), tmp_path / "s.onnx", alpha=0.1)

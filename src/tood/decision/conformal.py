@@ -11,7 +11,6 @@ import copy
 import functools
 import json
 import os
-import warnings
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple, TypeAlias, cast, get_args
 
@@ -21,7 +20,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, FloatArray, IntArray, as_array, back, floats, indices, label_columns
 from tood.calibration.statistics import task_of_labels
 from tood.decision.calibrators import file_of, from_file, score_and_assign
-from tood.decision.ranks import Ranks, check_seed, check_share, finite, pooled_p_values, pools, warn_pooled
+from tood.decision.ranks import check_seed, check_share, finite, lower_quantile, pooled_p_values, pools, warn_pooled
 from tood.decision.risk import selective_threshold
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.partition import Partition
@@ -30,10 +29,9 @@ from tood.storage.files import plain, read_tensors, write_tensors
 __all__ = ["Conformal", "Decision"]
 
 PerTask: TypeAlias = Literal["winning", "true"]
-Ties: TypeAlias = Literal["conservative", "randomized"]
-Source: TypeAlias = Literal["held_out", "reserved", "memory", "train"]
-Groups: TypeAlias = dict[int, Ranks]  # calibration scores per task; one group, 0, if tasks make no difference
+Groups: TypeAlias = dict[int, Float64Array]  # ascending scores per task; one group, 0, if tasks make no difference
 KIND = "tood-conformal"
+SETTINGS = ("per_task", "seed", "per_class")
 
 
 class Decision(NamedTuple):
@@ -73,16 +71,8 @@ class Conformal:
         :class:`~tood.TOOD` (with one task, ``variant="none"`` and no margin it is plain energy), or a detector.
     per_task:
         ``None``, ``"winning"`` or ``"true"``, see above.
-    ties:
-        ``"conservative"``: equal scores count against rejection. ``"randomized"``: a seeded draw places each input
-        among equal calibration scores and within the step 1 / (n + 1). With ``per_task`` None or ``"winning"`` and
-        :meth:`fit`, the probability of rejection is then alpha exactly, over samples, input and draw; with ``"true"``
-        and :meth:`cross` the bounds stay bounds. The same input may get different answers in two calls.
-    source:
-        Where the samples given to ``fit`` come from. ``"held_out"`` and ``"reserved"`` samples were not trained on;
-        ``"memory"`` and ``"train"`` ones were, their scores are too high, and more than alpha will be rejected.
     seed:
-        Seed of the draws, and of the folds of :meth:`cross`.
+        Seed of the folds of :meth:`cross`.
     per_class:
         See above; not together with ``per_task``.
 
@@ -102,19 +92,15 @@ class Conformal:
         self,
         cal: Any,
         per_task: PerTask | None = None,
-        ties: Ties = "conservative",
-        source: Source = "held_out",
         seed: int = 0,
         per_class: bool = False,
     ) -> None:
         self.cal = cal
         self.per_task = per_task
-        self.ties = ties
-        self.source = source
         self.seed = seed
         self.per_class = per_class
         self._wrong: tuple[FloatArray, npt.NDArray[np.bool_]] | None = None  # scores, and whether the answer is wrong
-        self._check_parameters(warn=False)
+        self._check_parameters()
 
     def fit(self, logits: Any, labels: Any = None) -> Conformal:
         """Score calibration samples that ``cal.fit`` did not use.
@@ -178,7 +164,7 @@ class Conformal:
                 raise ToodError(f"fold {k} of {folds}: {error}; take fewer folds or more samples") from error
         return self._begin()
 
-    def decide(self, logits: Any, alpha: float = 0.05, rng: np.random.Generator | None = None) -> Decision:
+    def decide(self, logits: Any, alpha: float = 0.05) -> Decision:
         """Accept or reject each input.
 
         Parameters
@@ -187,24 +173,20 @@ class Conformal:
             ``[n, C]``, or whatever ``cal.score`` takes.
         alpha:
             The share of in-distribution inputs that may be rejected.
-        rng:
-            Source of the draws of ``ties="randomized"``; by default this object's own, continued from call to call.
         """
         groups, everything = self._usable(alpha)
         scores, tasks = score_and_assign(self.cal, logits)
-        uniform = (rng or self._rng).random(len(scores)) if self.ties == "randomized" else None
         if self.per_task == "winning":
             p = np.empty(len(scores))
             for t in np.unique(cast(IntArray, tasks)):
                 rows = np.flatnonzero(tasks == t)
-                drawn = None if uniform is None else uniform[rows]
-                p[rows] = pooled_p_values(groups.get(int(t), everything), [scores[rows]], drawn)
+                p[rows] = pooled_p_values(groups.get(int(t), everything), [scores[rows]])
         elif self.per_class:
             own = floats(getattr(logits, "logits", logits), "logits", ndim=2).T
-            p = _largest(pooled_p_values(groups[c], [own[c]] * len(self._folds), uniform) for c in groups)
+            p = _largest(pooled_p_values(groups[c], [own[c]] * len(self._folds)) for c in groups)
         else:
             each = [scores if cal is self.cal else score_and_assign(cal, logits)[0] for cal, _ in self._folds]
-            p = _largest(pooled_p_values(ranks, each, uniform) for ranks in groups.values())
+            p = _largest(pooled_p_values(known, each) for known in groups.values())
         like = getattr(logits, "logits", logits)
         task = None if tasks is None else back(tasks, like)
         return Decision(back(p > alpha, like), back(p, like), back(scores, like), task)
@@ -213,18 +195,17 @@ class Conformal:
         """The score an input must reach to be accepted.
 
         The same decisions as :meth:`decide`, as one number (or, with ``per_task="winning"``, ``[N]``, one per winning
-        task) to ship in an exported scorer. Not for randomised ties or cross-conformal.
+        task) to ship in an exported scorer. Not for cross-conformal or decisions per class.
         """
         groups, everything = self._usable(alpha)
-        if self.ties != "conservative" or len(self._folds) > 1 or self.per_class:
+        if len(self._folds) > 1 or self.per_class:
             raise ToodError(
-                "thresholds: only conservative ties, a single calibration set and decisions that are not per class "
-                "reduce to a threshold"
+                "thresholds: only a single calibration set and decisions that are not per class reduce to a threshold"
             )
-        lowest = {group: ranks[0].threshold(alpha) for group, ranks in groups.items()}
+        lowest = {group: lower_quantile(known[0], alpha) for group, known in groups.items()}
         if self.per_task == "winning":
             tasks = len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(groups)
-            return np.array([lowest.get(t, everything[0].threshold(alpha)) for t in range(tasks)])
+            return np.array([lowest.get(t, lower_quantile(everything[0], alpha)) for t in range(tasks)])
         return np.array(min(lowest.values()))
 
     def risk_threshold(self, risk: float = 0.05, delta: float = 0.1) -> float:
@@ -240,12 +221,12 @@ class Conformal:
 
     def __repr__(self) -> str:
         fitted = f"fitted to {self.samples} samples" if self.samples else "not fitted"
-        return f"<Conformal {self.cal!r}, per_task={self.per_task!r}, ties={self.ties!r}, {fitted}>"
+        return f"<Conformal {self.cal!r}, per_task={self.per_task!r}, {fitted}>"
 
     @property
     def samples(self) -> int:
         """The number of samples that decisions rest on."""
-        return sum(_samples([*fold.values()]) for _, fold in self._folds) if hasattr(self, "_folds") else 0
+        return sum(_samples(fold.values()) for _, fold in self._folds) if hasattr(self, "_folds") else 0
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator or detector (of every fold) and the calibration scores to one safetensors file."""
@@ -253,12 +234,12 @@ class Conformal:
         cals = [cal for cal, _ in self._folds]
         if not hasattr(self.cal, "save"):
             raise ToodError(f"cal: only TOOD and detectors can be saved, found {type(self.cal).__name__}")
-        settings = {name: getattr(self, name) for name in ("per_task", "ties", "source", "seed", "per_class")}
+        settings = {name: getattr(self, name) for name in SETTINGS}
         tensors: dict[str, npt.NDArray[Any]]
         tensors = {f"calibrator.{k}": file_of(cal) for k, cal in enumerate(dict.fromkeys([self.cal, *cals]))}
         for k, (_, groups) in enumerate(self._folds):
-            tensors[f"scores.{k}"] = np.concatenate([ranks.values for ranks in groups.values()])
-            tensors[f"groups.{k}"] = np.repeat([*groups], [len(ranks.values) for ranks in groups.values()])
+            tensors[f"scores.{k}"] = np.concatenate([*groups.values()])
+            tensors[f"groups.{k}"] = np.repeat([*groups], [*map(len, groups.values())])
         if self._wrong is not None:
             tensors["errors.scores"], tensors["errors.wrong"] = self._wrong
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
@@ -269,21 +250,20 @@ class Conformal:
         tensors, metadata = read_tensors(path, KIND)
         try:
             cals = [from_file(tensors[f"calibrator.{k}"]) for k in range(sum("calibrator" in name for name in tensors))]
-            self = cls(cals[0], **json.loads(metadata["settings"]))
+            settings = json.loads(metadata["settings"])
+            self = cls(cals[0], **{name: settings[name] for name in SETTINGS if name in settings})
             self._folds = [
                 (cal, _by_group(finite(tensors[f"scores.{k}"], "scores"), tensors[f"groups.{k}"]))
                 for k, cal in enumerate(cals[1:] or cals)
             ]
             if "errors.scores" in tensors:
                 self._wrong = tensors["errors.scores"], tensors["errors.wrong"].astype(bool)
-            self._check_parameters(warn=False)
         except (KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable conformal file: {error}") from error
         return self._begin()
 
     def _begin(self) -> Conformal:
-        self._at: dict[float, tuple[dict[int, list[Ranks]], list[Ranks]]] = {}  # results of _usable
-        self._rng = np.random.default_rng(self.seed)
+        self._at: dict[float, tuple[dict[int, list[Float64Array]], list[Float64Array]]] = {}  # results of _usable
         return self
 
     def _ranks(self, cal: Any, logits: Any, labels: Any) -> Groups:
@@ -317,7 +297,7 @@ class Conformal:
         if not hasattr(self, "_folds"):
             raise NotFittedError("this Conformal is not fitted yet: call fit(logits, labels) first")
 
-    def _usable(self, alpha: float) -> tuple[dict[int, list[Ranks]], list[Ranks]]:
+    def _usable(self, alpha: float) -> tuple[dict[int, list[Float64Array]], list[Float64Array]]:
         """Calibration scores per group, one entry per fold, and those of all groups.
 
         A group with too few samples to reject anything at ``alpha`` takes those of all groups (a class first those of
@@ -329,7 +309,7 @@ class Conformal:
         check_share("alpha", alpha)
         found = dict.fromkeys(group for _, fold in self._folds for group in fold)
         everything = self._pooled(found)
-        needed = int(np.ceil(1 / alpha)) - 1 if self.ties == "conservative" else 0
+        needed = int(np.ceil(1 / alpha)) - 1
         if (total := _samples(everything)) < needed:
             raise ToodError(
                 f"alpha: {total} calibration samples cannot reject anything at alpha={alpha}: at least {needed} are "
@@ -344,32 +324,20 @@ class Conformal:
         self._at[alpha] = groups, everything
         return self._at[alpha]
 
-    def _pooled(self, groups: Iterable[int]) -> list[Ranks]:
+    def _pooled(self, groups: Iterable[int]) -> list[Float64Array]:
         """The calibration scores of some groups together, one entry per fold."""
         chosen = list(groups)
         return [
-            Ranks(np.concatenate([np.empty(0), *(fold[group].values for group in chosen if group in fold)]))
+            np.sort(np.concatenate([np.empty(0), *(fold[group] for group in chosen if group in fold)]))
             for _, fold in self._folds
         ]
 
-    def _check_parameters(self, warn: bool = True) -> None:
+    def _check_parameters(self) -> None:
         if self.per_class and self.per_task is not None:
             raise ToodError(f"per_class: expected per_task=None, found {self.per_task!r}")
         if self.per_task is not None and self.per_task not in get_args(PerTask):
             raise UnknownNameError("per_task", self.per_task, get_args(PerTask))
-        if self.ties not in get_args(Ties):
-            raise UnknownNameError("ties", self.ties, get_args(Ties))
-        if self.source not in get_args(Source):
-            raise UnknownNameError("source", self.source, get_args(Source))
         check_seed(self.seed)
-        if warn and self.source in ("memory", "train"):
-            warnings.warn(
-                f"source={self.source!r}: the network was trained on these samples, so their scores are higher than "
-                "those of new in-distribution inputs and more than alpha of these will be rejected; use held-out "
-                "samples (Conformal.cross needs half as many)",
-                UserWarning,
-                stacklevel=3,
-            )
 
 
 def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
@@ -379,12 +347,12 @@ def _true_tasks(cal: Any, labels: Any, rows: int) -> IntArray:
 
 
 def _by_group(scores: FloatArray, groups: IntArray) -> Groups:
-    return {int(group): Ranks(scores[groups == group]) for group in np.unique(groups)}
+    return {int(group): np.sort(scores[groups == group].astype(np.float64)) for group in np.unique(groups)}
 
 
 def _largest(p_values: Iterable[Float64Array]) -> Float64Array:
     return functools.reduce(np.maximum, p_values)
 
 
-def _samples(folds: list[Ranks]) -> int:
-    return sum(len(ranks.values) for ranks in folds)
+def _samples(folds: Iterable[Float64Array]) -> int:
+    return sum(map(len, folds))

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tood.arrays import FloatArray, IntArray, floats
+from tood.arrays import Float64Array, FloatArray, floats
 from tood.arrays import finite as check_finite
 from tood.errors import ToodError
 
-__all__ = ["Ranks", "benjamini_hochberg", "p_values", "threshold"]
-
-CELLS = 64  # of the grid, per known score
-FEW = 64  # scores up to which bisection is faster than the grid
-MOST_CELLS = 1 << 22
+__all__ = ["benjamini_hochberg", "lower_quantile", "p_values", "pooled_p_values", "threshold"]
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
@@ -44,11 +40,11 @@ def threshold(scores: Any, recall: float = 0.95) -> float:
     return float(values[np.searchsorted(accepted, recall)])
 
 
-def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[np.float64]:
+def p_values(calibration: Any, scores: Any) -> npt.NDArray[np.float64]:
     """Split-conformal p-values: the rank of each score among the calibration scores.
 
-    If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha; with
-    ``uniform`` the two sides are equal, over samples, score and draw.
+    If a calibration score and a test score are exchangeable, ``P(p <= alpha) <= alpha`` for every alpha. Ties count
+    against rejection.
 
     Parameters
     ----------
@@ -56,29 +52,27 @@ def p_values(calibration: Any, scores: Any, uniform: Any = None) -> npt.NDArray[
         ``[n]`` scores of in-distribution samples.
     scores:
         ``[m]`` scores to judge, higher = ID.
-    uniform:
-        ``[m]`` independent draws from [0, 1) that break ties at random; without them ties count against rejection.
 
     Examples
     --------
     >>> p_values([1.0, 2.0, 3.0], [0.0, 2.5, 9.0])
     array([0.25, 0.75, 1.  ])
     """
-    known = Ranks(finite(calibration, "calibration", least=0))
-    return pooled_p_values([known], [finite(scores, "scores", least=0)], uniform)
+    known = np.sort(finite(calibration, "calibration", least=0).astype(np.float64))
+    return pooled_p_values([known], [finite(scores, "scores", least=0)])
 
 
-def pooled_p_values(
-    known: Sequence[Ranks], scores: Sequence[FloatArray], uniform: Any = None
-) -> npt.NDArray[np.float64]:
-    """Conformal p-values ``[m]`` over several calibration sets, each with its own scores ``[m]``: ranks are added."""
-    total = 1 + sum(len(ranks.values) for ranks in known)
-    pairs = list(zip(known, scores, strict=True))
-    at_most = sum(ranks.count(own_scores, "right") for ranks, own_scores in pairs)
-    if uniform is None:
-        return np.asarray((1 + at_most) / total)
-    below = sum(ranks.count(own_scores, "left") for ranks, own_scores in pairs)
-    return np.asarray((below + uniform * (1 + at_most - below)) / total)
+def pooled_p_values(known: Sequence[Float64Array], scores: Sequence[FloatArray]) -> npt.NDArray[np.float64]:
+    """Conformal p-values ``[m]`` over several calibration sets, ascending, each with its own scores ``[m]``."""
+    at_most = sum(values.searchsorted(own, "right") for values, own in zip(known, scores, strict=True))
+    return np.asarray((1 + at_most) / (1 + sum(map(len, known))))
+
+
+def lower_quantile(values: Float64Array, alpha: float) -> float:
+    """The k-th lowest of ascending values, for the largest k with ``k / (n + 1) <= alpha``; -inf if there is none."""
+    steps = np.arange(1, len(values) + 1) / (len(values) + 1)
+    k = int(np.searchsorted(steps, alpha, side="right"))
+    return float(values[k - 1]) if k else -np.inf
 
 
 def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]:
@@ -107,47 +101,6 @@ def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]
     rejected = np.zeros(len(p), dtype=bool)
     rejected[order[: passing[-1] + 1 if len(passing) else 0]] = True
     return rejected
-
-
-class Ranks:
-    """Ranks of many scores among sorted ``values``.
-
-    A grid answers for every score whose cell holds no value, and bisection for the others. With bisection alone
-    ``tood score`` takes a quarter more processor time (``benchmarks/score_stream.py``). The map to cells is monotone,
-    so scores in different cells are in order.
-    """
-
-    def __init__(self, values: Any) -> None:
-        self.values = np.sort(np.asarray(values, dtype=np.float64))
-        cells = 3 + min(CELLS * len(self.values), MOST_CELLS)  # the first lies below all values, the last above
-        span = self.values[-1] - self.values[0] if len(self.values) else 0.0
-        self._per_unit = (cells - 3) / span if span > 1e-300 else 0.0
-        self._last = cells - 1
-        edges = self._cells(self.values)
-        before, after = (np.searchsorted(edges, np.arange(cells), side=side) for side in ("left", "right"))
-        self._before = np.where(before == after, before, -1).astype(np.int32)  # -1: the cell has values in it
-
-    def threshold(self, alpha: float) -> float:
-        """The k-th lowest value, for the largest k with ``k / (n + 1) <= alpha``; -inf if there is no such k."""
-        steps = np.arange(1, len(self.values) + 1) / (len(self.values) + 1)
-        k = int(np.searchsorted(steps, alpha, side="right"))
-        return float(self.values[k - 1]) if k else -np.inf
-
-    def _cells(self, scores: FloatArray) -> IntArray:
-        if self._per_unit == 0:
-            return np.ones(len(scores), dtype=np.int64)
-        with np.errstate(over="ignore"):  # infinity is beyond the last cell, as it should be
-            place = (scores.astype(np.float64) - self.values[0]) * self._per_unit + 1
-        return cast(IntArray, np.clip(place, 0, self._last, out=place).astype(np.intp))
-
-    def count(self, scores: FloatArray, side: Literal["left", "right"]) -> npt.NDArray[np.int32]:
-        """How many values are at most (``"right"``) or below (``"left"``) each score."""
-        if len(scores) <= FEW:
-            return self.values.searchsorted(scores, side).astype(np.int32)
-        count = self._before.take(self._cells(scores))
-        unknown = np.flatnonzero(count < 0)
-        count[unknown] = np.searchsorted(self.values, scores[unknown], side=side)
-        return count
 
 
 def pools(counts: Mapping[int, int], needed: int, parents: Iterable[Sequence[int]]) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, as_array, back, floats, label_columns
 from tood.decision.calibrators import file_of, from_file, score_and_assign
-from tood.decision.ranks import Ranks, check_share, finite, pooled_p_values, pools, warn_pooled
+from tood.decision.ranks import check_share, finite, pooled_p_values, pools, warn_pooled
 from tood.energy import check_columns
 from tood.errors import NotFittedError, ToodError, UnknownNameError
 from tood.partition import Partition
@@ -22,9 +22,9 @@ from tood.storage.files import plain, read_tensors, write_tensors
 __all__ = ["PredictionSets"]
 
 Method: TypeAlias = Literal["lac", "aps"]
-Classes: TypeAlias = Literal["all", "winning"]
 Per: TypeAlias = Literal["task", "class"]
 KIND = "tood-sets"
+SETTINGS = ("method", "unknown", "per")
 
 
 class PredictionSets:
@@ -44,9 +44,6 @@ class PredictionSets:
         ``"lac"``: classes whose probability is high enough (Sadinle, Lei and Wasserman 2019), the smallest sets on
         average. ``"aps"``: most probable classes first until enough probability is covered (Romano, Sesia and Candès
         2020, without randomisation), larger sets for harder inputs.
-    classes:
-        ``"all"``: probabilities are the softmax over all columns. ``"winning"``: over the columns of the winning task;
-        the other classes come after these, and enter only if coverage needs them.
     unknown:
         The share of alpha for the gate, from 0 (no gate) to below 1.
     per:
@@ -70,21 +67,17 @@ class PredictionSets:
         self,
         cal: Any,
         method: Method = "lac",
-        classes: Classes = "all",
         unknown: float = 0.5,
         per: Per | None = None,
     ) -> None:
         if method not in get_args(Method):
             raise UnknownNameError("method", method, get_args(Method))
-        if classes not in get_args(Classes):
-            raise UnknownNameError("classes", classes, get_args(Classes))
         if per is not None and per not in get_args(Per):
             raise UnknownNameError("per", per, get_args(Per))
         if not 0 <= unknown < 1:
             raise ToodError(f"unknown: expected a share from 0 to below 1, found {unknown}")
         self.cal = cal
         self.method = method
-        self.classes = classes
         self.unknown = unknown
         self.per = per
 
@@ -130,9 +123,9 @@ class PredictionSets:
         scores, typical = self._scores(logits)
         result = np.empty(typical.shape, dtype=bool)
         for columns, rows in self._groups(needed, alpha):
-            accepted = pooled_p_values([Ranks(self._gate[rows])], [scores]) > self.unknown * alpha
+            accepted = pooled_p_values([np.sort(self._gate[rows])], [scores]) > self.unknown * alpha
             own = typical[:, columns]
-            within = pooled_p_values([Ranks(self._typical[rows])], [own.reshape(-1)]).reshape(own.shape)
+            within = pooled_p_values([np.sort(self._typical[rows])], [own.reshape(-1)]).reshape(own.shape)
             result[:, columns] = accepted[:, None] & (within > (1 - self.unknown) * alpha)
         return back(result, like=logits)
 
@@ -155,7 +148,7 @@ class PredictionSets:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the calibrator and the calibration scores to one safetensors file."""
         self._fitted()
-        settings = {name: getattr(self, name) for name in ("method", "classes", "unknown", "per")}
+        settings = {name: getattr(self, name) for name in SETTINGS}
         tensors = {"calibrator": file_of(self.cal), "gate": self._gate, "typical": self._typical}
         tensors["labels"] = self._labels
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
@@ -165,7 +158,8 @@ class PredictionSets:
         """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
-            self = cls(from_file(tensors["calibrator"]), **json.loads(metadata["settings"]))
+            settings = json.loads(metadata["settings"])
+            self = cls(from_file(tensors["calibrator"]), **{k: settings[k] for k in SETTINGS if k in settings})
             self._gate, self._typical = finite(tensors["gate"], "gate"), tensors["typical"]
             finite(self._typical, "typical")
             self._labels = tensors.get("labels", np.empty(0))  # none in files of format 2 of version 0.2
@@ -181,19 +175,14 @@ class PredictionSets:
 
     def __repr__(self) -> str:
         fitted = f"fitted to {len(self._gate)} samples" if hasattr(self, "_gate") else "not fitted"
-        return f"<PredictionSets {self.method}, classes={self.classes!r}, unknown={self.unknown}, {fitted}>"
+        return f"<PredictionSets {self.method}, unknown={self.unknown}, {fitted}>"
 
     def _scores(self, logits: Any) -> tuple[npt.NDArray[Any], Float64Array]:
         """The score of the gate ``[n]``, and how typical each class is of the input ``[n, C]``, higher = more."""
-        partition = check_columns(logits, Partition(self.cal.tasks))
-        scores, tasks = score_and_assign(self.cal, logits)
+        check_columns(logits, Partition(self.cal.tasks))
         values = floats(logits, "logits", ndim=2).astype(np.float64)
-        rank = _probability if self.method == "lac" else _mass_before
-        typical = rank(values)
-        if self.classes == "all":
-            return scores, typical
-        won = partition.column_tasks == np.asarray(tasks)[:, None]
-        return scores, np.where(won, rank(np.where(won, values, -np.inf)), typical - 1)
+        typical = _probability(values) if self.method == "lac" else _mass_before(values)
+        return score_and_assign(self.cal, logits)[0], typical
 
 
 def _probability(logits: Float64Array) -> Float64Array:

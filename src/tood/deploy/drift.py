@@ -15,7 +15,7 @@ from tood.arrays import Float64Array, IntArray, as_array, floats
 from tood.calibration.statistics import NORMAL_CONSISTENCY, least_spread
 from tood.decision import Conformal, score_and_assign
 from tood.decision.calibrators import file_of, from_file
-from tood.decision.ranks import Ranks, check_seed, check_share
+from tood.decision.ranks import check_seed, check_share, lower_quantile
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
 from tood.storage.files import for_json, read_tensors, write_tensors
@@ -50,8 +50,7 @@ class Drift(NamedTuple):
     start: int  # likely first input of the change, counted from 0
     samples: IntArray  # accepted inputs so far, per winning task
     e_value: Float64Array  # largest so far
-    shift: Float64Array  # of the median energy in the latest window, in σ of the reference (1.4826 MAD); NaN: too few
-    spread: Float64Array  # MAD of the latest window divided by the reference's; NaN: too few
+    shift: Float64Array  # of the median energy in the latest window, in deviations of the reference; NaN: none
     drifted: npt.NDArray[np.bool_]
     enough: npt.NDArray[np.bool_]  # enough samples that an alarm was possible
 
@@ -70,10 +69,9 @@ class Drift(NamedTuple):
                 f"(e-value {self.unknowns_e_value:.2g}, since about input {self.start:,})"
             )
         for t in np.flatnonzero(self.drifted):
-            moved = f"median energy moved by {self.shift[t]:+.2f} σ, spread × {self.spread[t]:.2f}"
             lines.append(
-                f"task {t}: accepted inputs have changed, by drift or by unknown ones among them: {moved} "
-                f"(e-value {self.e_value[t]:.2g}, {self.samples[t]:,} inputs)"
+                f"task {t}: accepted inputs have changed, by drift or by unknown ones among them: median energy moved "
+                f"by {self.shift[t]:+.2f} σ (e-value {self.e_value[t]:.2g}, {self.samples[t]:,} inputs)"
             )
         shown = ", ".join(self.rejected_ids[-5:]) or "none"
         if self.cause == "unknowns":
@@ -116,7 +114,7 @@ class DriftMonitor:
     threshold:
         Accept inputs whose score exceeds it, in place of ``reject``: a number, or one per task.
     window:
-        How many of the latest accepted inputs per task the reported shift and spread describe.
+        How many of the latest accepted inputs per task the reported shift describes.
     seed:
         Seed of the draws that make p-values uniform.
 
@@ -147,8 +145,6 @@ class DriftMonitor:
         check_share("alpha", alpha)
         check_share("reject", reject)
         check_seed(seed)
-        if not isinstance(window, (int, np.integer)) or window < FEWEST:
-            raise ToodError(f"window: expected {FEWEST} samples or more, found {window}")
         if isinstance(cal, Conformal) and threshold is None:
             threshold = cal.thresholds(reject)
         self.cal: Any = cal.cal if isinstance(cal, Conformal) else cal
@@ -170,7 +166,7 @@ class DriftMonitor:
             raise ToodError("logits: expected reference samples, found none")
         # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
         # traffic above it are still exchangeable, because the k-th score itself is not accepted.
-        threshold = Ranks(scores).threshold(self.reject) if self.threshold is None else self.threshold
+        threshold = lower_quantile(np.sort(scores), self.reject) if self.threshold is None else self.threshold
         limit = np.asarray(threshold, dtype=np.float64)
         count = len(self.cal.partition_) if hasattr(self.cal, "assign") else 1
         if limit.shape not in ((), (1,), (count,)):
@@ -251,8 +247,6 @@ class DriftMonitor:
         """The present state of all tests; may be called at any time without spending ``alpha``."""
         self._fitted()
         samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
-        pairs = zip(self._energies, self._latest, strict=True)
-        shift, spread = np.array([_compare(reference, latest) for reference, latest in pairs]).T
         limit = np.log(2 * len(self._drifts) / self.alpha)
         references = np.array([len(values) for values in self._energies])
         return Drift(
@@ -269,8 +263,7 @@ class DriftMonitor:
             start=self._unknowns.start - 1,
             samples=samples,
             e_value=np.array([_e_value(test.largest) for test in self._drifts]),
-            shift=shift,
-            spread=spread,
+            shift=np.array([_shift(*pair) for pair in zip(self._energies, self._latest, strict=True)]),
             drifted=self._drifted(),
             # The best bet, a sixth of half the capital, grows by a factor of 1.9 at most.
             enough=(references >= FEWEST) & (samples >= (limit + np.log(12)) / np.log(1.9)),
@@ -373,19 +366,13 @@ class DriftMonitor:
             raise NotFittedError("this DriftMonitor is not fitted yet: call fit(logits) first")
 
 
-def _compare(reference: Float64Array, latest: Float64Array) -> tuple[float, float]:
-    """Shift of the median in σ and ratio of the MADs; NaN if there are too few."""
-    if min(len(reference), len(latest)) < FEWEST:
-        return np.nan, np.nan
-    median, mad = _median_and_mad(reference)
-    latest_median, latest_mad = _median_and_mad(latest)
-    mad = max(mad, float(least_spread(np.array(median))))
-    return (latest_median - median) / (NORMAL_CONSISTENCY * mad), latest_mad / mad
-
-
-def _median_and_mad(values: Float64Array) -> tuple[float, float]:
-    median = float(np.median(values))
-    return median, float(np.median(np.abs(values - median)))
+def _shift(reference: Float64Array, latest: Float64Array) -> float:
+    """How far the median has moved, in deviations (1.4826 MAD) of the reference; NaN without samples."""
+    if not (len(reference) and len(latest)):
+        return np.nan
+    median = np.median(reference)
+    deviation = NORMAL_CONSISTENCY * np.median(np.abs(reference - median))
+    return float((np.median(latest) - median) / max(deviation, float(least_spread(np.asarray(median)))))
 
 
 def _e_value(logarithm: float) -> float:

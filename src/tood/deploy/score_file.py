@@ -153,7 +153,6 @@ class _Scorer:
         self.alpha, self.invalid = alpha, invalid
         self.is_detector = hasattr(self.cal, "needs")
         self.file = LogitsFile(source, keep, features=self.is_detector)
-        self.rng = np.random.default_rng(getattr(self.model, "seed", 0))
         partition = None if self.is_detector else Partition(self.cal.tasks)
         self.columns, none = (1, []) if partition is None else (partition.columns, [0] * len(partition))
         self.summary = Scored(0, 0, None, none, None) if alpha is risk is None else Scored(0, 0, 0, none, none)
@@ -181,7 +180,7 @@ class _Scorer:
         """Score, winning task and, if asked for, p-value or set, and decision of valid rows."""
         columns: Columns = {}
         if self.alpha is not None and isinstance(self.model, Conformal):
-            decision = self.model.decide(rows, alpha=self.alpha, rng=self.rng)
+            decision = self.model.decide(rows, alpha=self.alpha)
             scores, tasks = decision.score, decision.task
             columns = {"p_value": decision.p_value, "accept": decision.accept}
         else:

@@ -94,7 +94,7 @@ class Version:
         """Accept and score, as deployed."""
         rows = outputs if hasattr(self.cal, "needs") else outputs.logits
         if isinstance(self.decision, Conformal) and self.threshold is None:
-            decided = self.decision.decide(rows, self.alpha, np.random.default_rng(0))
+            decided = self.decision.decide(rows, self.alpha)
             return decided.accept, decided.score
         limit, scores = self.limit, score_and_assign(self.cal, rows)[0]
         return scores >= limit, scores
