@@ -50,10 +50,8 @@ browser:
 
 bench: install
 	$(BIN)/python benchmarks/scoring.py
-	$(BIN)/python benchmarks/metrics.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/detectors.py
-	$(BIN)/python benchmarks/evaluation.py
 	$(BIN)/python benchmarks/score_stream.py
 
 docs: install

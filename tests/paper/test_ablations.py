@@ -52,19 +52,19 @@ def average_by_hand(run, score):
 
 
 def test_every_ablation_has_rows(ablated):
-    assert {name: len(rows) for name, rows in ablated.rows.items()} == {
-        "buffer": 4 * len({row["B"] for row in ablated.rows["buffer"]}),  # three draws and herding
+    assert {name: len(rows) for name, rows in ablated.items()} == {
+        "buffer": 4 * len({row["B"] for row in ablated["buffer"]}),  # three draws and herding
         "margin": 22,
         "mechanism": 6,
         "partition": 14,
         "anchor": 8,
     }
-    assert set(ablated.rows) == set(ABLATIONS)
+    assert set(ablated) == set(ABLATIONS)
 
 
 @pytest.mark.parametrize("detector", ["tood_robust_anchor", "tood_mean_shift"])
 def test_no_anchor_changes_anything(ablated, detector):
-    rows = [row for row in ablated.rows["anchor"] if row["detector"] == detector]
+    rows = [row for row in ablated["anchor"] if row["detector"] == detector]
     for figure in ("avg_auroc", "d_avg", "near_auroc", "far_auroc"):
         assert np.ptp([row[figure] for row in rows]) <= 1e-9
 
@@ -72,14 +72,14 @@ def test_no_anchor_changes_anything(ablated, detector):
 @pytest.mark.parametrize("margin", [0.0, 0.3])
 @pytest.mark.parametrize("detector", ["tood_robust_anchor", "tood_mean_shift"])
 def test_margins_are_those_of_the_detector(ablated, shared_run, detector, margin):
-    row = one(ablated.rows["margin"], detector=detector, margin=margin)
+    row = one(ablated["margin"], detector=detector, margin=margin)
     assert row["avg_auroc"] == pytest.approx(average(Run(shared_run), Scorer(detector, {"margin": margin})), abs=1e-9)
 
 
 @pytest.mark.parametrize("mechanism", ["temperature", "tood_robust_anchor", "prototype", "tood_prototype"])
 def test_mechanisms_are_the_detectors(ablated, shared_run, mechanism):
     run = Run(shared_run)
-    row = one(ablated.rows["mechanism"], mechanism=mechanism)
+    row = one(ablated["mechanism"], mechanism=mechanism)
     assert row["avg_auroc"] == pytest.approx(average(run, Scorer(mechanism)), abs=1e-9)
     assert row["gain"] == pytest.approx(row["avg_auroc"] - average(run, Scorer(row["baseline"])), abs=1e-9)
     assert row["baseline"] == ("prototype" if mechanism == "tood_prototype" else "energy")
@@ -93,7 +93,7 @@ def test_singletons_are_the_split_partition(ablated, shared_run):
 
     by_hand = average_by_hand(Run(shared_run), split)
     for name in ("2", "3", "singletons"):  # two classes a task: all three are the same groups
-        row = one(ablated.rows["partition"], detector="tood_robust_anchor", split=name, statistics="group")
+        row = one(ablated["partition"], detector="tood_robust_anchor", split=name, statistics="group")
         assert row["avg_auroc"] == pytest.approx(by_hand, abs=1e-9)
 
 
@@ -128,7 +128,7 @@ def test_every_beginning_of_a_draw_is_balanced(herd):
 
 
 def test_with_every_stored_sample_no_draw_matters(ablated, shared_run):
-    rows = ablated.rows["buffer"]
+    rows = ablated["buffer"]
     full = max(row["B"] for row in rows)
     found = [row["avg_auroc"] for row in rows if row["B"] == full]
     assert full == 80 and len(found) == 4
@@ -141,7 +141,7 @@ def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, t
     shutil.copytree(shared_run, tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"calibration": "paper"}))
-    rows = ablate(Run(tmp_path / "run"), ["buffer"], draws=1).rows["buffer"]
+    rows = ablate(Run(tmp_path / "run"), ["buffer"], draws=1)["buffer"]
     herded = [row["avg_auroc"] for row in rows if row["selection"] == "herding" and row["B"] == 80]
 
     def chosen(step):
@@ -155,8 +155,15 @@ def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, t
 
 
 def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):
-    sizes = sorted({row["B"] for row in ablated.rows["buffer"]})
+    sizes = sorted({row["B"] for row in ablated["buffer"]})
     assert sizes == [5, 10, 20, 50, 80] and all(a < b for a, b in pairwise(sizes))
+
+
+def test_a_run_without_all_its_steps_is_refused(shared_run, tmp_path):
+    shutil.copytree(shared_run, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "steps" / "03")
+    with pytest.raises(ToodError, match="all 4 steps"):
+        ablate(Run(tmp_path / "run"))
 
 
 def test_a_wrong_name_is_named(shared_run):

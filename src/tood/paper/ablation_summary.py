@@ -69,8 +69,8 @@ def write_ablations(
     say:
         Called with the name of each run before it starts.
     """
-    rows, notes = gather_ablations(runs, only, say, draws)
-    summary = summarize(rows, notes)
+    rows = gather_ablations(runs, only, say, draws)
+    summary = summarize(rows)
     folder.mkdir(parents=True, exist_ok=True)
     contents = {folder / f"{name}.csv": csv_text(table) for name, table in rows.items()}
     contents[folder / "summary.md"] = to_markdown(summary)
@@ -81,30 +81,20 @@ def write_ablations(
 
 def gather_ablations(
     runs: Iterable[Run], only: Sequence[str] = (), say: Callable[[str], object] = print, draws: int = 5
-) -> tuple[Rows, list[str]]:
-    """Rows of every run and ablation, and notes. Rows begin with ``run``, ``stream``, ``learner`` and ``seed``."""
+) -> Rows:
+    """Rows of every run and ablation. Rows begin with ``run``, ``stream``, ``learner`` and ``seed``."""
     rows: Rows = {}
-    notes: dict[str, list[str]] = {}
     runs = list(runs)
     for run, learner in zip(runs, labels_of(runs), strict=True):
         say(run.path.name)
         who = {"run": run.path.name, "stream": run.stream, "learner": learner, "seed": run.manifest.get("seed")}
-        result = ablate(run, only, draws)
-        for name, cases in result.rows.items():
+        for name, cases in ablate(run, only, draws).items():
             rows.setdefault(name, []).extend(who | case for case in cases)
-        for note in result.notes:
-            notes.setdefault(note, []).append(run.path.name)
-    return rows, [f"{note} ({', '.join(names)})." for note, names in notes.items()]
+    return rows
 
 
-def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
-    """Table of the findings, averaged over settings, with the paper's values.
-
-    Parameters
-    ----------
-    rows, notes:
-        Results of :func:`gather_ablations`.
-    """
+def summarize(rows: Rows) -> Table:
+    """Table of the findings, averaged over settings, with the paper's values."""
     paper, shown = stated(), []
     for (name, learner), values in findings({key: over_seeds(_papers(table)) for key, table in rows.items()}).items():
         if values:
@@ -113,11 +103,11 @@ def summarize(rows: Rows, notes: Sequence[str] = ()) -> Table:
             cells = [TableCell(Summary(value, 0.0, 1)) for value in ours]
             theirs = paper.get((name.split(":")[0], learner))
             shown.append((title, (*cells, None if theirs is None else TableCell(Summary(theirs, 0.0, 1)))))
-    columns = [Column("", name, 2) for name in ("mean", "lowest", "highest", "settings", "paper")]
-    columns[3] = Column("", "settings", 0)
+    decimals = {"mean": 2, "lowest": 2, "highest": 2, "settings": 0, "paper": 2}
+    columns = [Column("", name, digits) for name, digits in decimals.items()]
     streams = dict.fromkeys(row["stream"] for table in rows.values() for row in table)
     title = f"Ablations of runs on {', '.join(streams)}"
-    return Table("ablations", title, tuple(columns), tuple(shown), (*NOTES, *notes), "finding")
+    return Table("ablations", title, tuple(columns), tuple(shown), NOTES, "finding")
 
 
 def _papers(rows: Sequence[Row]) -> list[Row]:

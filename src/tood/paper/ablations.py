@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from tood.outputs.sampling import herding
 from tood.outputs.steps import Step
 from tood.partition import Partition
 
-__all__ = ["ABLATIONS", "Ablated", "ablate", "balanced_order"]
+__all__ = ["ABLATIONS", "ablate", "balanced_order"]
 
 Scores: TypeAlias = dict[str, npt.NDArray[Any]]  # keys: "test" and the names of the OOD sets
 Case: TypeAlias = tuple[tuple[str, Any], ...]  # the columns that identify a row of a table
@@ -38,13 +38,6 @@ VARIANTS: dict[str, Variant] = {"tood_robust_anchor": "robust_anchor", "tood_mea
 SIZES = (5, 10, 20, 50, 100, 200, 300, 500, 700)  # B, the size of the calibration set for all classes of the stream
 MARGINS = tuple(k / 10 for k in range(11))
 SPLITS = {"1": 1, "2": 2, "3": 3, "singletons": None}
-
-
-class Ablated(NamedTuple):
-    """Result for one run: rows per ablation, values in percent, and notes for the reader."""
-
-    rows: dict[str, list[dict[str, Any]]]
-    notes: tuple[str, ...]
 
 
 class View:
@@ -196,7 +189,7 @@ def balanced_order(
     return np.asarray(order[np.isfinite(keys[2, order])], np.int64)
 
 
-def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
+def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> dict[str, list[dict[str, Any]]]:
     """Run ablations on one run.
 
     Parameters
@@ -217,8 +210,8 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
         if name not in ABLATIONS:
             raise UnknownNameError("ablation", name, ABLATIONS)
     steps = run.steps()
-    if not steps or steps != list(range(len(steps))):
-        raise ToodError(f"{run.path}: expected outputs of steps 0, 1, …, found steps {steps}")
+    if steps != list(range(len(run.partition))):
+        raise ToodError(f"{run.path}: expected outputs of all {len(run.partition)} steps, found steps {steps}")
     wanted = {name: ABLATIONS[name] for name in only or ABLATIONS}
     cubes: dict[str, dict[Case, list[Float64Array]]] = {name: {} for name in ("plain", *wanted)}
     with warnings.catch_warnings():
@@ -232,8 +225,7 @@ def ablate(run: Run, only: Sequence[str] = (), draws: int = 5) -> Ablated:
                     cubes[name].setdefault(tuple(case.items()), []).append(np.stack(values, axis=1))
     groups = list(run.ood.values())
     of_energy = _trajectory(cubes.pop("plain")[()], groups).balanced().average()
-    rows = {name: list(_rows(cases, groups, of_energy)) for name, cases in cubes.items()}
-    return Ablated(rows, tuple(_notes(run)))
+    return {name: list(_rows(cases, groups, of_energy)) for name, cases in cubes.items()}
 
 
 def _rows(cases: dict[Case, list[Float64Array]], groups: list[str], of_energy: float) -> Iterator[dict[str, Any]]:
@@ -273,11 +265,3 @@ def _sizes(run: Run) -> list[int]:
     seen = [(len(Step(run, index).columns), index + 1) for index in run.steps()]
     enough = (size for size in SIZES if all(size * columns // total >= tasks for columns, tasks in seen))
     return [*(size for size in enough if size < stored), stored]
-
-
-def _notes(run: Run) -> Iterator[str]:
-    steps = run.steps()
-    if len(steps) < len(run.partition):
-        yield f"only {len(steps)} of {len(run.partition)} steps are stored"
-    if not Step(run, steps[-1]).has("features"):
-        yield "no features: herding and prototypes are left out"

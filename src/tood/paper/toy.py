@@ -32,7 +32,7 @@ import numpy.typing as npt
 from tood.arrays import Float64Array, IntArray
 from tood.calibration import TOOD, Variant
 from tood.energy import energy
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.metrics import Trajectory, auroc
 from tood.partition import Partition
 
@@ -177,8 +177,6 @@ def train(
 def sample(regime: str, seed: int, settings: Settings | None = None) -> Samples:
     """The centres and all samples of one seed in one regime."""
     s = settings or Settings()
-    if regime not in REGIMES:
-        raise UnknownNameError("regime", regime, REGIMES)
     directions, noise, _, _ = _generators(seed)
     centres = directions.normal(size=(s.tasks * s.classes_per_task, s.dimensions))
     centres *= REGIMES[regime].radius / np.linalg.norm(centres, axis=1, keepdims=True)
