@@ -209,11 +209,9 @@ def check_columns(logits: Any, partition: Any) -> Partition:
 
 
 def _columns(logits: Any) -> int:
-    shape = getattr(logits, "shape", None)
-    if shape is None or len(shape) != 2 or shape[1] == 0:
-        actual = type(logits).__name__ if shape is None else f"shape {tuple(shape)}"
-        raise ToodError(f"logits: expected an array [samples, columns], found {actual}")
-    return int(shape[1])
+    if len(logits.shape) != 2 or logits.shape[1] == 0:
+        raise ToodError(f"logits: expected an array [samples, columns], found shape {tuple(logits.shape)}")
+    return int(logits.shape[1])
 
 
 def _not_finite(logits: FloatArray, first_row: int = 0) -> ToodError:

@@ -77,10 +77,8 @@ class Partition:
                 owner[column] = t
         missing = set(range(len(owner))) - owner.keys()
         if missing:
-            stray = sorted(owner.keys() - set(range(len(owner))))[0]
             raise ToodError(
-                f"tasks: column {min(missing)} is in no task, yet column {stray} is in task {owner[stray]}; "
-                f"expected the columns 0 to {len(owner) - 1}, each once"
+                f"tasks: column {min(missing)} is in no task; expected the columns 0 to {len(owner) - 1}, each once"
             )
 
     @classmethod

@@ -8,11 +8,7 @@ from scipy.stats import binom
 
 from tood import TOOD, Partition, ToodError, energy
 from tood.arrays import as_array
-from tood.calibration.checks import (
-    looks_like_log_probabilities,
-    looks_like_probabilities,
-    near_chance,
-)
+from tood.calibration.checks import near_chance, probabilities
 from tood.deploy.live import LiveTOOD
 
 TASKS = [[0, 1], [2, 3], [4, 5]]
@@ -27,11 +23,10 @@ def draw(rows=600, seed=0):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_softmax_is_recognised_in_every_precision_and_logits_never_are(dtype):
     logits, _ = draw()
-    assert looks_like_probabilities(softmax(logits, axis=1).astype(dtype))
-    assert looks_like_log_probabilities(log_softmax(logits, axis=1).astype(np.float32))
+    assert probabilities(softmax(logits, axis=1).astype(dtype)) == "probabilities"
+    assert probabilities(log_softmax(logits, axis=1).astype(np.float32)) == "log-probabilities"
     for other in (logits, logits / 20 + 0.5, np.eye(6), np.zeros((3, 6)), np.ones((3, 1)), logits[:0]):
-        assert not looks_like_probabilities(other)
-        assert not looks_like_log_probabilities(other)
+        assert not probabilities(other)
 
 
 def test_labels_at_chance_are_found_as_often_as_the_binomial_says():
@@ -56,7 +51,7 @@ def test_a_learner_that_answers_only_with_its_latest_task_has_correct_labels():
 
 def test_fit_warns_of_probabilities_and_of_labels_at_chance():
     logits, labels = draw()
-    with pytest.warns(UserWarning, match="these are probabilities; pass the network's outputs before softmax"):
+    with pytest.warns(UserWarning, match="these are probabilities.*before softmax"):
         TOOD(TASKS).fit(softmax(logits, axis=1), labels)
     with pytest.warns(UserWarning, match="these are log-probabilities"):
         TOOD(TASKS).fit(log_softmax(logits, axis=1), labels)

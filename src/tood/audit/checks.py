@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tood.audit.evidence import Evidence
 from tood.audit.gap import Gap
-from tood.calibration.checks import looks_like_log_probabilities
+from tood.calibration.checks import probabilities
 from tood.detectors import Outputs
 from tood.metrics import nearest_distance
 from tood.outputs.directory import Run
@@ -96,7 +96,7 @@ def _probabilities(step: Step) -> Iterator[Finding]:
     if logits.min() >= 0 and logits.max() <= 1 and logits.shape[1] > 1:
         why = "they are probabilities, on which energy and TOOD mean nothing"
         yield _finding("probabilities", f"The logits all lie between 0 and 1: {why}.")
-    elif looks_like_log_probabilities(logits):
+    elif probabilities(logits):
         why = "their energy is 0 for every sample"
         yield _finding("probabilities", f"The logits are log-probabilities (log-softmax): {why}.")
 

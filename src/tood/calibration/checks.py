@@ -64,34 +64,24 @@ class Seen(NamedTuple):
         )
 
 
-def looks_like_probabilities(logits: Any) -> bool:
-    """Whether every row of ``[n, C]`` lies in [0, 1] and sums to 1; False if all rows are one-hot.
+def probabilities(logits: Any) -> str:
+    """What ``[n, C]`` looks like: "probabilities", "log-probabilities", or neither (empty).
 
-    >>> looks_like_probabilities([[0.2, 0.8], [0.5, 0.5]]), looks_like_probabilities([[2.0, -1.0]])
-    (True, False)
+    Probabilities lie in [0, 1] and sum to 1 in every row; rows that are all one-hot do not count. ``log Σ exp`` of
+    log-probabilities is 0.
+
+    >>> probabilities([[0.2, 0.8], [0.5, 0.5]]), probabilities(np.log([[0.2, 0.8], [0.5, 0.5]]))
+    ('probabilities', 'log-probabilities')
     """
     values = floats(logits, "logits", ndim=2)
-    if values.size == 0 or values.shape[1] < 2 or not (values.min() >= 0 and values.max() <= 1):
-        return False
-    return bool(np.abs(values.sum(axis=1) - 1).max() < _rounding(logits) and (values % 1).any())
-
-
-def looks_like_log_probabilities(logits: Any) -> bool:
-    """Whether every row of ``[n, C]`` is the logarithm of probabilities: ``log Σ exp`` is 0.
-
-    >>> looks_like_log_probabilities(np.log([[0.2, 0.8], [0.5, 0.5]]))
-    True
-    """
-    values = floats(logits, "logits", ndim=2)
-    if values.size == 0 or values.shape[1] < 2 or not values.max() <= 0:
-        return False
-    return bool(np.abs(np.exp(values).sum(axis=1) - 1).max() < _rounding(logits))
-
-
-def _rounding(logits: Any) -> float:
-    """How far from 1 a sum of probabilities may be: more in half precision."""
-    half = getattr(getattr(logits, "dtype", None), "itemsize", 4) < 4
-    return 1e-2 if half else 1e-4
+    if values.size == 0 or values.shape[1] < 2:
+        return ""
+    rounding = 1e-2 if getattr(getattr(logits, "dtype", None), "itemsize", 4) < 4 else 1e-4
+    if values.min() >= 0 and values.max() <= 1 and (values % 1).any():
+        return "probabilities" if np.abs(values.sum(axis=1) - 1).max() < rounding else ""
+    if values.max() <= 0 and np.abs(np.exp(values).sum(axis=1) - 1).max() < rounding:
+        return "log-probabilities"
+    return ""
 
 
 def near_chance(logits: Any, labels: IntArray, partition: Partition) -> bool:
@@ -127,10 +117,8 @@ def logit_range(logits: Any) -> Float64Array:
 
 def check_calibration(logits: Any, labels: IntArray, partition: Partition) -> None:
     """Warn of probabilities, log-probabilities or cosines in place of logits, and of labels no better than chance."""
-    if looks_like_probabilities(logits):
-        message = f"logits: every row lies in [0, 1] and sums to 1, so these are probabilities; {REMEDY}"
-    elif looks_like_log_probabilities(logits):
-        message = f"logits: log-sum-exp of every row is 0, so these are log-probabilities; {REMEDY}"
+    if kind := probabilities(logits):
+        message = f"logits: these are {kind}, as every row shows; {REMEDY}"
     elif len(labels) >= FEWEST_ROWS and np.abs(logit_range(logits)).max() <= 1:
         message = (
             "logits: all lie in [-1, 1]; cosines need the factor of the network's softmax (100 for CLIP); outputs of a "
@@ -164,7 +152,7 @@ def check_scale(logits: Any, known: Seen, rows: int | None = SAMPLE) -> None:
     """
     seen, values = known.range, floats(logits[:rows], "logits", ndim=2)
     low, high = (values.min(), values.max()) if values.size else seen
-    if low >= 0 and high <= 1 and (seen[0] < 0 or seen[1] > 1) and looks_like_probabilities(logits[:rows]):
+    if low >= 0 and high <= 1 and (seen[0] < 0 or seen[1] > 1) and probabilities(logits[:rows]):
         message = (
             "logits: expected logits as in calibration "
             f"({seen[0]:.4g} to {seen[1]:.4g}), found probabilities (rows in [0, 1] that sum to 1); {REMEDY}"

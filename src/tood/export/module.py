@@ -31,7 +31,7 @@ class ScorerModule(torch.nn.Module):
 
     Parameters
     ----------
-    cal, alpha, threshold:
+    cal, alpha:
         As for :func:`tood.export.onnx.export_scorer`. Later changes to ``cal`` do not change the module.
 
     Examples
@@ -52,9 +52,9 @@ class ScorerModule(torch.nn.Module):
     scale: torch.Tensor
     limits: torch.Tensor
 
-    def __init__(self, cal: Exportable, alpha: float | None = None, threshold: float | None = None) -> None:
+    def __init__(self, cal: Exportable, alpha: float | None = None) -> None:
         super().__init__()
-        channels, limits = compiled(cal, alpha, threshold)
+        channels, limits = compiled(cal, alpha)
         layout = channels.partition.layout
         self.segments = layout.segments
         self.units = (channels.margin, channels.gain, channels.offset, channels.energy)
@@ -99,14 +99,12 @@ class ScorerModule(torch.nn.Module):
         return score, task, score >= (limits.index_select(0, task) if limits.ndim else limits)
 
 
-def export_program(
-    cal: Exportable, path: str | os.PathLike[str], alpha: float | None = None, threshold: float | None = None
-) -> None:
+def export_program(cal: Exportable, path: str | os.PathLike[str], alpha: float | None = None) -> None:
     """Write a :class:`ScorerModule` with ``torch.export.save``; ``torch.export.load(path).module()`` runs it.
 
     It takes float32 logits of any batch size. The file keeps rule, version, date and metadata of the score.
     """
-    module = ScorerModule(cal, alpha, threshold)
+    module = ScorerModule(cal, alpha)
     example = torch.zeros(2, len(module.order))
     program = torch.export.export(module, (example,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     kept = {"tood.json": json.dumps(description(cal))}
@@ -122,16 +120,14 @@ class ScoredNetwork(torch.nn.Module):
     ----------
     network:
         Maps inputs to logits ``[n, C]``.
-    cal, alpha, threshold:
+    cal, alpha:
         As for :class:`ScorerModule`, fitted to the network's outputs.
     """
 
-    def __init__(
-        self, network: torch.nn.Module, cal: Exportable, alpha: float | None = None, threshold: float | None = None
-    ) -> None:
+    def __init__(self, network: torch.nn.Module, cal: Exportable, alpha: float | None = None) -> None:
         super().__init__()
         self.network = network
-        self.scorer = ScorerModule(cal, alpha, threshold)
+        self.scorer = ScorerModule(cal, alpha)
 
     def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Logits ``[n, C]``, score ``[n]``, winning task ``[n]`` and, if decided, accept ``[n]``."""

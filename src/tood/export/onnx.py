@@ -27,22 +27,17 @@ Exportable: TypeAlias = TOOD | Conformal
 OPSET = 18
 
 
-def compiled(
-    cal: Exportable, alpha: float | None = None, threshold: float | None = None
-) -> tuple[Channels, Float64Array | None]:
+def compiled(cal: Exportable, alpha: float | None) -> tuple[Channels, Float64Array | None]:
     """The compiled score, and the score to reach: one number, or one per winning task; None without a decision."""
-    if alpha is not None and threshold is not None:
-        raise ToodError("alpha and threshold: expected one of them, found both")
     score = cal.cal if isinstance(cal, Conformal) else cal
     if not isinstance(score, TOOD):
         found = getattr(score, "name", type(score).__name__)
         raise ToodError(f"cal: expected a fitted TOOD, or a Conformal around one, found {found}")
-    limits = None if threshold is None else np.array(float(threshold))
-    if alpha is not None:
-        if not isinstance(cal, Conformal):
-            raise ToodError(f"alpha: needs a fitted Conformal, found {type(cal).__name__}; or give a threshold")
-        limits = np.asarray(cal.thresholds(alpha))
-    return score._fitted(), limits
+    if alpha is None:
+        return score._fitted(), None
+    if not isinstance(cal, Conformal):
+        raise ToodError(f"alpha: needs a fitted Conformal, found {type(cal).__name__}")
+    return score._fitted(), np.asarray(cal.thresholds(alpha))
 
 
 def export_scorer(
@@ -50,11 +45,10 @@ def export_scorer(
     path: str | os.PathLike[str],
     dtype: Literal["float32", "float64"] = "float32",
     alpha: float | None = None,
-    threshold: float | None = None,
 ) -> None:
     """Write a graph from ``logits [batch, C]`` to ``score [batch]`` and ``task [batch]``, the winning one.
 
-    With ``alpha`` or ``threshold`` there is a third output, ``accept [batch]``, the decision. The graph does not check
+    With ``alpha`` there is a third output, ``accept [batch]``, the decision. The graph does not check
     for NaN or infinite numbers as ``cal.score`` does; such rows are not accepted.
 
     Parameters
@@ -67,10 +61,8 @@ def export_scorer(
         The precision of the logits, and of every step.
     alpha:
         Decide as ``Conformal.decide(…, alpha)`` does.
-    threshold:
-        Accept scores that reach this number, in place of ``alpha``.
     """
-    channels, limits = compiled(cal, alpha, threshold)
+    channels, limits = compiled(cal, alpha)
     graph = Graph(dtype)
     graph.score(channels)
     graph.decide(limits, "task")
@@ -219,17 +211,16 @@ def export_network(
     path: str | os.PathLike[str],
     example_input: torch.Tensor,
     alpha: float | None = None,
-    threshold: float | None = None,
 ) -> None:
     """Write network and scorer as one graph: from an input batch to ``logits``, ``score``, ``task`` and ``accept``.
 
-    ``accept`` is there with ``alpha`` or ``threshold``.
+    ``accept`` is there with ``alpha``.
 
     Parameters
     ----------
     network:
         Maps inputs ``[batch, ...]`` to logits ``[batch, C]``; it is exported in evaluation mode.
-    cal, alpha, threshold:
+    cal, alpha:
         As for :func:`export_scorer`, fitted to the network's outputs.
     path:
         The ``.onnx`` file to write, weights included.
@@ -247,7 +238,7 @@ def export_network(
 
     if len(example_input) < 2:
         raise ToodError(f"example_input: expected two inputs or more for a free batch size, found {len(example_input)}")
-    module = ScoredNetwork(network, cal, alpha, threshold)
+    module = ScoredNetwork(network, cal, alpha)
     with evaluating(module):
         program = torch.onnx.export(
             module,
