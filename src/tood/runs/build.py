@@ -80,10 +80,8 @@ def learner_choice(config: RunConfig) -> LearnerChoice:
     return LearnerChoice(name, settings, network, adapter, closed_form)
 
 
-def build(
-    config: RunConfig, stream: Stream | None = None, say: Say | None = None, dry: bool = False
-) -> tuple[Stream, learners.Learner]:
-    """Stream and learner of a configuration; with ``dry``, features of a frozen run are not extracted."""
+def build(config: RunConfig, stream: Stream | None = None, say: Say | None = None) -> tuple[Stream, learners.Learner]:
+    """Stream and learner of a configuration."""
     choice = learner_choice(config)
     stream = load_stream(config, say) if stream is None else stream
     if not stream.ood:
@@ -94,7 +92,7 @@ def build(
     network: Network | str | None = choice.network
     if config.frozen and len(stream.train.shape) > 1:  # not standardised for a learner without gradient steps
         fixed = fixed_network(config, stream, choice.network)
-        stream = frozen(stream, fixed, say=say, dry=dry, standardise=not choice.closed_form)
+        stream = frozen(stream, fixed, say=say, standardise=not choice.closed_form)
     if config.frozen or (choice.closed_form and network is None and len(stream.train.shape) == 1):
         widths = [choice.adapter] if choice.adapter else []  # the vectors are the features of a frozen network
         network = models.create("mlp", stream.train.shape, seed=config.seed, widths=widths)

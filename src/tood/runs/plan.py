@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
 from tood.learners import Learner
@@ -16,21 +15,9 @@ from tood.runs.config import RunConfig
 from tood.runs.extract import BATCH, forward
 from tood.storage.durations import duration
 from tood.streams import Stream
-from tood.streams.features import BATCH as FEATURE_BATCH
 from tood.streams.features import Extractor
 
-__all__ = ["Estimate", "plan"]
-
-
-class Estimate(NamedTuple):
-    """Estimated cost of a run on this device."""
-
-    trained: int  # images in training, over all epochs
-    forwarded: int  # images in evaluation, over all steps
-    training: float  # seconds
-    evaluation: float  # seconds
-    disk: float  # bytes that stay
-    parameters: int  # weights of the network
+__all__ = ["plan"]
 
 
 def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
@@ -39,46 +26,60 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     named = config.stream if isinstance(config.stream, str) else config.stream.get("stream", "")
     network = config.network.removeprefix("timm:")
     own = [name for name in (str(named), config.learner, network, *config.detectors) if ":" in name]
+    what = {"run": config.name, "folder": str(folder), "stream": identity.stream, "learner": identity.method}
     if own:
-        what = {"run": config.name, "folder": str(folder), "stream": identity.stream, "learner": identity.method}
         return what | {"not checked": f"{', '.join(own)}: a dry run imports nothing of your own"}
-    stream, learner = build(config, dry=True)
-    cost = _estimate(config, stream, learner)
-    features = {"features": _extraction(config)} if config.frozen else {}
-    return {
-        "run": config.name,
-        "folder": str(folder),
-        "stream": f"{identity.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
-        "learner": f"{identity.method}, preset {config.preset}: {learner.settings.epochs} epochs per task",
-        "network": f"{cost.parameters:,} parameters",
-        **features,
-        "training": f"{cost.trained:,} images, about {duration(cost.training)} on this device",
-        "evaluation": f"{cost.forwarded:,} images, about {duration(cost.evaluation)}",
-        "disk": f"about {cost.disk / 1e6:.0f} MB",
-        "detectors": ", ".join(config.detectors) or "all that need only stored outputs",
-    }
-
-
-def _estimate(config: RunConfig, stream: Stream, learner: Learner) -> Estimate:
+    if images := _to_extract(config):
+        return what | {"features": f"{images:,} images to extract first; then the plan has time and disk space"}
+    stream, learner = build(config)
+    trained, forwarded = _trained(learner), _forwarded(config, learner)
     with torch_threads(config.threads):
         train_speed, forward_speed = _speeds(stream, learner)
-    tasks = range(len(stream))
-    new = [len(learner.training_rows(task)) for task in tasks]
-    kept = [_memory(learner, step) for step in tasks]  # after each step
-    replayed = [_replayed(learner, new[task], kept[task - 1]) if task else 0 for task in tasks]
-    trained = learner.settings.epochs * (sum(new) + sum(replayed))
-    ood = sum(len(s.source) for s in stream.ood)
-    forwarded, drawn = 0, config.calibration_per_class(len(stream.order))
-    for step in tasks:
-        seen = [len(stream.train_rows(task)) for task in range(step + 1)]
-        fit = sum(seen) if {"all", "paper"} & {*config.track} else kept[step] + drawn * sum(stream.sizes[: step + 1])
-        forwarded += fit + sum(len(stream.test_rows(task)) for task in range(step + 1)) + ood
     parameters = sum(p.numel() for p in learner.network.parameters())
     disk = 16 * parameters  # with store: metrics only the last network stays
     if config.store == "all":
         state = sum(x.nbytes for name in learner.remembers if torch.is_tensor(x := getattr(learner, name)))
         disk = (disk + state) * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
-    return Estimate(trained, forwarded, trained / train_speed, forwarded / forward_speed, disk, parameters)
+    return what | {
+        "stream": f"{identity.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
+        "learner": f"{identity.method}, preset {config.preset}: {learner.settings.epochs} epochs per task",
+        "network": f"{parameters:,} parameters",
+        "training": f"{trained:,} images, about {duration(trained / train_speed)} on this device",
+        "evaluation": f"{forwarded:,} images, about {duration(forwarded / forward_speed)}",
+        "disk": f"about {disk / 1e6:.0f} MB",
+        "detectors": ", ".join(config.detectors) or "all that need only stored outputs",
+    }
+
+
+def _to_extract(config: RunConfig) -> int:
+    """The number of images whose features a frozen run must extract first."""
+    choice = learner_choice(config)
+    stream = load_stream(config, say=str)
+    if not config.frozen or len(stream.train.shape) == 1:
+        return 0
+    return sum(Extractor(fixed_network(config, stream, choice.network), stream).missing(stream).values())
+
+
+def _trained(learner: Learner) -> int:
+    """Images in training, over all tasks and epochs."""
+    new = [len(learner.training_rows(task)) for task in range(len(learner.stream))]
+    replayed = [_replayed(learner, count, _memory(learner, task - 1)) if task else 0 for task, count in enumerate(new)]
+    epochs: int = learner.settings.epochs
+    return epochs * (sum(new) + sum(replayed))
+
+
+def _forwarded(config: RunConfig, learner: Learner) -> int:
+    """Images in evaluation, over all steps."""
+    stream, total = learner.stream, 0
+    for step in range(len(stream)):
+        seen = range(step + 1)
+        if {"all", "paper"} & {*config.track}:
+            total += sum(len(stream.train_rows(task)) for task in seen)
+        else:
+            drawn = config.calibration_per_class(len(stream.order)) * sum(stream.sizes[: step + 1])
+            total += _memory(learner, step) + drawn
+        total += sum(len(stream.test_rows(task)) for task in seen) + sum(len(s.source) for s in stream.ood)
+    return total
 
 
 def _memory(learner: Learner, step: int) -> int:
@@ -96,21 +97,6 @@ def _replayed(learner: Learner, new: int, memory: int) -> int:
         return memory
     size = learner.settings.replay_size or learner.settings.batch_size
     return new * min(size, memory) // learner.settings.batch_size
-
-
-def _extraction(config: RunConfig) -> str:
-    """What a frozen run must extract first, and how long that takes, timed on one batch."""
-    stream = load_stream(config, say=str)
-    if len(stream.train.shape) == 1:
-        return "all in the cache"  # vectors already
-    extractor = Extractor(fixed_network(config, stream, learner_choice(config).network), stream)
-    images = sum(extractor.missing(stream).values())
-    if not images:
-        return "all in the cache"
-    samples = stream.train.take(np.arange(min(FEATURE_BATCH, len(stream.train))))
-    with torch_threads(config.threads):
-        seconds = _seconds(lambda: extractor.forward(samples)) / len(samples)
-    return f"{images:,} images to extract first, about {duration(images * seconds)}"
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -19,10 +19,10 @@ from tood.streams.folders import FolderSource, ImageListSource
 from tood.streams.images import Resize, check_size, fit_all
 from tood.streams.packed import PackedSource
 from tood.streams.published import read_published
-from tood.streams.sources import ArraySource, Source, Subset
+from tood.streams.sources import ArraySource, Source, Subset, user_cache
 from tood.streams.stream import Stream, Tasks
 
-__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "open_named", "origin", "places", "user_cache"]
+__all__ = ["CATALOG", "Entry", "data_root", "family", "locate", "open_named", "origin", "places"]
 
 Named: TypeAlias = ArraySource | PackedSource | ImageListSource | FolderSource  # sources with names of classes
 LISTS = "benchmark_imglist"  # OpenOOD's data folder has it
@@ -100,12 +100,6 @@ def data_root(root: str | Path | None = None) -> Path:
     """The folder of the packed sets: ``root``, or ``TOOD_DATA``, or ``tood`` in the user's cache folder."""
     chosen = root if root is not None else os.environ.get("TOOD_DATA")
     return user_cache() if chosen in (None, "") else Path(chosen)
-
-
-def user_cache(root: str | Path | None = None) -> Path:
-    """The folder of files that can be rebuilt: ``root``, or ``TOOD_CACHE``, or ``tood`` in the user's cache folder."""
-    chosen = root or os.environ.get("TOOD_CACHE")
-    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
 
 
 def places(entry: Entry, part: str) -> list[str]:

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import io
 import json
 import os
 import time
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +22,8 @@ from filelock import FileLock
 
 from tood.arrays import FloatArray, IntArray, to_numpy
 from tood.errors import ToodError
-from tood.streams.catalog import user_cache
-from tood.streams.sources import Labelled, Source, Subset, batches
+from tood.storage.files import write_file
+from tood.streams.sources import Labelled, Source, Subset, batches, user_cache
 from tood.streams.stream import OODSet, Stream
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ FORMAT = 1  # part of every key: raise it when the same images would give other 
 TRAINING_ONLY = frozenset({"batch_statistics"})  # options of a network that do not change its features
 BATCH = 32  # images per forward pass: intermediate results of 96 pixels stay below models.memory.LARGEST
 BLOCK = 1024  # images per write; an interruption repeats at most two blocks
-MARK = b"\ntood.sha256 "  # before the digest at the end of a file; files of older versions end with the array
+MARK = b"\ntood.sha256 "  # before the digest at the end of a file
 EVERY = 20.0  # seconds between progress lines
 Say = Callable[[str], object]
 
@@ -74,7 +72,6 @@ def frozen(
     network: Network,
     root: str | Path | None = None,
     say: Say | None = None,
-    dry: bool = False,
     standardise: bool = True,
 ) -> Stream:
     """The stream as vectors: features of a network that does not change, extracted at most once.
@@ -91,8 +88,6 @@ def frozen(
         The folder of the cache; by default ``TOOD_CACHE``, or ``tood`` in the user's cache folder.
     say:
         Called with a progress line every 20 seconds while features are extracted.
-    dry:
-        Extract nothing; missing features read as zeros. For planning a run.
     standardise:
         Give each feature mean 0 and variance 1 over the training samples of the first task, so that later
         tasks have no influence; otherwise features are used as the network computes them.
@@ -105,7 +100,7 @@ def frozen(
     >>> frozen(streams.load("digits"), network, root=tempfile.mkdtemp()).train.shape
     (64,)
     """
-    extractor = Extractor(network, stream, root, dry)
+    extractor = Extractor(network, stream, root)
     shift, scale = np.zeros(network.head.dim, np.float32), np.ones(network.head.dim, np.float32)
     if standardise:
         features = extractor.features(stream.train, "training images", say)
@@ -144,17 +139,16 @@ class Extractor:
         The network whose backbone computes the features, on its own device.
     stream:
         The stream; its mean and std normalise the images unless the network has its own.
-    root, dry:
+    root:
         As for :func:`frozen`.
     """
 
-    def __init__(self, network: Network, stream: Stream, root: str | Path | None = None, dry: bool = False) -> None:
+    def __init__(self, network: Network, stream: Stream, root: str | Path | None = None) -> None:
         if len(stream.train.shape) != 3:
             raise ToodError(f"frozen: {stream.name} has vectors already, {stream.train.shape}; expected images")
         self.network = network.fused()
         self.mean, self.std = network.normalisation(stream.train.shape[-1]) or (stream.mean, stream.std)
         self.folder = user_cache(root) / "features"
-        self.dry = dry
         spec = {name: value for name, value in (network.spec or {}).items() if name not in TRAINING_ONLY}
         digest = hashlib.sha256(json.dumps([FORMAT, spec or None, self.mean, self.std]).encode())
         if not spec:  # a network of the user's own: what it is, and what it computes
@@ -189,8 +183,6 @@ class Extractor:
         features = _open(path, shape)
         if features is not None:
             return features
-        if self.dry:
-            return np.broadcast_to(np.float32(0), shape)
         if say is not None and path.exists():
             say(f"features of {name}: {path} is damaged and will be replaced")
         try:
@@ -219,12 +211,10 @@ class Extractor:
 
             keep_freed_memory()
         rows, dim = self._shape(source)
-        part = path.with_suffix(".part")
-        with part.open("ab+") as file:
-            start = _header(file, (rows, dim))
-            size = 4 * dim * BLOCK
-            done = max(0, (file.tell() - start) // size - 1) * BLOCK
-            file.truncate(start + 4 * dim * done)
+        part, row = path.with_suffix(".part"), 4 * dim  # bytes
+        with part.open("ab") as file:
+            done = max(0, file.tell() // (BLOCK * row) - 1) * BLOCK
+            file.truncate(done * row)
             last_line = -EVERY
             for first in range(done, rows, BLOCK):
                 if time.monotonic() - last_line >= EVERY:
@@ -236,10 +226,15 @@ class Extractor:
                     file.write(self.forward(samples).tobytes())
                 file.flush()
                 os.fsync(file.fileno())
-            file.write(_ending(np.memmap(part, np.float32, "r", start, (rows, dim))))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        features = np.memmap(part, np.float32, "r", shape=(rows, dim))
+
+        def write(temporary: Path) -> None:
+            with temporary.open("wb") as file:
+                np.save(file, features)
+                file.write(_ending(features))
+
+        write_file(path, write)
+        part.unlink()
 
     def forward(self, samples: Any) -> FloatArray:
         """Features ``[n, D]`` of one batch of images, float32."""
@@ -266,42 +261,21 @@ def content(source: Source) -> str:
 
 
 def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
-    """The features in a file, memory-mapped; None if the file is absent, damaged or not of this shape."""
+    """The features in a file, memory-mapped; None if the file is absent, damaged or not of this shape.
+
+    All features are compared with their digest: 256 MB (CIFAR-10) take 0.2 s, and training reads every feature anyway.
+    """
     try:
         features: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
         if features.shape != shape or features.dtype != np.float32:
             return None
-        status = path.stat()
-        return features if _is_sound(path, (status.st_ino, status.st_size, status.st_mtime_ns)) else None
+        with path.open("rb") as file:
+            file.seek(features.offset + features.nbytes)
+            return features if file.read() == _ending(features) else None
     except (FileNotFoundError, ValueError, EOFError):
         return None
-
-
-# All features are compared with their digest, once per process: 256 MB (CIFAR-10) take 0.2 s of processor time, and
-# training reads every feature anyway. The stamp of the file is part of the key, so that a new file is compared again.
-@cache
-def _is_sound(path: Path, stamp: tuple[int, ...]) -> bool:
-    """True unless the file has a digest that its features do not match; files of older versions have none."""
-    features = np.load(path, mmap_mode="r", allow_pickle=False)
-    with path.open("rb") as file:
-        file.seek(features.offset + features.nbytes)
-        stored = file.read()
-    return not stored or stored == _ending(features)
 
 
 def _ending(features: FloatArray) -> bytes:
     """What a file has after the features: their digest."""
     return MARK + hashlib.sha256(features.ravel().data).hexdigest().encode()
-
-
-def _header(file: Any, shape: tuple[int, int]) -> int:
-    """Write an array's header unless the file begins with it; return its length, with the file at its end."""
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
-    expected = header.getvalue()
-    file.seek(0)
-    if file.read(len(expected)) != expected:
-        file.truncate(0)
-        file.write(expected)
-    file.seek(0, os.SEEK_END)
-    return len(expected)

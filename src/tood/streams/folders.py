@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -13,11 +14,13 @@ import numpy as np
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
+from tood.storage.files import sha256, write_text
 from tood.streams.images import Pixels, Resize, check_size, decode, fit, pixels
-from tood.streams.sources import Labelled, Samples
+from tood.streams.sources import Labelled, Samples, user_cache
 
 __all__ = ["FolderSource", "ImageListSource"]
 
+THREADS = min(16, os.cpu_count() or 1)
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 
@@ -38,18 +41,29 @@ class _Files(Labelled):
     def take(self, rows: IntArray) -> Samples:
         """The images of these rows, uint8 ``[k, size, size, 3]``."""
         images = np.empty((len(rows), *self.shape), np.uint8)
-        with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor(THREADS) as pool:
             for i, image in enumerate(pool.map(self._read, rows)):
                 images[i] = image
         return images
 
     def content(self) -> str:
-        """A fingerprint of the images without reading them: names, sizes and times of the files."""
-        digest = hashlib.sha256(f"{self.size} {self.resize}".encode())
-        for file in self.files:
-            status = os.stat(os.path.join(self.root, file))
-            digest.update(f"{file} {status.st_size} {status.st_mtime_ns}\n".encode())
-        return digest.hexdigest()
+        """A fingerprint of the images: names and bytes of the files, and the size.
+
+        Files are read once: the fingerprint is kept in the cache folder under their inodes, sizes and times of change,
+        which no program can set back.
+        """
+        paths = [os.path.join(self.root, file) for file in self.files]
+        stamps = [(path, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path in paths for s in [os.stat(path)]]
+        kept = user_cache() / "digests" / hashlib.sha256(repr(stamps).encode()).hexdigest()
+        if kept.is_file():
+            digest = kept.read_text()
+        else:
+            with ThreadPoolExecutor(THREADS) as pool:
+                lines = [f"{file} {of_file}" for file, of_file in zip(self.files, pool.map(sha256, paths), strict=True)]
+            digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+            with contextlib.suppress(ToodError):  # a cache that cannot be written
+                write_text(kept, digest)
+        return f"{digest} {self.size} {self.resize}"
 
     def _read(self, row: int) -> Pixels:
         path = os.path.join(self.root, self.files[row])

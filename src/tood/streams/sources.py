@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,7 +15,7 @@ import numpy.typing as npt
 from tood.arrays import IntArray, indices, is_tensor, to_numpy
 from tood.errors import ToodError
 
-__all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure"]
+__all__ = ["ArraySource", "Samples", "Source", "Subset", "batches", "measure", "user_cache"]
 
 BLOCK = 256  # images whose pixels are counted at once
 CHANNELS = (1, 2, 3, 4)  # numbers of channels; a larger axis is height or width
@@ -141,6 +143,12 @@ def batches(source: Source, chunks: Iterable[IntArray], ahead: int = 2) -> Itera
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def user_cache(root: str | Path | None = None) -> Path:
+    """The folder of files that can be rebuilt: ``root``, or ``TOOD_CACHE``, or ``tood`` in the user's cache folder."""
+    chosen = root or os.environ.get("TOOD_CACHE")
+    return Path(chosen) if chosen else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tood"
 
 
 def measure(source: Source, count: int = 5000) -> tuple[tuple[float, ...], tuple[float, ...]]:
