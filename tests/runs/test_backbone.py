@@ -10,7 +10,7 @@ from tood.evaluation.score import Scorer, fit_and_score
 from tood.outputs.steps import Step
 from tood.runs import RunConfig, run
 from tood.streams import Stream
-from tood.streams.vectors import standardised
+from tood.streams.bundled import standardised
 
 digits = load_digits()
 known = digits.target < 8

@@ -71,7 +71,7 @@ def test_what_old_images_gave_is_not_mixed_with_what_changed_ones_give(tmp_path,
     run(config, tmp_path / "run", stream=digits, say=str)
     assert (tmp_path / "run/metrics.parquet").read_bytes() == before
     if store == "all":
-        with pytest.raises(ToodError, match=r"made with stream.features = .*; use the same or another directory"):
+        with pytest.raises(ToodError, match=r"made with stream.samples = .*; use the same or another directory"):
             run(config, tmp_path / "run", stream=changed, say=str)
     else:
         run(config, tmp_path / "run", stream=changed, say=str)

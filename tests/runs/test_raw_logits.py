@@ -10,7 +10,7 @@ from tood.evaluation import Scorer, default_scorers, evaluate, load_metrics, sco
 from tood.evaluation.metrics_file import RAW
 from tood.metrics import auroc
 from tood.outputs import Run, Step, write_manifest, write_step
-from tood.runs.network_scores import scorers_for
+from tood.runs.extract import scorers_for
 
 WEIGHT = np.random.default_rng(5).normal(size=(4, 6))
 SCALE, OFFSET = np.array([1, 1, 0.5, 0.5]), np.array([0, 0, -3.0, -3.0])

@@ -342,7 +342,7 @@ def test_gradient_detectors_are_scored_when_asked_for(finished, tmp_path):
     np.testing.assert_allclose(stored, expected, rtol=1e-4)
 
 
-def test_plan_counts_what_is_replayed_and_what_detectors_are_fitted_on():
+def test_plan_counts_what_is_replayed():
     stream, _ = build(CONFIG)
     new = [len(stream.train_rows(task)) for task in range(4)]
 
@@ -353,9 +353,6 @@ def test_plan_counts_what_is_replayed_and_what_detectors_are_fitted_on():
     assert images("training", learner="er", settings=settings) == sum(new) + sum(new[1:])  # a batch with each batch
     per_class = {"epochs": 1, "memory": 5, "memory_unit": "class"}
     assert images("training", learner="icarl", settings=per_class) == sum(new) + 5 * (2 + 4 + 6)
-    fitted = {track: images("evaluation", learner="er", settings=settings, track=track) for track in ("memory", "all")}
-    drawn = 4 * 80 + 10 * (2 + 4 + 6 + 8)
-    assert fitted["all"] - fitted["memory"] == sum(sum(new[: step + 1]) for step in range(4)) - drawn
 
 
 def test_other_images_are_not_learned_on_with_old_checkpoints(tmp_path):
@@ -364,7 +361,7 @@ def test_other_images_are_not_learned_on_with_old_checkpoints(tmp_path):
     changed = dataclasses.replace(digits, train=streams.ArraySource(images, digits.train.labels))
     config = dataclasses.replace(CONFIG, detectors=("energy",))
     run(config, tmp_path / "run", stream=digits, say=str)
-    with pytest.raises(ToodError, match=r"made with stream.content = \w+, not \w+; use the same or another directory"):
+    with pytest.raises(ToodError, match=r"made with stream.samples = \w+, not \w+; use the same or another directory"):
         run(config, tmp_path / "run", stream=changed, say=str)
     run(config, tmp_path / "run", stream=streams.load("digits"), say=str)
     normalised = dataclasses.replace(digits, mean=(0.5,))
@@ -394,7 +391,7 @@ def test_every_image_and_label_counts(tmp_path, changed):
     else:
         arrays["ood" if "OOD" in changed else "train"][3] *= 20
     if changed == "one training image":
-        with pytest.raises(ToodError, match=r"made with stream.content"):
+        with pytest.raises(ToodError, match=r"made with stream.samples"):
             run(config, tmp_path / "run", stream=stream(), say=str)
         return
     again = run(config, tmp_path / "run", stream=stream(), say=str)

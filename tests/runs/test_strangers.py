@@ -27,7 +27,7 @@ def test_only_factories_of_streams_are_called():
     for registry in (detectors.base.REGISTRY, learners.base.LEARNERS):
         with pytest.raises(ToodError, match="expected a subclass of tood"):
             registry.get("subprocess:Popen")
-    assert streams.load("tood.streams.digits:open_digits").name == "open_digits"
+    assert streams.load("tood.streams.bundled:open_digits").name == "open_digits"
 
 
 @pytest.fixture

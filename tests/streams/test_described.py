@@ -74,7 +74,7 @@ def test_images_are_squashed_or_cropped(tmp_path):
     np.testing.assert_array_equal(stream.train.take(np.arange(2)), squashed)
     with pytest.raises(ToodError, match="resize: expected 'squash' or pixels of the shorter side, found 'stretch'"):
         FolderSource(tmp_path / "train", size=8, resize="stretch")
-    with pytest.raises(ToodError, match="expected a size, the pixels per side"):
+    with pytest.raises(ToodError, match="expected a whole size"):
         streams.load({"folder": str(tmp_path), "tasks": 2})
 
 

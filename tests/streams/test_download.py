@@ -68,7 +68,7 @@ def test_mistakes_are_named(saved, datasets):
         from_huggingface(saved, "train", "img")
     with pytest.raises(ToodError, match="split: no 'val'; the dataset has train, test"):
         from_huggingface(saved, "val")
-    with pytest.raises(ToodError, match="holds int, expected images"):
+    with pytest.raises(ToodError, match="expected an image"):
         from_huggingface(saved, "train", "label")
     mixed = datasets.Dataset.from_dict(
         {"image": [Image.new("RGB", (s, s)) for s in (8, 9)]}, features=datasets.Features({"image": datasets.Image()})

@@ -75,7 +75,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
 @click.option("--out", type=FILE, help="The run directory.  [default: runs/NAME]")
-@click.option("--dry-run", is_flag=True, help="Print the plan with estimated time and disk space, and stop.")
+@click.option("--dry-run", is_flag=True, help="Print the plan with the estimated time, and stop.")
 @click.option("--log-to", multiple=True, envvar="TOOD_LOG_TO", metavar="TRACKER", help=LOGGED)
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

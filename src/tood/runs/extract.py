@@ -1,10 +1,16 @@
-"""Outputs of a step: each image passes through the fused network once."""
+"""Outputs of a step: each image passes through the fused network once.
+
+Detectors that need the network (ODIN, AdaScale) are scored here too, while images are available. Their scores are
+stored under a hash that includes the weights; later stages read them like the others.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -12,22 +18,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tood.arrays import FloatArray, IntArray, to_numpy
+from tood.detectors import Outputs
 from tood.errors import ToodError
+from tood.evaluation.measure import WHICH
+from tood.evaluation.score import Scored, Scorer, keep_scores, kept_scores, located_errors
 from tood.outputs.backbone import write_backbone
 from tood.outputs.directory import Arrays, Run
 from tood.outputs.sampling import draw_by_class
-from tood.outputs.steps import write_step
+from tood.outputs.steps import Step, write_step
 from tood.registry import naming_errors, source_digest
 from tood.runs.config import RunConfig
 from tood.storage.files import write_text
 from tood.streams import Source, Stream
+from tood.streams.augment import prepare
 from tood.streams.features import FeatureSource, content
 
 if TYPE_CHECKING:
     from tood.learners import Learner
     from tood.models import Network
 
-__all__ = ["StepRows", "extract", "extract_step", "fingerprint", "forward", "step_rows"]
+__all__ = ["StepRows", "extract", "extract_step", "forward", "score_with_network", "scorers_for", "step_rows"]
 
 BATCH = 256
 CALIBRATION_DRAW = 7  # part of the seed, so that calibration draws differ from draws of reserved samples
@@ -179,7 +189,7 @@ def forward(
     from torch.nn.functional import linear
 
     from tood.outputs.extraction import extract
-    from tood.streams.augment import augment, prepare
+    from tood.streams.augment import augment
 
     head = network.head
     generator = torch.Generator().manual_seed(augmentation_seed or 0)
@@ -211,3 +221,58 @@ def predictions(learner: Any, test: Arrays) -> IntArray | None:
     with naming_errors(type(learner), "predict"):
         predicted: IntArray = np.asarray(learner.predict(test["features"], logits))
     return None if (predicted == test["logits"].argmax(axis=1)).all() else predicted
+
+
+def scorers_for(names: Sequence[str], stream: Stream, logits: str) -> list[Scorer]:
+    """Scorers by name; ODIN gets the standard deviation of the input normalisation."""
+    return [
+        Scorer(name, logits=which, from_stream={"std": stream.std} if name == "odin" else {})
+        for which in WHICH[logits]
+        for name in names
+    ]
+
+
+def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
+    """Score a step with a detector that needs the network, unless its scores are stored."""
+    detector = scorer.create()
+    if "network" not in detector.needs or kept_scores(step, scorer) is not None:
+        return
+    step = step.using(scorer.logits)
+    if step.logits == "raw":
+        network = copy.deepcopy(network)
+        network.head.correct(slice(0), 1.0, 0.0)
+
+    def score(source: Source, chosen: IntArray, outputs: Outputs) -> np.ndarray:
+        return np.concatenate([np.asarray(detector.score(chunk)) for chunk in _Chunks(stream, source, chosen, outputs)])
+
+    test_rows = np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        use_calibration, use_fit = scorer.fit_sets(step)
+        fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and use_fit else None
+        if use_calibration:
+            source = scorer.calibration or step.run.calibration
+            fit = _Chunks(stream, stream.train, rows.calibration[source], step.calibration(source))
+        with located_errors(step, scorer, "fit"):
+            detector.fit(fit, partition=step.partition, head=step.head, network=network)
+        with located_errors(step, scorer, "score"):
+            test = score(stream.test, test_rows, step.test)
+            ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
+    keep_scores(step, scorer, Scored(test, ood, tuple(dict.fromkeys(str(w.message) for w in warned))))
+
+
+@dataclass(frozen=True)
+class _Chunks:
+    """Stored outputs with their inputs, batch by batch; rows and outputs are in the same order."""
+
+    stream: Stream
+    source: Source
+    rows: IntArray
+    outputs: Outputs
+
+    def __iter__(self) -> Iterator[Outputs]:
+        for start in range(0, len(self.rows), BATCH):
+            part = self.outputs[start : start + BATCH]
+            images = self.source.take(self.rows[start : start + BATCH])
+            inputs = prepare(images, self.stream.mean, self.stream.std).contiguous()
+            yield Outputs(logits=part.logits, features=part.features, labels=part.labels, inputs=inputs)

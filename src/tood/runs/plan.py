@@ -1,9 +1,8 @@
-"""``tood run --dry-run``: the plan of a run, with time and disk space estimated from a few batches."""
+"""``tood run --dry-run``: the plan of a run, with the time of training estimated from a batch."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from tood.learners import Learner
 from tood.runs.build import build, fixed_network, learner_choice, load_stream, torch_threads
 from tood.runs.config import RunConfig
-from tood.runs.extract import BATCH, forward
 from tood.storage.durations import duration
 from tood.streams import Stream
 from tood.streams.features import Extractor
@@ -30,23 +28,16 @@ def plan(config: RunConfig, folder: Path) -> dict[str, Any]:
     if own:
         return what | {"not checked": f"{', '.join(own)}: a dry run imports nothing of your own"}
     if images := _to_extract(config):
-        return what | {"features": f"{images:,} images to extract first; then the plan has time and disk space"}
+        return what | {"features": f"{images:,} images to extract first; then the plan has the time of training"}
     stream, learner = build(config)
-    trained, forwarded = _trained(learner), _forwarded(config, learner)
+    trained, parameters = _trained(learner), sum(p.numel() for p in learner.network.parameters())
     with torch_threads(config.threads):
-        train_speed, forward_speed = _speeds(stream, learner)
-    parameters = sum(p.numel() for p in learner.network.parameters())
-    disk = 16 * parameters  # with store: metrics only the last network stays
-    if config.store == "all":
-        state = sum(x.nbytes for name in learner.remembers if torch.is_tensor(x := getattr(learner, name)))
-        disk = (disk + state) * len(stream) + 4 * forwarded * (len(stream.order) + learner.network.head.dim)
+        seconds = trained / _speed(stream, learner)
     return what | {
         "stream": f"{identity.stream}: {len(stream)} tasks, {len(stream.order)} classes, {len(stream.ood)} OOD sets",
         "learner": f"{identity.method}, preset {config.preset}: {learner.settings.epochs} epochs per task",
         "network": f"{parameters:,} parameters",
-        "training": f"{trained:,} images, about {duration(trained / train_speed)} on this device",
-        "evaluation": f"{forwarded:,} images, about {duration(forwarded / forward_speed)}",
-        "disk": f"about {disk / 1e6:.0f} MB",
+        "training": f"{trained:,} images, about {duration(seconds)} on this device",
         "detectors": ", ".join(config.detectors) or "all that need only stored outputs",
     }
 
@@ -68,20 +59,6 @@ def _trained(learner: Learner) -> int:
     return epochs * (sum(new) + sum(replayed))
 
 
-def _forwarded(config: RunConfig, learner: Learner) -> int:
-    """Images in evaluation, over all steps."""
-    stream, total = learner.stream, 0
-    for step in range(len(stream)):
-        seen = range(step + 1)
-        if {"all", "paper"} & {*config.track}:
-            total += sum(len(stream.train_rows(task)) for task in seen)
-        else:
-            drawn = config.calibration_per_class(len(stream.order)) * sum(stream.sizes[: step + 1])
-            total += _memory(learner, step) + drawn
-        total += sum(len(stream.test_rows(task)) for task in seen) + sum(len(s.source) for s in stream.ood)
-    return total
-
-
 def _memory(learner: Learner, step: int) -> int:
     """Samples in the memory after a step."""
     settings, stream = learner.settings, learner.stream
@@ -99,27 +76,16 @@ def _replayed(learner: Learner, new: int, memory: int) -> int:
     return new * min(size, memory) // learner.settings.batch_size
 
 
-def _seconds(call: Callable[[], object]) -> float:
-    """Seconds of the second of two calls: the first one also prepares things."""
-    call()
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
-def _speeds(stream: Stream, learner: Learner) -> tuple[float, float]:
-    """Images per second in training and in evaluation, timed on the second of two batches."""
+def _speed(stream: Stream, learner: Learner) -> float:
+    """Images per second in training, timed on the second of two batches."""
     network = learner.network
     network.grow(len(stream.order))
-    rows = stream.train_rows(0)
-
-    def train() -> None:
-        batch = rows[: learner.settings.batch_size]
+    batch = stream.train_rows(0)[: learner.settings.batch_size]
+    started = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
         loss = network.train()(learner.draw(batch, len(batch)).inputs).sum()
         loss.backward()
         if loss.is_cuda:
             torch.cuda.synchronize(loss.device)
-
-    speed = min(len(rows), learner.settings.batch_size) / _seconds(train)
-    fused = network.eval().fused()
-    return speed, min(len(rows), BATCH) / _seconds(lambda: forward(fused, stream, stream.train, rows[:BATCH]))
+    return len(batch) / (time.perf_counter() - started)

@@ -37,8 +37,7 @@ from tood.outputs.steps import Step
 from tood.registry import naming_errors
 from tood.runs.build import build, torch_threads
 from tood.runs.config import EVALUATION, MEASURING, SWEEP, RunConfig, measured_as, stored_settings
-from tood.runs.extract import extract_step, has_backbone, step_rows
-from tood.runs.network_scores import score_with_network, scorers_for
+from tood.runs.extract import extract_step, has_backbone, score_with_network, scorers_for, step_rows
 from tood.storage.durations import duration
 from tood.storage.files import remove_leftovers
 from tood.storage.yaml_files import write_yaml

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from tood.errors import ToodError, UnknownNameError
-from tood.streams.folders import FolderSource, ImageListSource
-from tood.streams.images import Resize, check_size, fit_all
+from tood.streams.images import FolderSource, ImageListSource, Resize, check_size, fit_all
 from tood.streams.packed import PackedSource
 from tood.streams.published import read_published
 from tood.streams.sources import ArraySource, Source, Subset, user_cache
@@ -129,7 +128,6 @@ def open_named(
     tasks: Tasks | None = None,
     size: int | None = None,
     resize: Resize = None,
-    ood: Sequence[str] = (),
 ) -> Stream:
     """A stream of the catalog with files; parameters as for :func:`tood.streams.load`."""
     entry = CATALOG[name]
@@ -139,7 +137,7 @@ def open_named(
     if resize is None and entry.resize is not None:
         resize = round(entry.resize * size / entry.size)
     folder = data_root(root)
-    paths = _available(name, entry, folder, ood)
+    paths = _available(name, entry, folder)
 
     def read(part: str, **options: Any) -> Named:
         path = paths[part]
@@ -181,16 +179,12 @@ def check_ood_names(name: str, wanted: Sequence[str]) -> None:
         raise UnknownNameError(f"OOD set of {name}", unknown[0], entry.ood)
 
 
-def _available(name: str, entry: Entry, root: Path, wanted: Sequence[str]) -> dict[str, Path]:
-    """Paths of the training and test images, and of the OOD sets to open: those wanted, or all that are present."""
-    check_ood_names(name, wanted)
+def _available(name: str, entry: Entry, root: Path) -> dict[str, Path]:
+    """The paths of the training and test images, and of the OOD sets that are present."""
     paths = locate(entry, root)
-    if wanted:
-        paths = {part: path for part, path in paths.items() if part in ("train", "test", *wanted)}
     absent = [part for part, path in paths.items() if path is None]
     files = ", ".join(entry.sets[part] for part in absent)
-    ood = [part for part in paths if part in entry.ood]
-    if {"train", "test"} & {*absent} or {*ood} <= {*absent}:
+    if {"train", "test"} & {*absent} or {*entry.ood} <= {*absent}:
         raise ToodError(f"{name}: {root} has no {files}; `tood data check` shows where to get them; or set TOOD_DATA")
     if absent:
         warnings.warn(f"{name}: OOD sets left out: {', '.join(absent)} ({root} has no {files})", stacklevel=2)

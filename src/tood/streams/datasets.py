@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tood.arrays import IntArray, indices, is_tensor, to_numpy
+from tood.arrays import FloatArray, IntArray, indices, is_tensor, to_numpy
 from tood.errors import MissingDependencyError, ToodError
+from tood.storage.files import sha256
+from tood.storage.npz import npz_member, write_npz
 from tood.streams.images import Resize, check_size, fit, pixels
-from tood.streams.sources import CHANNELS, Labelled, Samples, Source
+from tood.streams.sources import CHANNELS, ArraySource, Labelled, Samples, Source, user_cache
 
-__all__ = ["DatasetSource", "HuggingFaceSource", "as_source", "from_huggingface"]
+__all__ = ["DatasetSource", "as_source", "from_huggingface", "from_texts"]
 
 LABELS = 100_000  # a larger label without a name is refused later, not counted up to
 
@@ -31,7 +34,7 @@ class DatasetSource(Labelled):
         Anything with ``len(dataset)`` and ``dataset[i]``. Labels come from its ``targets`` or ``labels`` if it has
         them, else every sample is read once.
     size, resize:
-        Pixels per side, and how images of another size are resized (see :class:`FolderSource`).
+        Pixels per side, and how PIL images of another size are resized (see :class:`FolderSource`).
 
     Examples
     --------
@@ -51,14 +54,14 @@ class DatasetSource(Labelled):
             raise ToodError("dataset: expected at least one sample, found none")
         if size is not None:
             check_size(size, resize)
-        self.dataset = dataset
-        self.size, self.resize = size, resize
+        self.dataset, self.size, self.resize = dataset, size, resize
         self.labels = self._labels()
-        self.shape: tuple[int, ...] = self._sample(0, *self._items([0])).shape
+        self.classes: tuple[str, ...] = ()
+        self.shape: tuple[int, ...] = self._sample(0).shape
 
     def take(self, rows: IntArray) -> Samples:
         """The samples of these rows: uint8 ``[k, H, W, C]`` or float32 ``[k, D]``."""
-        samples = [self._sample(row, item) for row, item in zip(rows, self._items(rows), strict=True)]
+        samples = [self._sample(row) for row in rows]
         stray = next((sample.shape for sample in samples if sample.shape != self.shape), None)
         if stray is not None:
             raise ToodError(f"dataset: expected samples of shape {self.shape}, found {stray}; give a size")
@@ -73,21 +76,13 @@ class DatasetSource(Labelled):
         labels = [item[1] if isinstance(item, (tuple, list)) and len(item) > 1 else 0 for item in items]
         return indices([int(label) for label in labels], "dataset, labels")
 
-    def _items(self, rows: Iterable[int]) -> list[Any]:
-        return [self.dataset[int(row)] for row in rows]
-
-    def _sample(self, row: int, item: Any) -> Samples:
+    def _sample(self, row: int) -> Samples:
+        item = self.dataset[int(row)]
         sample = item[0] if isinstance(item, (tuple, list)) else item
         if hasattr(sample, "convert"):  # PIL
             image = sample.convert("RGB")
             return pixels(image if self.size is None else fit(image, self.size, self.resize))
-        array = _array(sample, row)
-        if array.ndim == 3 and self.size is not None and array.shape[:2] != (self.size, self.size):
-            from PIL import Image
-
-            image = fit(Image.fromarray(np.squeeze(array)), self.size, self.resize)
-            return pixels(image).reshape(self.size, self.size, array.shape[2])
-        return array
+        return _array(sample, row)
 
 
 def _array(sample: Any, row: int) -> Samples:
@@ -121,32 +116,18 @@ def as_source(data: Any) -> Source:
     return data if hasattr(data, "take") and hasattr(data, "labels") else DatasetSource(data)
 
 
-class HuggingFaceSource(DatasetSource):
-    """Rows of a ``datasets.Dataset``, decoded when they are needed; see :func:`from_huggingface`."""
+class _Rows:
+    """Images and labels of two columns of a ``datasets.Dataset``; without a column, all labels are 0."""
 
-    def __init__(
-        self, dataset: Any, image_column: str, label_column: str | None, size: int | None, resize: Resize
-    ) -> None:
-        for column in filter(None, (image_column, label_column)):
-            if column not in dataset.column_names:
-                raise ToodError(f"dataset: no column {column!r}; it has {', '.join(dataset.column_names)}")
-        self.images = dataset.select_columns([image_column])
-        self.image_column, self.label_column = image_column, label_column
-        super().__init__(dataset, size=size, resize=resize)
-        feature = dataset.features[label_column] if label_column else None
-        numbers = range(min(int(self.labels.max()), LABELS) + 1)
-        self.classes: tuple[str, ...] = tuple(getattr(feature, "names", None) or map(str, numbers))
+    def __init__(self, dataset: Any, image: str, label: str | None) -> None:
+        self.images, self.image = dataset.select_columns([image]), image
+        self.labels = dataset[label][:] if label else [0] * len(dataset)
 
-    def _labels(self) -> IntArray:
-        labels = self.dataset[self.label_column][:] if self.label_column else np.zeros(len(self.dataset), np.int64)
-        return indices(labels, f"dataset, column {self.label_column}")
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    def _items(self, rows: Iterable[int]) -> list[Any]:
-        images: list[Any] = self.images[[int(row) for row in rows]][self.image_column]
-        for image in images:
-            if not hasattr(image, "convert"):
-                raise ToodError(f"dataset: column {self.image_column!r} holds {type(image).__name__}, expected images")
-        return images
+    def __getitem__(self, row: int) -> tuple[Any, int]:
+        return self.images[row][self.image], self.labels[row]
 
 
 def from_huggingface(
@@ -158,7 +139,7 @@ def from_huggingface(
     size: int | None = None,
     resize: Resize = None,
     revision: str | None = None,
-) -> HuggingFaceSource:
+) -> DatasetSource:
     """A source from a Hugging Face dataset.
 
     Parameters
@@ -179,6 +160,47 @@ def from_huggingface(
     --------
     ``train = from_huggingface("uoft-cs/cifar10", "train", "img", revision="COMMIT")``
     """
+    rows = _open(dataset, split, revision, [image_column, label_column])
+    source = DatasetSource(_Rows(rows, image_column, label_column), size=size, resize=resize)
+    source.classes = _class_names(rows, label_column, source.labels)
+    return source
+
+
+def from_texts(
+    dataset: Any, split: str, text_column: str, label_column: str | None, encoder: str, revision: str | None = None
+) -> ArraySource:
+    """A source of sentence embeddings of a text column of a Hugging Face dataset.
+
+    ``encoder`` is a folder or name of sentence-transformers. Embeddings are kept in the cache folder.
+    """
+    rows = _open(dataset, split, revision, [text_column, label_column])
+    labels = indices(rows[label_column][:] if label_column else [0] * len(rows), f"column {label_column}")
+    vectors = _embeddings([str(text) for text in rows[text_column][:]], encoder)
+    return ArraySource(vectors, labels, _class_names(rows, label_column, labels))
+
+
+def _embeddings(texts: list[str], encoder: str) -> FloatArray:
+    """Embeddings ``[n, D]``, from a file whose name is a hash of the texts and of the encoder's files."""
+    files = [sha256(file) for file in sorted(Path(encoder).rglob("*")) if file.is_file()]
+    key = hashlib.sha256(json.dumps([texts, files or encoder]).encode()).hexdigest()
+    kept = user_cache() / "texts" / f"{key}.npz"
+    if not kept.is_file():
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ToodError(f"encoder: {encoder} needs `pip install sentence-transformers`") from error
+        write_npz(kept, {"vectors": np.asarray(SentenceTransformer(encoder).encode(texts), np.float32)})
+    return npz_member(kept, "vectors")
+
+
+def _class_names(rows: Any, label: str | None, labels: IntArray) -> tuple[str, ...]:
+    """The names of a column of labels, or its numbers."""
+    names = getattr(rows.features[label], "names", None) if label else None
+    return tuple(names or map(str, range(min(int(labels.max()), LABELS) + 1)))
+
+
+def _open(dataset: Any, split: str, revision: str | None, columns: list[str | None]) -> Any:
+    """The rows of a split; raises if they lack a column."""
     try:
         import datasets
     except ImportError as error:
@@ -198,4 +220,7 @@ def from_huggingface(
         if split not in dataset:
             raise ToodError(f"split: no {split!r}; the dataset has {', '.join(dataset)}")
         dataset = dataset[split]
-    return HuggingFaceSource(dataset, image_column, label_column, size, resize)
+    for column in filter(None, columns):
+        if column not in dataset.column_names:
+            raise ToodError(f"dataset: no column {column!r}; it has {', '.join(dataset.column_names)}")
+    return dataset

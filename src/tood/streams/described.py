@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tood.errors import ToodError, UnknownNameError
 from tood.storage.npz import npz_names, read_npz
+from tood.streams.bundled import standardised
 from tood.streams.catalog import data_root
-from tood.streams.datasets import from_huggingface
-from tood.streams.folders import FolderSource
-from tood.streams.images import Resize
+from tood.streams.datasets import from_huggingface, from_texts
+from tood.streams.images import FolderSource, Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
 from tood.streams.stream import OODSet, Stream, Tasks
-from tood.streams.vectors import standardised
 
 __all__ = ["OPENERS", "check_mapping", "check_ood", "stream_name", "with_more"]
 
@@ -51,21 +51,6 @@ def stream_name(stream: str | Mapping[str, Any]) -> str:
     return stream.rpartition(":")[2]
 
 
-def open_folder(
-    folder: str | Path,
-    *,
-    size: int | None = None,
-    tasks: Tasks = 5,
-    order: int | str = "label",
-    resize: Resize = None,
-    augmentation: str = "crop_flip",
-) -> Stream:
-    """A stream of image folders (see :meth:`Stream.from_folder`)."""
-    if size is None:
-        raise ToodError(f"stream: {folder}: expected a size, the pixels per side, found none")
-    return Stream.from_folder(folder, size=size, tasks=tasks, order=order, resize=resize, augmentation=augmentation)
-
-
 def open_npz(
     npz: str | Path,
     *,
@@ -88,7 +73,7 @@ def open_npz(
             raise UnknownNameError(f"array of {path}", name, [*ARRAYS, "classes", *(f"{prefix}NAME" for prefix in OOD)])
     arrays, _ = read_npz(path)
     sets: dict[str, dict[str, Any]] = {"near": {}, "far": {}}
-    for name in filter(lambda name: name.startswith(OOD), names):
+    for name in (name for name in arrays if name.startswith(OOD)):
         _, group, ood_name = name.split("_", 2)
         sets[group][ood_name] = arrays[name]
     classes = [str(name) for name in arrays["classes"]] if "classes" in arrays else None
@@ -107,24 +92,36 @@ def open_huggingface(
     tasks: Tasks = 5,
     order: int | str = "label",
     resize: Resize = None,
-    augmentation: str = "crop_flip",
+    augmentation: str = "",
     train: str = "train",
     test: str = "test",
     image: str = "image",
     label: str = "label",
+    text: str = "",
+    encoder: str = "",
     revision: str | None = None,
 ) -> Stream:
-    """A stream of a Hugging Face data set: names of its splits and columns, and its revision."""
-    train_set, test_set = (
-        from_huggingface(huggingface, split, image, label, size=size, resize=resize, revision=revision)
-        for split in (train, test)
-    )
+    """A stream of a Hugging Face data set: names of its splits and columns, and its revision.
+
+    With ``text``, a column of texts, samples are embeddings by ``encoder``, a folder or name of sentence-transformers.
+    """
+    sources: list[Any]
+    if text:
+        sources = [from_texts(huggingface, split, text, label, encoder, revision) for split in (train, test)]
+    else:
+        read = partial(from_huggingface, huggingface, size=size, resize=resize, revision=revision)
+        sources = [read(split, image, label) for split in (train, test)]
+    augmentation = augmentation or ("none" if text else "crop_flip")
     return Stream.from_sources(
-        train_set, test_set, tasks=tasks, order=order, augmentation=augmentation, classes=train_set.classes
+        *sources, tasks=tasks, order=order, augmentation=augmentation, classes=sources[0].classes
     )
 
 
-OPENERS: dict[str, Callable[..., Stream]] = {"folder": open_folder, "npz": open_npz, "huggingface": open_huggingface}
+OPENERS: dict[str, Callable[..., Stream]] = {
+    "folder": Stream.from_folder,
+    "npz": open_npz,
+    "huggingface": open_huggingface,
+}
 
 
 def with_more(stream: Stream, places: list[Place], resize: Resize, root: str | Path | None) -> Stream:
@@ -151,13 +148,15 @@ def check_ood(ood: Mapping[str, Mapping[str, Any]] | None) -> list[Place]:
 def _ood_source(place: Any, name: str, size: int | None, resize: Resize, root: Path) -> Source:
     """An image folder, an ``.npz`` file with ``images``, a packed set by name, or ``{huggingface: NAME, split: …}``."""
     if isinstance(place, Mapping):
-        options = {"huggingface": None, "split": "test", "image": "image", "revision": None}
+        options = {"huggingface": None, "split": "test", "image": "image", "revision": None, "text": "", "encoder": ""}
         for key in place:
             if key not in options:
                 raise UnknownNameError(f"option of {name}", key, options)
         if "huggingface" not in place:
             raise ToodError(f"{name}: expected a path or {{huggingface: NAME}}, found {dict(place)}")
-        dataset, split, image, revision = (options | dict(place)).values()
+        dataset, split, image, revision, text, encoder = (options | dict(place)).values()
+        if text:
+            return from_texts(str(dataset), split, text, None, encoder, revision)
         return from_huggingface(str(dataset), split, image, None, size=size, resize=resize, revision=revision)
     path = Path(str(place))
     if path.is_dir():

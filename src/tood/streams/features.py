@@ -266,7 +266,7 @@ def _open(path: Path, shape: tuple[int, int]) -> FloatArray | None:
     All features are compared with their digest: 256 MB (CIFAR-10) take 0.2 s, and training reads every feature anyway.
     """
     try:
-        features: FloatArray = np.load(path, mmap_mode="r", allow_pickle=False)
+        features: np.memmap[Any, Any] = np.load(path, mmap_mode="r", allow_pickle=False)
         if features.shape != shape or features.dtype != np.float32:
             return None
         with path.open("rb") as file:

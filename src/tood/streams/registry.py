@@ -11,12 +11,11 @@ from typing import Any, TypeAlias
 
 from tood.errors import ToodError, UnknownNameError
 from tood.registry import Registry
+from tood.streams.bundled import open_clinc150, open_components, open_digits
 from tood.streams.catalog import CATALOG, check_ood_names, open_named
 from tood.streams.described import OPENERS, Place, check_mapping, check_ood, stream_name, with_more
-from tood.streams.digits import open_digits
 from tood.streams.images import Resize
 from tood.streams.stream import Stream, Tasks
-from tood.streams.vectors import open_clinc150, open_components
 
 __all__ = ["STREAMS", "check", "load", "names", "register"]
 
@@ -70,8 +69,7 @@ def load(
         Pixels per side, if not the stream's own; ``resize="squash"`` squashes images of other proportions instead of
         cropping them; a number of pixels is what the shorter side is scaled to before cropping.
     ood:
-        Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning. A
-        factory with a parameter ``ood`` gets these names and opens no other sets.
+        Names of the OOD sets to use; all by default. Sets whose files are missing are left out with a warning.
     options:
         Further options of the factory.
 
@@ -84,20 +82,15 @@ def load(
     name = stream_name(stream)
     given = {"root": root, "order": order, "tasks": tasks, "size": size, "resize": resize}
     factory, arguments, more = _resolve(stream, given | options)
-    added = [ood_name for _, ood_name, _ in more]
-    own = [ood_name for ood_name in ood if ood_name not in added]
-    selects = "ood" in inspect.signature(factory).parameters
     try:
-        made = factory(**arguments, **({"ood": own} if selects and own else {}))
+        made = factory(**arguments)
     except ToodError:
         raise
     except Exception as error:  # any error of a factory of the user
         raise ToodError(f"stream {name}: its factory failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Stream):
         raise ToodError(f"stream {name}: expected its factory to return a Stream, found {type(made).__name__}")
-    present = [*added, *(s.name for s in made.ood)]
-    made = with_more(made, more, arguments.get("resize"), arguments.get("root"))
-    made = made.with_ood([ood_name for ood_name in ood if ood_name in present or not selects])
+    made = with_more(made, more, arguments.get("resize"), arguments.get("root")).with_ood(ood)
     reserve, seed = made.reserve if reserve is None else reserve, made.seed if seed is None else seed
     return dataclasses.replace(made, name=name, reserve=reserve, seed=seed)
 

@@ -17,8 +17,7 @@ from tood.outputs.sampling import draw_by_class
 from tood.partition import Partition
 from tood.storage.files import NAME
 from tood.streams.datasets import as_source
-from tood.streams.folders import FolderSource
-from tood.streams.images import Resize
+from tood.streams.images import FolderSource, Resize
 from tood.streams.sources import ArraySource, Source, measure
 
 __all__ = ["AUGMENTATIONS", "OODSet", "Stream", "Tasks", "arrange"]
@@ -274,7 +273,7 @@ class Stream:
         return cls.from_sources(*sources, ood=sets, **options)
 
     @classmethod
-    def from_folder(cls, root: str | Path, *, size: int, resize: Resize = None, **options: Any) -> Stream:
+    def from_folder(cls, root: str | Path, *, size: int | None = None, resize: Resize = None, **options: Any) -> Stream:
         """A stream from image files: ``ROOT/{train,test}/CLASS/*``, and OOD sets ``ROOT/ood/{near,far}/NAME/*``.
 
         Images are decoded when they are needed, ``size`` pixels per side, cropped or (``resize="squash"``) squashed.
