@@ -35,7 +35,6 @@ BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "convnet": ConvNet,
     "efficientnet_lite0": partial(EfficientNetLite, variant=0),
     "efficientnet_lite1": partial(EfficientNetLite, variant=1),
-    "efficientnet_lite2": partial(EfficientNetLite, variant=2),
     "mlp": Perceptron,
     "resnet8": partial(cifar_resnet, depth=8),
     "resnet18": resnet18,

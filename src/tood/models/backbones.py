@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import Tensor, cat, nn, zeros_like
 from torch.nn import functional
@@ -31,43 +32,41 @@ class ZeroPad(nn.Module):
     Pooling with a window of one pixel subsamples and, unlike slicing, keeps gradients in channels_last.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.doubles = outputs == 2 * inputs
-        self.stride = stride
-
     def forward(self, x: Tensor) -> Tensor:
         """``[n, C, H, W]`` to ``[n, 2C, H / 2, W / 2]``."""
-        x = functional.avg_pool2d(x, 1, self.stride)
-        return cat([x, zeros_like(x)], dim=1) if self.doubles else x
+        x = functional.avg_pool2d(x, 1, 2)
+        return cat([x, zeros_like(x)], dim=1)
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions and a shortcut; the sum and its ReLU are computed in place.
+    """Two 3×3 convolutions and a shortcut; more channels come with half the pixels. Sum and ReLU are in place.
 
-    With ``signed`` there is no ReLU after the sum.
+    A shortcut that changes shape is a 1×1 convolution (``project``) or pads with zeros. Without ``relu`` there is none
+    after the sum.
     """
 
-    def __init__(self, inputs: int, outputs: int, stride: int, project: bool, signed: bool = False) -> None:
+    def __init__(self, inputs: int, outputs: int, project: bool) -> None:
         super().__init__()
-        self.signed = signed
+        stride = 1 if inputs == outputs else 2
+        self.relu = True
         self.first = conv_bn(inputs, outputs, stride=stride)
         self.second = conv_bn(outputs, outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
-            self.shortcut = conv_bn(inputs, outputs, 1, stride) if project else ZeroPad(inputs, outputs, stride)
+        if stride == 2:
+            self.shortcut = conv_bn(inputs, outputs, 1, stride) if project else ZeroPad()
 
     def forward(self, x: Tensor) -> Tensor:
         """``[n, C, H, W]`` to ``[n, C', H', W']``."""
         y: Tensor = self.second(self.first(x).relu_()).add_(self.shortcut(x))
-        return y if self.signed else y.relu_()
+        return y.relu_() if self.relu else y
 
 
 class Bottleneck(nn.Module):
     """A 3×3 convolution between two of 1×1, the last of which has four times the channels, and a shortcut."""
 
-    def __init__(self, inputs: int, width: int, stride: int) -> None:
+    def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
+        stride = 2 if inputs == 2 * width else 1  # the first block of a later stage
         self.first = conv_bn(inputs, width, 1)
         self.second = conv_bn(width, width, stride=stride)
         self.third = conv_bn(width, 4 * width, 1)
@@ -79,40 +78,18 @@ class Bottleneck(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A stem, stages of basic blocks that halve the image from the second on, and the mean over pixels.
-
-    Parameters
-    ----------
-    stem:
-        From the image to ``widths[0]`` channels.
-    widths:
-        Channels of each stage.
-    blocks:
-        Basic blocks per stage.
-    project:
-        Whether shortcuts that change shape are 1×1 convolutions (else they pad with zeros).
-    signed:
-        Whether the last block has no ReLU, so that features can be negative.
+    """A stem, residual blocks, and the mean over pixels; ``dim`` is the number of channels at the end.
 
     References
     ----------
     He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
     """
 
-    def __init__(
-        self, stem: nn.Module, widths: Sequence[int], blocks: int, project: bool, signed: bool = False
-    ) -> None:
+    def __init__(self, stem: nn.Module, stages: nn.Sequential, dim: int) -> None:
         super().__init__()
         self.stem = stem
-        self.stages = nn.Sequential()
-        inputs = widths[0]
-        for stage, width in enumerate(widths):
-            for block in range(blocks):
-                stride = 2 if stage and not block else 1
-                last = stage == len(widths) - 1 and block == blocks - 1
-                self.stages.append(BasicBlock(inputs, width, stride, project, signed and last))
-                inputs = width
-        self.dim = inputs
+        self.stages = stages
+        self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[n, dim]`` of images ``[n, C, H, W]``."""
@@ -120,24 +97,34 @@ class ResNet(nn.Module):
 
 
 def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResNet:
-    """ResNet for CIFAR, of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32."""
+    """ResNet for CIFAR, of depth 6k + 2: 16, 32, 64 channels; 463,504 parameters at depth 32.
+
+    With ``signed`` the last block has no ReLU, so that features can be negative.
+    """
     stem = nn.Sequential(*conv_bn(_channels(shape), 16), nn.ReLU(inplace=True))
-    return ResNet(stem, (16, 32, 64), (depth - 2) // 6, project=False, signed=signed)
+    stages = _basic_stages((16, 32, 64), (depth - 2) // 6, project=False)
+    stages[-1].relu = not signed
+    return ResNet(stem, stages, 64)
 
 
 def resnet18(shape: Sequence[int], small: bool | None = None) -> ResNet:
     """ResNet-18; ``small`` images, by default those of up to 64 pixels, get a 3×3 stem without pooling."""
-    return ResNet(_stem(shape, small), (64, 128, 256, 512), 2, project=True)
+    return ResNet(_stem(shape, small), _basic_stages((64, 128, 256, 512), 2, project=True), 512)
+
+
+def _basic_stages(widths: Sequence[int], blocks: int, project: bool) -> nn.Sequential:
+    inputs = [widths[0], *(width for width in widths for _ in range(blocks))]
+    return nn.Sequential(*(BasicBlock(*pair, project) for pair in pairwise(inputs)))
 
 
 def resnet50(shape: Sequence[int], small: bool | None = None) -> ResNet:
     """ResNet-50, with the stem of :func:`resnet18`: 23,508,032 parameters and 2,048 features."""
-    network = ResNet(_stem(shape, small), (64,), 0, project=True)
-    for stage, blocks in enumerate((3, 4, 6, 3)):
-        for block in range(blocks):
-            network.stages.append(Bottleneck(network.dim, 64 << stage, 2 if stage and not block else 1))
-            network.dim = 256 << stage
-    return network
+    stem, stages, inputs = _stem(shape, small), nn.Sequential(), 64
+    for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+        for _ in range(blocks):
+            stages.append(Bottleneck(inputs, width))
+            inputs = 4 * width
+    return ResNet(stem, stages, inputs)
 
 
 def _stem(shape: Sequence[int], small: bool | None) -> nn.Sequential:

