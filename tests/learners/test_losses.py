@@ -359,3 +359,33 @@ def test_memories_keep_their_size_and_their_classes(vectors, name, unit):
         count = np.bincount(learner.columns[rows])
         assert len(count) == 2 * (task + 1) and len(set(count)) == 1
         assert len(rows) <= (18 if unit == "total" else 4 * len(count))
+
+
+def test_expandable_adds_a_branch_per_task(vectors):
+    """Beside plain NumPy: old branches never change, old logits not at first, and the loss has an auxiliary part."""
+    learner = learners.create("expandable", vectors, **{**SHORT, "weight_decay": 0.1}, memory=24, auxiliary=0.5)
+    learner.learn(0)
+    x = torch.from_numpy(vectors.test.take(np.arange(20)))
+    first, before = learner.network.features(x).detach(), learner.network(x).detach()
+    learner._open(1)
+    torch.testing.assert_close(learner.network(x)[:, :2], before)
+    for weight in learner.network.backbone.branches[1].parameters():
+        weight.data += 0.1
+    learner.network.backbone.auxiliary.weight.data.normal_()
+    learner.network.train()
+    batch = next(learner.batches(learner.training_rows(1)))
+    logits = learner.network(batch.inputs)
+    branches = learner.network.backbone.branches
+    features = np.concatenate([branch(batch.inputs).detach().numpy() for branch in branches], 1)
+    weight, bias = (part.numpy() for part in learner.network.effective_head())
+    np.testing.assert_allclose(logits.detach().numpy(), features @ weight.T + bias, rtol=1e-4, atol=1e-5)
+    y, half = batch.columns.numpy(), features.shape[1] // 2
+    auxiliary = features[:, half:] @ learner.network.backbone.auxiliary.weight.detach().numpy().T
+    expected = ce(logits.detach().numpy(), y) + 0.5 * ce(auxiliary, np.where(y < 2, 0, y - 1))
+    assert learner.loss(batch, logits).item() == pytest.approx(expected, rel=1e-5)
+
+    learner = learners.create("expandable", vectors, **{**SHORT, "weight_decay": 0.1}, memory=24)
+    for task in range(3):
+        learner.learn(task)
+    assert learner.network.head.dim == 3 * first.shape[1]
+    torch.testing.assert_close(learner.network.features(x)[:, : first.shape[1]], first)

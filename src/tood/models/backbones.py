@@ -103,7 +103,7 @@ def cifar_resnet(shape: Sequence[int], depth: int, signed: bool = False) -> ResN
     """
     stem = nn.Sequential(*conv_bn(_channels(shape), 16), nn.ReLU(inplace=True))
     stages = _basic_stages((16, 32, 64), (depth - 2) // 6, project=False)
-    stages[-1].relu = not signed
+    stages[-1].relu = not signed  # type: ignore[assignment]
     return ResNet(stem, stages, 64)
 
 
