@@ -8,9 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 from tests.processes import python
 
-from tood import learners, streams
+from tood import learners, models, streams
 from tood.learners.processes import start
 from tood.storage.files import read_tensors
 
@@ -143,3 +146,73 @@ def test_a_slurm_job_with_several_tasks_is_one_process_each(monkeypatch):
         monkeypatch.setenv(name, value)
     fabric = start("cpu")
     assert fabric.world_size == 1 and fabric.is_global_zero
+
+
+@pytest.mark.parametrize(
+    ("asked", "bfloat16", "given"),
+    [("auto", True, "bf16-mixed"), ("auto", False, "32-true"), ("16-mixed", False, "16-mixed")],
+)
+def test_precision_on_a_gpu(monkeypatch, asked, bfloat16, given):
+    """With a fake GPU: mixed by default only where bfloat16 is not emulated."""
+    made = {}
+
+    class Fake:
+        def __init__(self, **options):
+            made.update(options)
+
+        def launch(self):
+            pass
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_bf16_supported", lambda including_emulation: bfloat16 or including_emulation)
+    monkeypatch.setattr("tood.learners.processes.Fabric", Fake)
+    start("auto", asked)
+    assert (made["accelerator"], made["precision"]) == ("cuda", given)
+
+
+def half_precision(monkeypatch):
+    """16-mixed as on a GPU, on the CPU: the loss is scaled, and the scale grows at every third step."""
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
+    fabric = Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler)])
+    monkeypatch.setattr("tood.learners.start", lambda *_: fabric)
+    return scaler
+
+
+@pytest.mark.parametrize("name", ["finetune", "gem", "si"])
+def test_half_precision_ends_near_full_precision(images, monkeypatch, name):
+    """Were gradients clipped or projected before they are scaled back, weights would be elsewhere."""
+    settings = {"network": "convnet", "epochs": 2, "batch_size": 16, "lr": 0.01, "schedule": "none", "clip": 0.1}
+    settings |= {"memory": 24} if name == "gem" else {}
+    ends = []
+    for half in (False, True):
+        scaler = half_precision(monkeypatch) if half else None
+        learner = learners.create(name, images, **settings)
+        learner.learn(0)
+        learner.learn(1)
+        ends.append(torch.cat([p.detach().flatten() for p in learner.network.parameters()]))
+    start = models.create("convnet", images.train.shape)
+    begin = torch.cat([p.detach().flatten() for p in start.backbone.parameters()])
+    moved = (ends[0][: len(begin)] - begin).norm()
+    assert scaler.get_scale() > 2.0**10 and (ends[1] - ends[0]).norm() < 0.05 * moved
+
+
+def test_half_precision_resumes_with_its_loss_scale(images, tmp_path, monkeypatch):
+    settings = {"network": "convnet", "epochs": 3, "batch_size": 16, "schedule": "none"}
+
+    def learn(folder, until=None):
+        half_precision(monkeypatch)
+        learner = learners.create("finetune", images, **settings)
+
+        def stop(progress):
+            if (progress.task, progress.epoch) == until:
+                raise InterruptedError
+
+        for task in range(2):
+            learner.learn(task, folder, progress=stop)
+        return learner.network.state_dict()
+
+    undisturbed = learn(tmp_path / "one")
+    with pytest.raises(InterruptedError):
+        learn(tmp_path / "two", until=(1, 1))
+    resumed = learn(tmp_path / "two")
+    assert all(torch.equal(resumed[name], weight) for name, weight in undisturbed.items())
