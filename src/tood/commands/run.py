@@ -72,7 +72,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--store", type=STORES, help="metrics: delete outputs and checkpoints once measured.  [default: all]")
 @click.option("--set", "learner_settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help=SETTING)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
-@click.option("--precision", help="32-true, bf16-mixed or auto: mixed on a GPU that supports it.  [default: auto]")
+@click.option("--precision", help="32-true, bf16-mixed, 16-mixed, or auto: bf16-mixed if supported.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
 @click.option("--out", type=FILE, help="The run directory.  [default: runs/NAME]")
 @click.option("--dry-run", is_flag=True, help="Print the plan with the estimated time, and stop.")

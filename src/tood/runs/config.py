@@ -127,7 +127,7 @@ class RunConfig:
     device:
         Where to train and evaluate: ``"auto"``, ``"cpu"``, ``"cuda"`` or ``"mps"``.
     precision:
-        ``"32-true"``, ``"bf16-mixed"`` (GPUs only) or ``"auto"``: mixed on a GPU that supports it, except
+        ``"32-true"``, ``"bf16-mixed"``, ``"16-mixed"`` (GPUs only) or ``"auto"``: bf16-mixed if supported, except
         with the presets ``paper`` and ``released``.
     threads:
         Threads of torch on the CPU. With one, the same seed gives the same bits; more are faster on an idle machine
