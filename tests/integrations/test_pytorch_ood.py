@@ -8,7 +8,6 @@ from sklearn.metrics import roc_auc_score
 from torch.utils.data import ConcatDataset, DataLoader, TensorDataset
 
 from tood import TOOD, ToodError
-from tood.detectors import Head, Outputs, create
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_energy_is_their_energy(world, pytorch_ood):
         np.testing.assert_allclose(ours(world.test[0]), EnergyBased(world.net)(world.test[0]), rtol=1e-6, atol=1e-6)
 
 
-def test_their_benchmark_takes_both_kinds(world, loaders, pytorch_ood):
+def test_their_benchmark_takes_it(world, loaders, pytorch_ood):
     from pytorch_ood.benchmark import Benchmark
 
     class Small(Benchmark):
@@ -66,25 +65,9 @@ def test_their_benchmark_takes_both_kinds(world, loaders, pytorch_ood):
         def test_sets(self, known=True, unknown=True):
             return [ConcatDataset([TensorDataset(*world.known)] * known + [TensorDataset(*world.unknown)] * unknown)]
 
-    by_logits = pytorch_ood.LogitsDetector(world.net, TOOD(world.tasks)).fit(loaders[0])
-    by_features = pytorch_ood.FeaturesDetector(world.net.body, "knn", world.net.fc).fit(loaders[0])
-    rows = Small().evaluate([by_logits, by_features], loader_kwargs={"batch_size": 64})
-    for row, detector in zip(rows, (by_logits, by_features), strict=True):
-        expected = roc_auc_score(world.test[1] < 0, detector(world.test[0]))
-        assert row["AUROC"] == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.filterwarnings("ignore:vim. dim 256 leaves no residual")
-@pytest.mark.parametrize("name", ["knn", "mds", "react", "vim", "tood_prototype", "ash", "msp"])
-def test_detectors_of_features_score_as_ours_with_the_sign_turned(world, loaders, pytorch_ood, name):
-    def outputs(x, labels=None):
-        with torch.no_grad():
-            return Outputs(*world.net(x, return_feature=True), labels)
-
-    head = Head(*world.net.get_fc())
-    ours = create(name).fit(outputs(*world.cal), partition=world.tasks, head=head)
-    theirs = pytorch_ood.FeaturesDetector(world.net.body, name, world.net.fc, world.tasks).fit(loaders[0])
-    np.testing.assert_allclose(theirs.predict(world.test[0]), -ours.score(outputs(world.test[0])), rtol=1e-4, atol=1e-5)
+    detector = pytorch_ood.LogitsDetector(world.net, TOOD(world.tasks)).fit(loaders[0])
+    (row,) = Small().evaluate([detector], loader_kwargs={"batch_size": 64})
+    assert row["AUROC"] == pytest.approx(roc_auc_score(world.test[1] < 0, detector(world.test[0])), abs=1e-6)
 
 
 def test_ood_samples_are_left_out_of_fit(world, pytorch_ood):
@@ -115,9 +98,7 @@ def test_their_exceptions_and_ours(world, pytorch_ood):
         pytorch_ood.LogitsDetector(world.net, TOOD(world.tasks))(world.test[0])
     with pytest.raises(ModelNotSetException):
         pytorch_ood.LogitsDetector(None, "energy").predict(world.test[0])
-    with pytest.raises(ModelNotSetException):
-        pytorch_ood.FeaturesDetector(None, "knn", world.net.fc).predict(world.test[0])
-    with pytest.raises(ToodError, match="knn reads features or the head; use FeaturesDetector"):
+    with pytest.raises(ToodError, match="knn reads features or the head"):
         pytorch_ood.LogitsDetector(world.net, "knn")
     with pytest.raises(ToodError, match="odin runs the network again"):
         pytorch_ood.LogitsDetector(world.net, "odin")
