@@ -12,7 +12,7 @@ from tests import processes
 
 from tood.errors import ToodError
 from tood.evaluation.metrics_file import Row, load_metrics
-from tood.integrations.trackers import TRACKERS, Tracking, prepare, tracking
+from tood.integrations.trackers import TRACKERS, Tracking, prepare
 from tood.learners.progress import Progress
 
 RUN = ["run", "--stream", "digits", "--preset", "smoke", "--seed", "0", "--detectors", "energy,msp", "--quiet"]
@@ -89,7 +89,7 @@ def test_a_run_that_is_refused_opens_no_tracker(tmp_path, opened):
 def test_trackers_are_closed_when_a_run_fails(tmp_path, opened):
 
     def failing_run():
-        with tracking(["tensorboard"], "run", tmp_path, {}) as tracked:
+        with Tracking(["tensorboard"], "run", tmp_path, {}) as tracked:
             tracked.progress(event(0, 0, 10))
             raise RuntimeError
 
@@ -99,7 +99,7 @@ def test_trackers_are_closed_when_a_run_fails(tmp_path, opened):
     assert recorder.closed is True
     with (
         pytest.raises(ToodError, match="unknown tracker 'tensorbord'; did you mean 'tensorboard'"),
-        tracking(["tensorbord"], "run", tmp_path, {}),
+        Tracking(["tensorbord"], "run", tmp_path, {}),
     ):
         pass
 
@@ -221,7 +221,7 @@ def test_a_tracker_that_is_not_installed_says_how_to_install_it(name, tmp_path, 
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, name, None)
     message = rf'--log-to {name} needs {name}: pip install "tood\[{name}\]"'
-    with pytest.raises(ToodError, match=message), tracking([name], "run", tmp_path, {}):
+    with pytest.raises(ToodError, match=message), Tracking([name], "run", tmp_path, {}):
         pass
     with pytest.raises(ToodError, match=message):  # once, before a sweep starts its runs
         prepare([name])

@@ -168,6 +168,6 @@ def _tracking(
     """The named trackers, or None; under torchrun only the first process, which evaluates, tracks."""
     if not names or int(os.environ.get("RANK", 0)):
         return contextlib.nullcontext()
-    from tood.integrations.trackers import tracking
+    from tood.integrations.trackers import Tracking
 
-    return tracking(names, config.name, folder, config.to_mapping())
+    return Tracking(names, config.name, folder, config.to_mapping())

@@ -11,7 +11,7 @@ import contextlib
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from tood.integrations.adapter import peer
 from tood.learners.progress import Progress
 from tood.metrics.trajectory import near_far_mean
 
-__all__ = ["TRACKERS", "Tracking", "prepare", "tracking"]
+__all__ = ["TRACKERS", "Tracking", "prepare"]
 
 Axis = Literal["epoch", "step"]
 
@@ -118,10 +118,11 @@ class WandB:
 TRACKERS: dict[str, Any] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
 
 
-class Tracking:
-    """Turns a run's events into metrics by name and hands them to all trackers.
+class Tracking(contextlib.AbstractContextManager["Tracking"]):
+    """Context that turns a run's events into metrics by name and hands them to all trackers.
 
-    The trackers are opened at the first event, so that a run that is refused leaves nothing in them.
+    The trackers are opened at the first event, so that a run that is refused leaves nothing in them, and closed on
+    errors too.
 
     Parameters
     ----------
@@ -132,8 +133,13 @@ class Tracking:
     """
 
     def __init__(self, names: Sequence[str], *arguments: Any) -> None:
+        prepare(names)
         self.names, self.arguments = dict.fromkeys(names), arguments
         self.opened: list[Any] = []
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        for tracker in self.opened:
+            tracker.close(failed=error is not None)
 
     def progress(self, event: Progress) -> None:
         """At the end of an epoch: ``train/loss``, ``train/accuracy`` and ``train/lr`` by epoch since the run began."""
@@ -168,16 +174,3 @@ def prepare(names: Sequence[str]) -> None:
         if name not in TRACKERS:
             raise UnknownNameError("tracker", name, TRACKERS)
         TRACKERS[name].prepare()
-
-
-@contextlib.contextmanager
-def tracking(names: Sequence[str], name: str, folder: Path, settings: Mapping[str, Any]) -> Iterator[Tracking]:
-    """Context with trackers by name for a run's name, directory and settings; they are closed on errors too."""
-    prepare(names)
-    tracked, failed = Tracking(names, name, folder, settings), True
-    try:
-        yield tracked
-        failed = False
-    finally:
-        for tracker in tracked.opened:
-            tracker.close(failed)
