@@ -2,16 +2,14 @@ import json
 import os
 import shutil
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from tests.processes import python, tood
 
 from tood import ToodError
-from tood.audit import Audit, audit, audit_seeds, read_verdict
+from tood.audit import audit, read_verdict
 from tood.audit.advice import DEFAULT
-from tood.audit.evidence import Evidence
 from tood.evaluation import load_metrics, measure, trajectory
 from tood.evaluation.metrics_file import detectors_of
 from tood.metrics import auroc
@@ -115,19 +113,6 @@ def test_without_ood_sets_the_calibration_set_decides(tmp_path):
     assert result.returncode == 0 and "calibration set alone" in " ".join(result.stdout.split())
 
 
-def test_seeds_are_judged_together(build, tmp_path):
-    paths = [build(tmp_path / f"s{seed}", gap=2.5, seed=seed, learner="mine", stream="made") for seed in range(2)]
-    for seed, path in enumerate(paths):
-        manifest = json.loads((path / "manifest.json").read_text()) | {"seed": seed}
-        (path / "manifest.json").write_text(json.dumps(manifest))
-    result = tood("audit", *paths, "--detectors", "energy", "--json")
-    (entry,) = json.loads(result.stdout)["verdicts"]
-    assert entry["verdict"]["seeds"] == 2 and entry["verdict"]["cause"] == "confidence gap"
-    one = audit(Run(paths[0]), ["energy"]).verdict.judgements[-1].loss
-    both = entry["verdict"]["judgements"][-1]["loss"]
-    assert both["value"] != one.value and both["low"] < both["value"] < both["high"]
-
-
 def test_figures_of_the_verdict_equal_a_computation_by_hand(gap_run):
     found = audit(Run(gap_run), LOGITS_ONLY).verdict
     tasks, groups = Run(gap_run).partition.tasks, {"near": ["near_a"], "far": ["far_a", "far_b"]}
@@ -213,19 +198,16 @@ def test_what_cannot_be_audited(tmp_path, gap_run, shared_run):
         audit(Run(shared_run), ["enrgy"])
 
 
-def test_command_prints_a_card_then_one_table(gap_run, tmp_path):
-    given = ("audit", gap_run, "--detectors", "energy,tood_robust_anchor", "--out", tmp_path / "out")
+def test_command_prints_a_card_then_the_best_scores(gap_run):
+    given = ("audit", gap_run, "--detectors", "energy,tood_robust_anchor")
     result = tood(*given, env={**os.environ, "COLUMNS": "80"})
     assert result.returncode == 0 and result.stderr == ""
     assert max(map(len, result.stdout.splitlines())) <= 80
-    card, table = result.stdout.split("AUROC and accuracy after each step", 1)
+    card, table = result.stdout.split("3 best of 3 scores", 1)
     rows = [line.split()[0] for line in card.splitlines() if line[:1].strip()]
-    assert rows == ["Lost", "Cause", "From", "Note", "gap:"]  # note: columns of later tasks are ignored
-    assert "Confidence gap" in card and "Energy" in table
+    assert rows[:4] == ["Lost", "Cause", "From", "Note"]  # note: columns of later tasks are ignored
+    assert "Confidence gap" in card and "Energy" in table and "tood report" in table
     assert "Scored:" not in result.stdout and "Scored:" in tood(*given, "--full").stdout
-    files = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"verdict.json", "tables.md", "tables.csv", "metrics.parquet", "stream-main.tex"} <= files
-    assert json.loads((tmp_path / "out/verdict.json").read_text())["cause"] == "confidence gap"
 
 
 def test_command_prints_json(gap_run):
@@ -248,11 +230,10 @@ def test_names_of_a_manifest_neither_leave_the_folder_nor_reach_the_terminal(gap
     evil = {"stream": "../../escaped", "learner": "\x1b[31m=cmd()"}
     (gap_run / "manifest.json").write_text(json.dumps(manifest | evil))
     before = {path for path in tmp_path.rglob("*") if "scores" not in path.parts}
-    result = tood("audit", gap_run, "--detectors", "energy", "--out", tmp_path / "deep/out", "--full")
+    result = tood("audit", gap_run, "--detectors", "energy", "--full")
     assert result.returncode == 0 and "\x1b[31m" not in result.stdout
     made = {path for path in tmp_path.rglob("*") if "scores" not in path.parts} - before
-    allowed = {tmp_path / "deep", gap_run / "metrics.parquet", gap_run / "verdict.json"}
-    assert made and all(path in allowed or (tmp_path / "deep/out") in {path, *path.parents} for path in made)
+    assert made == {gap_run / "metrics.parquet", gap_run / "verdict.json"}
 
 
 def test_command_gives_one_line_while_another_process_writes(gap_run):
@@ -291,10 +272,3 @@ def test_read_only_directory_is_judged_and_left_as_it_is(gap_run):
     assert "cannot be written: the metrics are shown but not kept" in " ".join(shown.stdout.split())
     assert "scores/msp.npz: cannot be written (Permission denied)" in refused.stderr.splitlines()[-1]
     assert {path: path.stat().st_mtime_ns for path in gap_run.rglob("*[!k]")} == before
-
-
-def test_seeds_with_other_groups_of_ood_sets_are_refused():
-    both, near = (Evidence(scopes, {}) for scopes in (("near", "far", "all"), ("near", "all")))
-    audits = [Audit(None, SimpleNamespace(tasks=2), None, evidence) for evidence in (both, near)]
-    with pytest.raises(ToodError, match="the same groups of OOD sets"):
-        audit_seeds(audits)

@@ -42,7 +42,7 @@ def test_a_learner_is_written_as_its_run_says(gap_run):
 def test_the_page_does_not_import_a_detector_that_a_run_names(gap_run, tmp_path, monkeypatch):
     (tmp_path / "received.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert scores_at(Run(gap_run), ["received:Detector"], [0], compute=False) == {}
+    assert scores_at(Run(gap_run), ["received:Detector"], [0], None) == {}
     assert "received" not in sys.modules
 
 

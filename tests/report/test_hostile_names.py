@@ -56,13 +56,12 @@ def shown(tmp_path_factory):
         "report": tood("report", *(runs / f"r{number}" for number in PAGE), "--out", out / "report"),
         "report --against": tood("report", runs, "--tables", "--against", "paper", "--out", out / "tables"),
         "report md": tood("report", runs, "--tables", "--format", "md"),
-        "report latex": tood("report", runs, "--tables", "--format", "latex"),
         "report csv": tood("report", runs, "--tables", "--format", "csv"),
         "report terminal": tood("report", runs, "--tables", "--format", "terminal"),
-        "audit": tood("audit", runs, "--detectors", "energy", "--full", "--out", out / "audit"),
+        "audit": tood("audit", runs, "--detectors", "energy", "--full"),
         "ablate": tood("ablate", runs, "--only", "margin", "--no-plots", "--out", out / "ablations"),
     }
-    files = {path: path.read_text() for path in out.rglob("*") if path.suffix in (".csv", ".md", ".tex", ".html")}
+    files = {path: path.read_text() for path in out.rglob("*") if path.suffix in (".csv", ".md", ".html")}
     after = {path for path in parent.parent.parent.rglob("*") if runs not in path.parents and out not in path.parents}
     return texts, files, after - before - {out}
 
@@ -100,14 +99,6 @@ def test_no_cell_of_a_csv_file_is_a_formula(shown):
     for cell in cells:
         assert not cell.startswith(("=", "@", "\t", "\r")) and cell.isprintable(), cell
         assert not cell.startswith(("-", "+")) or np.isfinite(float(cell))
-
-
-def test_no_command_of_tex_comes_from_a_name(shown):
-    texts = of(shown, ".tex", "report latex")
-    assert any(r"\textbackslash{}input" in text for text in texts)
-    for text in texts:
-        assert r"\input" not in text.replace(r"\textbackslash{}input", "")
-        assert all(c.isprintable() or c == "\n" for c in text)
 
 
 def test_no_html_and_no_new_line_in_markdown(shown):

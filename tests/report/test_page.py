@@ -89,7 +89,7 @@ def test_the_paper_s_figures_stand_beside_ours(build: Callable[..., Path], tmp_p
 
 
 def test_shares_read_off_histograms_are_exact(five: Path) -> None:
-    along = scores_at(Run(five), ["energy"], range(5), compute=True)["energy"]
+    along = scores_at(Run(five), ["energy"], range(5), None)["energy"]
     found = histograms(along, range(5))
     for place, step in enumerate(found["steps"]):
         scored = along[step]

@@ -9,10 +9,10 @@ from tests.processes import tood
 
 from tood import ToodError
 from tood.evaluation import Scorer, load_metrics, measure
-from tood.metrics import auroc, fpr_at_id_recall, fpr_at_ood_recall
+from tood.metrics import auroc, fpr_at_ood_recall
 from tood.outputs import Run, find_runs, write_manifest, write_step
 from tood.paper.reference import reported
-from tood.report.render import print_tables, to_csv, to_latex, to_markdown
+from tood.report.render import print_tables, to_csv, to_markdown
 from tood.report.summary import Key, Summary, best_keys, collect, learner_label, ranks
 from tood.report.tables import build, tables_of
 from tood.storage.files import file_name
@@ -71,18 +71,17 @@ def by_hand(run, metric, group=None):
 
 
 @pytest.mark.parametrize(
-    ("column", "metric", "fpr", "group"),
+    ("column", "metric", "group"),
     [
-        ("avg_auroc", auroc, "ood", None),
-        ("near_auroc", auroc, "ood", "near"),
-        ("far_auroc", auroc, "ood", "far"),
-        ("avg_fpr95", fpr_at_ood_recall, "ood", None),
-        ("avg_fpr95", fpr_at_id_recall, "id", None),
+        ("avg_auroc", auroc, None),
+        ("near_auroc", auroc, "near"),
+        ("far_auroc", auroc, "far"),
+        ("avg_fpr95", fpr_at_ood_recall, None),
     ],
 )
-def test_a_cell_is_the_mean_over_seeds_of_a_computation_by_hand(runs, column, metric, fpr, group):
+def test_a_cell_is_the_mean_over_seeds_of_a_computation_by_hand(runs, column, metric, group):
     figures = [by_hand(runs / f"icarl-{seed}", metric, group) for seed in (0, 1, 2)]
-    found = collect(measured(runs), fpr)[Key("toy", "icarl", "energy", column)]
+    found = collect(measured(runs))[Key("toy", "icarl", "energy", column)]
     assert found.mean == pytest.approx(np.mean(figures), abs=1e-9)
     assert found.std == pytest.approx(np.std(figures, ddof=1), abs=1e-9)
     assert found.seeds == 3
@@ -176,11 +175,12 @@ def test_of_equally_good_ones_the_largest_deviation_counts():
 
 def test_ranks_are_the_papers():
     """ "At least one TOOD variant ranks first or second in eight of the ten CIFAR configurations." """
-    (table,) = [t for t in build(table_1(), {}) if t.name == "ranks"]
-    count = len({key.detector for key in table_1() if key.metric == "avg_auroc"})
-    assert f"robust anchor (paper) is first or second in 8 of 10, of {count} detectors." in table.notes[-1]
     found = ranks(table_1())
     assert all(len(places) == 10 for places in found.values())
+    variants = zip(found["tood_mean_shift"], found["tood_robust_anchor"], strict=True)
+    assert sum(min(places) <= 2 for places in variants) == 8
+    (table,) = [t for t in build(table_1(), {}) if t.name == "ranks"]
+    assert table.rows[0][0] == "tood_mean_shift" and table.rows[0][1][3].value.mean == 10
     assert [found[name][0] for name in ("tood_mean_shift", "tood_robust_anchor", "ash", "energy", "vim")] == [
         1,
         2,
@@ -204,9 +204,6 @@ def test_against_the_paper_shows_its_figure_and_the_difference():
     row = next(line for line in text.splitlines() if line.startswith("| Energy"))
     assert row.split("|")[2].strip() == "67.2 ± 0.5 (65.9, +1.2)"  # 0.6 behind the best, whose deviation is 0.5
     assert "In brackets: the paper's value, and ours minus it." in text and "MDS lost its minus sign" in text
-    other = next(t for t in build(ours, reported(), "id") if t.name == "cifar10-main")  # the paper has the other FPR@95
-    auroc_cell, fpr_cell = dict(other.rows)["energy"][:2]
-    assert auroc_cell.paper is not None and fpr_cell.paper is None
 
 
 def test_formats_carry_the_same_figures(runs):
@@ -222,10 +219,6 @@ def test_formats_carry_the_same_figures(runs):
     ]
     assert float(record["mean"]) == cell.value.mean and record["seeds"] == "3"
     assert figure in to_markdown(main)
-    latex = to_latex(main)
-    assert figure in latex and r"\toprule" in latex and "_" not in latex.replace(r"\_", "")
-    body = latex[latex.index(r"\midrule") : latex.index(r"\bottomrule")]
-    assert {line.count("&") for line in body.splitlines()[1:] if line} == {len(main.columns)}
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -268,12 +261,11 @@ def test_command(runs, tmp_path):
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("**toy: Avg AUROC and Avg FPR@95, percent (track: given)**")
     assert "fpr_at_ood_recall" in result.stdout  # which definition is said
-    assert {"tables.md", "tables.csv", "toy-main.tex"} <= {path.name for path in tmp_path.iterdir()}
+    assert {"tables.md", "tables.csv"} <= {path.name for path in tmp_path.iterdir()}
     brief = report(runs).stdout  # the ten best scores, the best first; ranks of two settings mean nothing
     assert "2 best of 2 scores" in brief and "fpr_at" not in brief
     records = json.loads(report(runs, "--json").stdout)
     assert {record["table"] for record in records} >= {"toy-main", "toy-groups", "toy-forgetting"}
-    assert "fpr_at_id_recall" in report(runs, "--fpr", "id", "--tables").stdout
     result = report(tmp_path)
     assert result.returncode == 1 and result.stderr.count("\n") == 1 and "found no manifest.json" in result.stderr
 

@@ -42,15 +42,14 @@ def write_results(metrics: Path, out: Path, readme: Path) -> list[Path]:
 
 def draw(metrics: Path) -> None:
     """Draw the plots over learners: drift and forgetting from scratch; drift and gap on frozen images and on text."""
-    plots.AXES |= {"gap": "confidence gap, last step", "gain": "gain of mean shift (paper), points"}
     scratch = [one for one in read_collected(metrics) if one.preset == "cpu" and one.run.stream == "cifar10"]
     points = [one.point for one in scratch if one.run.identity.plain and one.point.get("drift") is not None]
-    drawn = {"cifar10/drift": plots.drift_and_forgetting(points, "CIFAR-10, preset cpu. ")}
+    drawn = {"cifar10/drift": plots.scatter(points, "CIFAR-10, preset cpu.")}
     for stream, track, note in (("cifar10", "train", "CIFAR-10"), ("clinc", "calibration", "CLINC150")):
         points = [of for of in Benchmark(metrics).points(stream, track) if of["drift"]]
         pairs = [("drift", "d_avg"), ("gap", "gain")]
         if points:
-            drawn[f"{stream}-frozen/causes"] = plots.styled(plots._scatter)(points, pairs, f"{note}, frozen features. ")
+            drawn[f"{stream}-frozen/causes"] = plots.scatter(points, f"{note}, frozen features.", pairs)
     for name, figure in drawn.items():
         for file in save(figure, metrics / "plots" / name):
             if file.suffix == ".pdf":

@@ -26,6 +26,7 @@ from tood.energy import energy
 from tood.evaluation.metrics_file import RAW, load_metrics, save_metrics
 from tood.metrics import nearest_distance
 from tood.outputs.directory import Run, find_runs
+from tood.outputs.steps import Step
 from tood.report.gather import MeasuredRun
 from tood.storage.files import file_name, write_text
 
@@ -100,8 +101,9 @@ def along(measured: MeasuredRun) -> dict[str, list[float]]:
     run, values = measured.run, {}
     if not measured.has_outputs:
         return {}
-    shown = SHOWN if SHOWN in run.ood else measured.crowding_set
-    for step in measured.steps_of():
+    far = [name for name, group in run.ood.items() if group == "far"] or list(run.ood)
+    shown = SHOWN if SHOWN in run.ood else far[-1]
+    for step in (Step(run, index) for index in range(measured.steps)):
         task0 = energy(step.test.logits)[step.test_tasks() == 0]
         values.setdefault("task0_energy", []).append(float(task0.mean()))
         by_set = [energy(outputs.logits).mean() for outputs in step.ood.values()]

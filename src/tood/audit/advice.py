@@ -52,8 +52,6 @@ class Advice:
         TOOD, if the run can compute it.
     logits, features:
         The best score of logits alone (TOOD unless another is better by half a point), and the best that reads more.
-    losers:
-        Scores that are certainly worse than energy, by half a point or more; the worst first.
     gap:
         The confidence gap on the calibration set in units of the spread within tasks, if that is the basis.
     """
@@ -66,7 +64,6 @@ class Advice:
     default: Candidate | None = None
     logits: Candidate | None = None
     features: Candidate | None = None
-    losers: tuple[Candidate, ...] = ()
     gap: WithInterval | None = None
 
 
@@ -81,7 +78,6 @@ def advise(evidence: Evidence) -> Advice:
     best = max(filter(None, (logits, features)), key=lambda one: (one.certain, choice[one.name]), default=None)
     if logits and logits.certain and best and choice[best.name] < choice[logits.name] + GAIN:
         best = logits
-    losers = [one for one in candidates.values() if one.gains["all"].high < 0 and one.gains["all"].value <= -GAIN]
     return Advice(
         use=best.name if best and best.certain else "energy",
         basis="ood",
@@ -91,7 +87,6 @@ def advise(evidence: Evidence) -> Advice:
         default=candidates.get(DEFAULT),
         logits=logits,
         features=features,
-        losers=tuple(sorted(losers, key=lambda one: one.gains["all"].value)),
     )
 
 

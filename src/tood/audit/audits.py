@@ -15,7 +15,7 @@ from tood import detectors
 from tood.audit.advice import DEFAULT, advise, advise_without_ood
 from tood.audit.causes import Judgement, judge
 from tood.audit.checks import Finding, check_calibration, check_step, check_swapped
-from tood.audit.evidence import Collector, Evidence, combine
+from tood.audit.evidence import Collector, Evidence
 from tood.audit.gap import energy_gap
 from tood.audit.traffic import choose_by_traffic
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
@@ -31,7 +31,7 @@ from tood.outputs.steps import Step
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Audit", "audit", "audit_seeds", "ensure_verdict"]
+__all__ = ["Audit", "audit", "ensure_verdict"]
 
 
 class Audit(NamedTuple):
@@ -127,28 +127,6 @@ def ensure_verdict(run: Run) -> dict[str, Any] | None:
     return verdict.to_dict()
 
 
-def audit_seeds(audits: Sequence[Audit]) -> Verdict:
-    """One verdict on runs that differ only in their seed; intervals are over seeds and samples."""
-    first = audits[0].verdict
-    by_seed = [one.evidence for one in audits if one.evidence is not None]
-    kinds = {one.verdict.tasks for one in audits}, {frozenset(one.scopes) for one in by_seed}
-    if len(by_seed) < len(audits) or any(len(kind) > 1 for kind in kinds):
-        raise ToodError("runs: expected in each the same number of steps and the same groups of OOD sets, at least one")
-    evidence = combine(by_seed)
-    verdicts = [one.verdict for one in audits]
-    return replace(
-        first,
-        seeds=len(audits),
-        judgements=_judgements(evidence, first.tasks),
-        by_task=tuple(sum(losses) / len(audits) for losses in zip(*(one.by_task for one in verdicts), strict=True)),
-        accuracy_forgetting=sum(one.accuracy_forgetting for one in verdicts) / len(audits),
-        advice=advise(evidence),
-        findings=_unique(finding for one in verdicts for finding in one.findings),
-        notes=tuple(dict.fromkeys(note for one in verdicts for note in one.notes)),
-        traffic=None,  # of one model, not of several
-    )
-
-
 def _verdict(
     run: Run,
     collector: Collector,
@@ -167,7 +145,6 @@ def _verdict(
     corrected = any(Step(run, index).corrected for index in range(tasks))
     return Verdict(
         tasks=tasks,
-        seeds=1,
         judgements=_judgements(evidence, tasks) if evidence else (),
         by_task=tuple(trajectory(table, "energy").balanced().forgetting().tolist()) if evidence else (),
         accuracy_forgetting=float(accuracy_forgetting(by_task).mean()) if tasks > 1 else 0.0,

@@ -26,16 +26,6 @@ class NearestDistances(NamedTuple):
     ood_rows: dict[str, IntArray]  # rows of each OOD set
     ood: dict[str, Float64Array]  # and their distances
 
-    @property
-    def scale(self) -> float:
-        """Geometric mean of the distances between ID samples."""
-        return float(np.exp(log_of(self.known).mean()))
-
-    @property
-    def ratio(self) -> float:
-        """Geometric mean over OOD samples and sets, relative to that of ID samples; the features' scale cancels."""
-        return float(np.exp(np.mean([log_of(values).mean() for values in self.ood.values()]))) / self.scale
-
 
 def log_of(distances: Float64Array) -> Float64Array:
     """Logarithms of distances, some of which may be 0."""

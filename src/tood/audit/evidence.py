@@ -7,7 +7,7 @@ distribution over samples. Nothing is decided here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -20,11 +20,11 @@ from tood.audit.responses import Responses, levels, restored
 from tood.calibration.statistics import all_energies
 from tood.evaluation.metrics_file import BACKBONE
 from tood.evaluation.score import Scored, Scorer
-from tood.metrics.resampling import RESAMPLES, Drawn, Samples, TaskScores, WithInterval, auroc_by_task, interval
+from tood.metrics.resampling import Drawn, Samples, TaskScores, WithInterval, auroc_by_task, interval
 from tood.outputs.directory import Run
 from tood.outputs.steps import Step
 
-__all__ = ["Collector", "Evidence", "combine", "scope_weights"]
+__all__ = ["Collector", "Evidence", "scope_weights"]
 
 SetScores: TypeAlias = Mapping[str, FloatArray]  # per OOD set
 ALL = slice(None)
@@ -32,7 +32,7 @@ ALL = slice(None)
 
 @dataclass(frozen=True)
 class Evidence:
-    """Statistics of one run, or of several seeds: a value and its resamples by ``(what, scope)``.
+    """Statistics of one run: a value and its resamples by ``(what, scope)``.
 
     AUROCs, each the mean over old tasks: ``learned`` and ``kept`` (energy at each task's own step and at the last);
     at the last step, ``recentred`` (every channel re-centred), ``channels`` (re-centred, and logits respond to the
@@ -194,23 +194,3 @@ def halves(size: int) -> tuple[IntArray, IntArray]:
     order = np.random.default_rng(size).permutation(size)
     first = np.sort(order[: (size + 1) // 2])
     return first, np.sort(order[(size + 1) // 2 :]) if size > 1 else first
-
-
-def combine(seeds: Sequence[Evidence]) -> Evidence:
-    """The evidence of several seeds: their mean, with intervals over seeds and samples.
-
-    Seeds are drawn with replacement. Each resample's deviation is widened by √(S / (S - 1)), because S seeds show too
-    little of their spread.
-    """
-    count = len(seeds)
-    chosen = np.random.default_rng(count).integers(count, size=(RESAMPLES, count)).T
-    drawn = {}
-    for name in seeds[0].drawn:
-        if all(name in one.drawn for one in seeds):
-            by_seed = np.stack([one.drawn[name] for one in seeds])
-            mean = by_seed[:, 0].mean()
-            means = np.take_along_axis(by_seed[:, 1:], chosen, axis=0).mean(axis=0)
-            drawn[name] = np.append(mean, mean + (means - mean) * np.sqrt(count / (count - 1)))
-    shared = [name for name in seeds[0].choice if all(name in one.choice for one in seeds)]
-    choice = {name: float(np.mean([one.choice[name] for one in seeds])) for name in shared}
-    return Evidence(seeds[0].scopes, drawn, choice)

@@ -18,7 +18,7 @@ from tood.storage.files import write_text
 
 __all__ = ["Verdict", "read_verdict", "write_verdict"]
 
-FORMAT = 3
+FORMAT = 4
 FILE = "verdict.json"
 
 
@@ -28,8 +28,8 @@ class Verdict:
 
     Attributes
     ----------
-    tasks, seeds:
-        The number of tasks learned, and of runs judged together.
+    tasks:
+        The number of tasks learned.
     judgements:
         One per group of OOD sets, and one for ``all``; empty with one task or without OOD sets.
     by_task:
@@ -51,7 +51,6 @@ class Verdict:
     """
 
     tasks: int
-    seeds: int
     judgements: tuple[Judgement, ...]
     by_task: tuple[float, ...]
     accuracy_forgetting: float
@@ -111,40 +110,22 @@ def _agree(first: Judgement, second: Judgement) -> bool:
 
 
 def write_verdict(run: Run, verdict: Verdict) -> None:
-    """Write ``verdict.json`` into a run, with the digest of the metrics it belongs to."""
-    document = {"metrics": _digest(run), **verdict.to_dict()}
-    write_text(run.path / FILE, json.dumps(document, indent=1) + "\n")
+    """Write ``verdict.json`` into a run, with a digest of itself and of the metrics it belongs to."""
+    document = verdict.to_dict()
+    write_text(run.path / FILE, json.dumps({"digest": _digest(run, document), **document}, indent=1) + "\n")
 
 
 def read_verdict(run: Run) -> dict[str, Any] | None:
-    """The verdict stored in a run; None if there is none, or if the metrics have changed since."""
+    """The verdict stored in a run; None if there is none, or if it or the metrics have changed since."""
     try:
         document = json.loads((run.path / FILE).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return None
-    if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_complete(document):
-        return None
-    return document if document.get("metrics") == _digest(run) else None
+        if document.pop("digest") == _digest(run, document) and document["format"] == FORMAT:
+            return dict(document)
+    except (OSError, ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        pass
+    return None
 
 
-def _is_complete(document: dict[str, Any]) -> bool:
-    """True if a stored verdict has all that the card and the page show, in its kind."""
-    try:
-        scores = [one for one in (document["advice"]["logits"], document["advice"]["features"]) if one]
-        numbers = [one["loss"]["value"] for one in document["judgements"]]
-        numbers += [one["gains"]["all"]["value"] for one in scores]
-        texts = [
-            document["cause"],
-            *document["card"].values(),
-            *document["sentences"],
-            *(one["name"] for one in scores),
-        ]
-        texts += [document["advice"]["best"] or "", *(finding["text"] for finding in document["findings"])]
-    except (AttributeError, KeyError, TypeError):
-        return False
-    return all(isinstance(number, float) for number in numbers) and all(isinstance(text, str) for text in texts)
-
-
-def _digest(run: Run) -> str | None:
-    file = run.metrics_path
-    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else None
+def _digest(run: Run, document: Mapping[str, Any]) -> str:
+    metrics = run.metrics_path.read_bytes() if run.metrics_path.exists() else b""
+    return hashlib.sha256(json.dumps(document).encode() + metrics).hexdigest()

@@ -10,7 +10,7 @@ import numpy as np
 
 from tood import detectors
 from tood.audit.advice import DEFAULT, Advice, Candidate
-from tood.audit.causes import LOSS, LOST, NEARER, PARTS, SHARE, Judgement
+from tood.audit.causes import LOSS, LOST, PARTS, SHARE, Judgement
 from tood.audit.gap import of_old_tasks
 from tood.choose import ADVICE
 from tood.metrics.resampling import WithInterval
@@ -23,7 +23,6 @@ __all__ = ["cause", "details", "lost", "use"]
 MINOR = 0.05  # of the loss: smaller parts are not mentioned
 RULE = f"a cause is {100 * SHARE:.0f} % or more of the loss"
 WEAKER = "old tasks' weaker response"
-LATER = "later tasks worse from the start, though OOD is not nearer,"
 
 
 def lost(verdict: Verdict) -> str:
@@ -114,9 +113,6 @@ def details(verdict: Verdict) -> Iterator[str]:
     advice = verdict.advice
     if advice.tried:
         yield f"{advice.tried} scores were compared: chosen on half of the OOD samples, measured on the other half."
-    if advice.losers:
-        worst_scores = ", ".join(f"{_name(one.name)} {_gain(one.gains['all'])}" for one in advice.losers[:3])
-        yield f"Certainly worse than energy: {len(advice.losers)} of {advice.tried} scores; the worst: {worst_scores}."
 
 
 def _explained(one: Judgement) -> str:
@@ -131,16 +127,13 @@ def _explained(one: Judgement) -> str:
         sentences.append(" and ".join(named))
     for causes in one.undecided:
         if len(causes) == 1:
-            near = f"; OOD is {_percent(one.nearer)} nearer" if one.nearer and "crowding" in causes else ""
-            sentences.append(f"cannot be decided: {causes[0]} {_percent(shares[causes[0]])}{near}; {RULE}")
+            sentences.append(f"cannot be decided: {causes[0]} {_percent(shares[causes[0]])}; {RULE}")
         else:
             more = "" if LOST in shares else "; features would distinguish the two"
             both = f"together {_percent(one.shares['own'])} of the loss{more}"
             sentences.append(f"cannot be distinguished: {' or '.join(causes)}, {both}")
     mentioned = {*one.causes, *(cause for causes in one.undecided for cause in (*causes, WEAKER))}
     rest = {name: share for name, share in shares.items() if name not in mentioned and share.value >= MINOR}
-    if one.nearer and one.nearer.value < NEARER and "crowding" in rest:
-        rest = {LATER if name == "crowding" else name: share for name, share in rest.items()}
     if rest:
         sentences.append("the rest: " + ", ".join(f"{name} {100 * share.value:.0f} %" for name, share in rest.items()))
     if not mentioned:

@@ -6,7 +6,6 @@ import json
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 import click
 
@@ -21,18 +20,11 @@ from tood.commands._console import FILE
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["terminal", "md", "csv", "latex"]),
+    type=click.Choice(["terminal", "md", "csv"]),
     help="How tables are printed.  [default: terminal; md if the output is not one]",
 )
 @click.option(
     "--against", type=click.Choice(["paper"]), help="Also show the paper's value and the difference, and its variants."
-)
-@click.option(
-    "--fpr",
-    type=click.Choice(["ood", "id"]),
-    default="ood",
-    show_default=True,
-    help="Which FPR@95: at 95 % of OOD rejected (the paper's tables) or of ID accepted (its text).",
 )
 @click.option("--track", default="", help="Data that detectors are fitted on.  [default: the first of each run]")
 @click.option("--json", "as_json", is_flag=True, help="Print the tables as JSON.")
@@ -46,7 +38,6 @@ def command(
     want_plots: bool,
     form: str | None,
     against: str | None,
-    fpr: Literal["ood", "id"],
     track: str,
     as_json: bool,
     out: Path | None,
@@ -68,7 +59,7 @@ def command(
     from tood.outputs import find_runs
     from tood.paper.reference import report_page, reported, verdicts_of, with_variants
     from tood.report.gather import MeasuredRun
-    from tood.report.render import print_results, print_tables, to_csv, to_latex, to_markdown, write_tables
+    from tood.report.render import print_results, print_tables, to_csv, to_markdown, write_tables
     from tood.report.tables import best_tables, tables_of
     from tood.storage.files import contained
 
@@ -78,7 +69,7 @@ def command(
     measured = [(one.run, one.table) for one in runs]
     if against == "paper":
         measured = [(run, with_variants(run, table)) for run, table in measured]
-    tables = tables_of(measured, reported() if against == "paper" else None, fpr=fpr, track=track)
+    tables = tables_of(measured, reported() if against == "paper" else None, track=track)
     if out is not None:
         write_tables(tables, out)
     if as_json:
@@ -88,8 +79,7 @@ def command(
         if form == "terminal":
             print_tables(tables)
         else:
-            texts = [to_csv(tables)] if form == "csv" else map(to_markdown if form == "md" else to_latex, tables)
-            click.echo("\n".join(texts), nl=False)
+            click.echo(to_csv(tables) if form == "csv" else "\n".join(map(to_markdown, tables)), nl=False)
     folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
     if out is None and len(paths) == 1:
         contained(paths[0], folder / "plots")
@@ -101,5 +91,5 @@ def command(
     elif not (want_tables or as_json):
         verdicts = verdicts_of(runs)
         if not form:
-            print_results(runs, verdicts, tables if full or against or fpr == "id" else best_tables(measured))
+            print_results(runs, verdicts, tables if full or against else best_tables(measured))
         click.echo(f"The page: {report_page(runs, folder / 'report.html', verdicts)}", err=True)

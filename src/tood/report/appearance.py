@@ -7,7 +7,7 @@ import numpy as np
 from tood import detectors
 from tood.outputs.identity import split_method
 
-__all__ = ["COLOURS", "LEARNERS", "label", "remember_title", "spread"]
+__all__ = ["COLOURS", "label", "remember_title", "spread"]
 
 # The Okabe-Ito palette. One meaning per colour, in every plot and on the page.
 COLOURS = {
@@ -21,30 +21,27 @@ COLOURS = {
 }
 
 GROUPS = {"id": "ID", "near": "near-OOD", "far": "far-OOD", "accuracy": "accuracy"}
-# Title, colour and marker per learner, the paper's first; importing the learners' own titles would import torch.
-# No two learners share both colour and marker; similar colours have different markers.
-LEARNERS = {
-    "icarl": ("iCaRL", "#332288", "o"),
-    "bic": ("BiC", "#CC6677", "s"),
-    "der": ("DER", "#999933", "D"),
-    "wa": ("WA", "#4AA8DC", "^"),
-    "lwf": ("LwF", "#882255", "v"),
-    "er": ("ER", "#000000", "P"),
-    "er_ace": ("ER-ACE", "#5E4FA2", "X"),
-    "ssil": ("SS-IL", "#A6761D", "^"),
-    "ewc": ("EWC", "#C9A227", "X"),
-    "si": ("SI", "#767676", "<"),
-    "agem": ("A-GEM", "#8C510A", ">"),
-    "gem": ("GEM", "#C51B7D", "p"),
-    "finetune": ("Fine-tuning", "#B2182B", "h"),
-    "joint": ("Joint", "#1B7837", "*"),
-    "derpp": ("DER++", "#6B6B00", "d"),
-    "ncm": ("NCM", "#35978F", "8"),
-    "slda": ("SLDA", "#9970AB", "H"),
-    "fecam": ("FeCAM", "#01665E", "s"),
-    "ranpac": ("RanPAC", "#D6604D", "D"),
+_learner_titles = {  # manifests add others; importing the learners' own titles would import torch
+    "icarl": "iCaRL",
+    "bic": "BiC",
+    "der": "DER",
+    "wa": "WA",
+    "lwf": "LwF",
+    "er": "ER",
+    "er_ace": "ER-ACE",
+    "ssil": "SS-IL",
+    "ewc": "EWC",
+    "si": "SI",
+    "agem": "A-GEM",
+    "gem": "GEM",
+    "finetune": "Fine-tuning",
+    "joint": "Joint",
+    "derpp": "DER++",
+    "ncm": "NCM",
+    "slda": "SLDA",
+    "fecam": "FeCAM",
+    "ranpac": "RanPAC",
 }
-_learner_titles = {name: title for name, (title, *_) in LEARNERS.items()}  # manifests add others
 
 
 def remember_title(learner: str, title: str) -> None:

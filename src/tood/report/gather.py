@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
@@ -14,14 +14,14 @@ from tood.arrays import Float64Array, IntArray
 from tood.audit.advice import DEFAULT
 from tood.evaluation.metrics_file import RAW, accuracy, load_metrics, trajectory
 from tood.evaluation.metrics_only import feature_drift, step_facts
-from tood.evaluation.score import Scorer, kept_scores, scores
-from tood.metrics import Trajectory, accuracy_forgetting, confidence_gap
+from tood.evaluation.score import Scorer, kept_scores
+from tood.metrics import Trajectory, accuracy_forgetting
 from tood.outputs.directory import Run
 from tood.outputs.steps import Step
 from tood.report.appearance import label
 from tood.report.summary import RAW_LOGITS, labels_of, learner_label, run_name
 
-__all__ = ["MeasuredRun", "StepScores", "by_group", "scores_at"]
+__all__ = ["MeasuredRun", "StepScores", "scores_at"]
 
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -107,10 +107,6 @@ class MeasuredRun:
         settings = {"settings": RAW} if kind == f"{RAW_LOGITS})" else {}
         return trajectory(self.table, name, metric, calibration=self.track, **settings, **which)
 
-    def steps_of(self) -> Iterable[Step]:
-        """The steps, opened one at a time so that only one is in memory."""
-        return (Step(self.run, index) for index in range(self.steps))
-
     def point(self) -> dict[str, Any]:
         """The run as a point of plots over learners, in percent (drift: in [0, 1], NaN without features)."""
         energy = self.trajectory("energy").balanced()
@@ -130,44 +126,18 @@ class MeasuredRun:
             return step_facts(self.run, self.steps - 1).get("drift", float("nan"))
         return feature_drift(self.run, self.steps)
 
-    def own_energies(self) -> Float64Array:
-        """``[T, T]``: the mean energy of task i's samples in their own channel at step t."""
-        values = np.full((self.steps, self.steps), np.nan)
-        for step in self.steps_of():
-            test = step.test
-            values[step.index, : step.index + 1] = confidence_gap(test.logits, test.labels, step.partition)
-        return values
 
-    @property
-    def crowding_set(self) -> str:
-        """The OOD set in plots of distances: the last far-OOD set, or the last of all."""
-        return max(self.run.ood, key=lambda name: (self.run.ood[name] == "far", list(self.run.ood).index(name)))
+def scores_at(run: Run, names: Sequence[str], steps: Sequence[int], track: str | None) -> dict[str, list[StepScores]]:
+    """Stored scores at some steps, for each detector that has them at all of these.
 
-
-def scores_at(
-    run: Run, names: Sequence[str], steps: Sequence[int], compute: bool, track: str | None = None
-) -> dict[str, list[StepScores]]:
-    """Scores at some steps, for each detector that has them at all of these; not stored ones only if ``compute``.
-
-    Detectors that are not registered have no stored scores: a run that someone else made must not cause an import.
+    Detectors that are not registered have none: a run that someone else made must not cause an import.
     """
-    found: dict[str, list[StepScores]] = {name: [] for name in names if compute or name in detectors.classes()}
+    found: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
     for step in (Step(run, index) for index in steps):
         for name in list(found):
-            scorer = Scorer(name, calibration=track)
-            scored = scores(step, scorer, keep=False) if compute else kept_scores(step, scorer)
+            scored = kept_scores(step, Scorer(name, calibration=track))
             if scored is None:
                 del found[name]
             else:
                 found[name].append(StepScores(scored.test, step.test_tasks(), scored.ood))
     return found
-
-
-def by_group(scored: StepScores, groups: Mapping[str, str], task: int | None = None) -> dict[str, Scores]:
-    """Scores of ``"id"`` (one task, or all), ``"near"`` and ``"far"`` samples; the sets of a group are joined."""
-    by_group = {"id": scored.id if task is None else scored.id[scored.tasks == task]}
-    for group in ("near", "far"):
-        sets = [values for name, values in scored.ood.items() if groups[name] == group]
-        if sets:
-            by_group[group] = np.concatenate(sets)
-    return by_group

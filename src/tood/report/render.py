@@ -1,10 +1,11 @@
-"""Tables as Markdown, CSV, LaTeX or on a terminal.
+"""Tables as Markdown, CSV or on a terminal.
 
 Detectors and learners are shown by title, as in plots and on the page; CSV keeps the names that commands take.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from tood.report.appearance import label
 from tood.report.tables import Column, Table, TableCell
-from tood.storage.files import csv_text, file_name, printable, write_text
+from tood.storage.files import csv_text, printable, write_text
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table as RichTable
 
     from tood.report.gather import MeasuredRun
 
@@ -26,24 +28,11 @@ __all__ = [
     "print_results",
     "print_tables",
     "to_csv",
-    "to_latex",
     "to_markdown",
     "write_tables",
 ]
 
 CARDS = 3  # printed at most
-_LATEX = str.maketrans(
-    {
-        **{character: rf"\{character}" for character in "_%&#${}"},
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "↑": r"$\uparrow$",
-        "↓": r"$\downarrow$",
-        "±": r"$\pm$",
-        "→": r"$\rightarrow$",
-    }
-)
 _MARKDOWN = str.maketrans({"|": "&#124;", "<": "&lt;", ">": "&gt;", "[": r"\[", "]": r"\]"})
 
 
@@ -63,56 +52,41 @@ def to_csv(tables: Iterable[Table]) -> str:
     return csv_text([record for table in tables for record in table.records()], names)
 
 
-def to_latex(table: Table) -> str:
-    """A ``booktabs`` table, as in the paper."""
-    table = _titled(table)
-    groups = [(name, len(list(columns))) for name, columns in groupby(table.columns, key=lambda c: c.group)]
-    over = ["", *(rf"\multicolumn{{{width}}}{{c}}{{{_tex(name)}}}" for name, width in groups)]
-    head = [_tex(table.corner), *(_tex(column.name) for column in table.columns)]
-    rows = [[_tex(name), *cells] for name, *cells in _texts(table, r"\textbf{{{}}}", r"\,{{\scriptsize$\pm${}}}")]
-    above, *body = (" & ".join(entries) + r" \\" for entries in (over, head, *rows))
-    lines = [
-        r"\begin{table}[t]",
-        r"\centering\footnotesize",
-        rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
-        rf"\begin{{tabular}}{{l {'r' * len(table.columns)}}}",
-        r"\toprule",
-        *([above] if any(name for name, _ in groups) else []),
-        body[0],
-        r"\midrule",
-        *body[1:],
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def print_tables(tables: Iterable[Table], console: Console | None = None) -> None:
-    """Print tables on a terminal; a table that is too wide is split between learners."""
-    from rich import box
+    """Print tables on a terminal; one that is too wide is divided into one part per learner."""
     from rich.console import Console
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     console = console or Console()
     for table in map(_titled, tables):
         console.print(Text(printable(table.title), style="bold"))
-        texts = list(_texts(table))
-        for part in _parts(table, texts, console.width):
-            shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-            shown.add_column(table.corner, no_wrap=True)
-            heads = _heads(table)
-            for place in part:
-                text = "\n".join(heads[place]) if any(column.group for column in table.columns) else heads[place][1]
-                shown.add_column(Text(printable(text, keep="\n")), justify="right", no_wrap=True)
-            for (name, *row), (_, cells) in zip(texts, table.rows, strict=True):
-                best = ["bold" if cell and cell.best else "" for cell in cells]
-                shown.add_row(Text(printable(name)), *(Text(row[place], style=best[place]) for place in part))
-            console.print(shown)
+        places = range(len(table.columns))
+        whole = _part(table, places)
+        if console.measure(whole, options=console.options.update_width(sys.maxsize)).maximum <= console.width:
+            console.print(whole)
+        else:
+            for _, own in groupby(places, key=lambda place: table.columns[place].group):
+                console.print(_part(table, list(own)))
         for note in table.notes:
             console.print(Text(printable(note), style="dim"))
         console.print()
+
+
+def _part(table: Table, places: Sequence[int]) -> RichTable:
+    """Some columns of a table."""
+    from rich import box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
+    shown.add_column(table.corner, no_wrap=True)
+    for place in places:
+        head = f"{table.columns[place].group}\n{table.columns[place].name}".strip()
+        shown.add_column(Text(printable(head, keep="\n")), justify="right", no_wrap=True)
+    for (name, *row), (_, cells) in zip(_texts(table), table.rows, strict=True):
+        best = ["bold" if cell and cell.best else "" for cell in cells]
+        shown.add_row(Text(printable(name)), *(Text(row[place], style=best[place]) for place in places))
+    return shown
 
 
 def print_card(verdict: Mapping[str, Any], notes: Iterable[str] = (), console: Console | None = None) -> None:
@@ -147,13 +121,11 @@ def print_results(
 
 
 def write_tables(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write ``tables.csv``, ``tables.md`` and one LaTeX file per table; returns the paths."""
+    """Write ``tables.csv`` and ``tables.md``; returns the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    contents = {folder / "tables.csv": to_csv(tables), folder / "tables.md": "\n".join(map(to_markdown, tables))}
-    contents |= {folder / f"{file_name(table.name)}.tex": to_latex(table) for table in tables}
-    for path, text in contents.items():
-        write_text(path, text)
-    return list(contents)
+    write_text(folder / "tables.csv", to_csv(tables))
+    write_text(folder / "tables.md", "\n".join(map(to_markdown, tables)))
+    return [folder / "tables.csv", folder / "tables.md"]
 
 
 def _titled(table: Table) -> Table:
@@ -162,50 +134,22 @@ def _titled(table: Table) -> Table:
     return replace(table, columns=columns, rows=tuple((label(name), cells) for name, cells in table.rows))
 
 
-def _parts(table: Table, texts: Sequence[Sequence[str]], width: int) -> list[list[int]]:
-    """Columns split into parts that fit into ``width`` characters; a group of columns is not divided."""
-    names, *columns = zip(*texts, strict=True) if texts else [(), *((),) * len(table.columns)]
-    widths = [max(map(len, (*head, *own))) for head, own in zip(_heads(table), columns, strict=True)]
-    room = width - max(map(len, (table.corner, *names))) - 2
-    parts: list[list[int]] = [[]]
-    for _, places in groupby(range(len(widths)), key=lambda place: table.columns[place].group):
-        group = list(places)
-        if parts[-1] and sum(widths[place] + 3 for place in [*parts[-1], *group]) > room:
-            parts.append([])
-        parts[-1] += group
-    return parts
-
-
-def _heads(table: Table) -> list[tuple[str, str]]:
-    """The two lines of each heading; the group stands over its first column only."""
-    grouped = groupby(table.columns, key=lambda column: column.group)
-    return [("" if place else name, column.name) for name, own in grouped for place, column in enumerate(own)]
-
-
-def _texts(table: Table, bold: str = "{}", deviation: str = " ± {}") -> Iterator[list[str]]:
+def _texts(table: Table, bold: str = "{}") -> Iterator[list[str]]:
     """Each row as texts: its name, then its cells."""
     for name, cells in table.rows:
-        yield [name, *(_cell(*pair, bold, deviation) for pair in zip(cells, table.columns, strict=True))]
+        yield [name, *(_cell(*pair, bold) for pair in zip(cells, table.columns, strict=True))]
 
 
-def _cell(cell: TableCell | None, column: Column, bold: str, deviation: str) -> str:
+def _cell(cell: TableCell | None, column: Column, bold: str) -> str:
     """``66.5 ± 1.5 (65.9, +0.6)``: mean, deviation over seeds, the paper's value and the difference from it."""
     if cell is None:
         return ""
     text = f"{cell.value.mean:.{column.digits}f}"
-    if cell.best:
-        text = bold.format(text)
-    if cell.value.seeds > 1:
-        text += deviation.format(f"{cell.value.std:.{column.digits}f}")
-    if cell.paper is not None:
-        text += f" ({cell.paper.mean:.1f}, {cell.value.mean - cell.paper.mean:+.1f})"
-    return text
+    text = bold.format(text) if cell.best else text
+    text += f" ± {cell.value.std:.{column.digits}f}" if cell.value.seeds > 1 else ""
+    return text + (f" ({cell.paper.mean:.1f}, {cell.value.mean - cell.paper.mean:+.1f})" if cell.paper else "")
 
 
 def markdown_line(text: str) -> str:
     """Text as one line of Markdown without HTML."""
     return printable(text).replace("<", "&lt;")
-
-
-def _tex(text: str) -> str:
-    return printable(text).translate(_LATEX).replace("`", "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tood.errors import ToodError
 from tood.evaluation.metrics_file import accuracy, trajectory
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Key", "Summary", "best_keys", "check_distinct", "collect", "compared", "labels_of", "ranks"]
 
-Fpr: TypeAlias = Literal["ood", "id"]
-FPR_METRICS = {"ood": "fpr_at_ood_recall", "id": "fpr_at_id_recall"}
 ACCURACY = "avg_cil_acc"
 RAW_LOGITS = "raw logits"  # before the correction, for a learner that corrects its head
 RAW_SUFFIX = f" ({RAW_LOGITS})"
@@ -95,16 +93,13 @@ def on_its_own(learner: str) -> bool:
     return RunIdentity.from_label(learner).plain
 
 
-def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood", track: str = "") -> Summaries:
+def collect(measured: Iterable[tuple[Run, pa.Table]], track: str = "") -> Summaries:
     """Summaries of a set of runs; runs that differ only in their seed are averaged.
 
     Parameters
     ----------
     measured:
         Runs, each with its table of metrics (:func:`~tood.runs.load_metrics`).
-    fpr:
-        The meaning of ``avg_fpr95``: ``"ood"``, the share of ID rejected when 95 % of OOD is rejected (OpenOOD and the
-        paper's tables), or ``"id"``, the share of OOD accepted when 95 % of ID is accepted (the paper's text).
     track:
         The track to show; by default each run's first one.
     """
@@ -123,7 +118,7 @@ def collect(measured: Iterable[tuple[Run, pa.Table]], fpr: Fpr = "ood", track: s
                 f"{run.path}: has metrics of {own} steps, {other.path} of {number}; seeds are averaged over the same "
                 "steps: finish the shorter one, or leave it out"
             )
-        for (detector, metric), value in run_figures(table, track or run.calibration, fpr).items():
+        for (detector, metric), value in run_figures(table, track or run.calibration).items():
             values.setdefault(Key(run.stream, label, detector, metric), []).append(value)
     means = {key: mean_std(seeds) for key, seeds in values.items()}
     return {key: Summary(float(mean), float(std), len(values[key])) for key, (mean, std) in means.items()}
@@ -136,7 +131,7 @@ def compared(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary])
     return {key: reference[published] for key, published in pairs.items() if published in reference}
 
 
-def run_figures(table: pa.Table, track: str, fpr: Fpr = "ood") -> dict[tuple[str, str], float]:
+def run_figures(table: pa.Table, track: str) -> dict[tuple[str, str], float]:
     """Summary values of one run in one track, in percent, by detector and metric."""
     _, pooled = accuracy(table)
     values = {("-", ACCURACY): float(pooled.mean())}
@@ -156,7 +151,7 @@ def run_figures(table: pa.Table, track: str, fpr: Fpr = "ood") -> dict[tuple[str
         for group in dict.fromkeys(cube.groups or ()):
             values[name, f"{group}_auroc"] = cube.group(group).average()
             values[name, f"{group}_d_avg"] = cube.group(group).average_forgetting()
-        values[name, "avg_fpr95"] = trajectory(table, metric=FPR_METRICS[fpr], **pick).balanced().average()
+        values[name, "avg_fpr95"] = trajectory(table, metric="fpr_at_ood_recall", **pick).balanced().average()
     return {key: 100 * value for key, value in values.items()}
 
 
@@ -187,22 +182,14 @@ def best_keys(summaries: Mapping[Key, Summary]) -> set[Key]:
     return best
 
 
-def ranks_by_pair(summaries: Mapping[Key, Summary]) -> dict[tuple[str, str], dict[str, int]]:
-    """Ranks by Avg AUROC, per (stream, learner) and detector; 1 is the best, ties share the better rank."""
+def ranks(summaries: Mapping[Key, Summary]) -> dict[str, list[int]]:
+    """The ranks of each detector by Avg AUROC, one per (stream, learner); 1 is the best, ties share the better rank."""
     pairs: dict[tuple[str, str], dict[str, float]] = {}
     for key, summary in summaries.items():
         if key.metric == "avg_auroc":
             pairs.setdefault((key.stream, key.learner), {})[key.detector] = summary.mean
-    return {
-        pair: {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
-        for pair, means in pairs.items()
-    }
-
-
-def ranks(summaries: Mapping[Key, Summary]) -> dict[str, list[int]]:
-    """The ranks of each detector, one per (stream, learner); see :func:`ranks_by_pair`."""
     by_detector: dict[str, list[int]] = {}
-    for of_pair in ranks_by_pair(summaries).values():
-        for detector, rank in of_pair.items():
-            by_detector.setdefault(detector, []).append(rank)
+    for means in pairs.values():
+        for name, mean in means.items():
+            by_detector.setdefault(name, []).append(1 + sum(other > mean for other in means.values()))
     return by_detector

@@ -13,30 +13,24 @@ import numpy as np
 
 from tood import detectors
 from tood.audit.advice import DEFAULT
-from tood.evaluation.metrics_file import accuracy, trajectory
 from tood.outputs.directory import Run
 from tood.outputs.identity import RunIdentity
 from tood.report.appearance import label as title_of
-from tood.report.appearance import spread
 from tood.report.summary import (
     ACCURACY,
-    Fpr,
     Key,
     Summary,
     best_keys,
     collect,
     compared,
-    learner_label,
     on_its_own,
     ranks,
-    ranks_by_pair,
-    run_name,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Column", "Table", "TableCell", "best_tables", "build", "overview_table", "tables_of"]
+__all__ = ["Column", "Table", "TableCell", "best_tables", "build", "tables_of"]
 
 BEST = 10  # scores in the short table
 SETTINGS = 3  # ranks over fewer mean little
@@ -53,12 +47,10 @@ HEADINGS = {
     "far_d_avg": "far D_avg ↓",
 }
 FORGETTING = ("d_avg", "near_d_avg", "far_d_avg")
-FPR_NOTES = {
-    "ood": "FPR@95: the share of ID flagged when 95 % of OOD is caught (`fpr_at_ood_recall`, as OpenOOD and the "
-    "paper's tables), each task with its own threshold.",
-    "id": "FPR@95: the share of OOD accepted when 95 % of ID is accepted (`fpr_at_id_recall`, the paper's text), "
-    "each task with its own threshold.",
-}
+FPR_NOTE = (
+    "FPR@95: the share of ID flagged when 95 % of OOD is caught (`fpr_at_ood_recall`, as OpenOOD and the paper's "
+    "tables), each task with its own threshold."
+)
 AVERAGE_NOTE = "Avg: (mean over near-OOD sets + mean over far-OOD sets) / 2 of the average over steps and tasks seen."
 BEST_NOTE = "Bold: the best of its column."
 BOLD_NOTE = "Bold: within one standard deviation of the best of its column; ± is the deviation over seeds."
@@ -125,7 +117,6 @@ class Table:
 def tables_of(
     measured: Iterable[tuple[Run, pa.Table]],
     reference: Mapping[Key, Summary] | None = None,
-    fpr: Fpr = "ood",
     track: str = "",
 ) -> list[Table]:
     """All tables of a set of measured runs.
@@ -136,30 +127,24 @@ def tables_of(
         Runs, each with its table of metrics (:func:`~tood.runs.load_metrics`).
     reference:
         Published values, shown next to ours with the difference.
-    fpr:
-        Which FPR@95 to show; see :func:`~tood.report.summary.collect`.
     track:
         The track to show; by default each run's first one.
     """
     measured = list(measured)
-    return build(collect(measured, fpr, track), reference or {}, fpr, _tracks(measured, track))
+    return build(collect(measured, track), reference or {}, _tracks(measured, track))
 
 
 def _tracks(measured: Iterable[tuple[Run, pa.Table]], track: str) -> str:
     return track or " and ".join(sorted({run.calibration for run, _ in measured}))
 
 
-def build(
-    summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], fpr: Fpr = "ood", track: str = ""
-) -> list[Table]:
+def build(summaries: Mapping[Key, Summary], reference: Mapping[Key, Summary], track: str = "") -> list[Table]:
     """All tables of summaries, each entry compared with the same entry of ``reference`` if there is one.
 
     Titles name the ``track``: what detectors were fitted on.
     """
-    if fpr != "ood":  # the paper's tables have the other one
-        reference = {key: value for key, value in reference.items() if key.metric != "avg_fpr95"}
     cells = _cells(summaries, reference)
-    notes = (AVERAGE_NOTE, FPR_NOTES[fpr], *([PAPER_NOTE] if reference else []))
+    notes = (AVERAGE_NOTE, FPR_NOTE, *([PAPER_NOTE] if reference else []))
     tables = []
     for stream in sorted({key.stream for key in cells}):
         compared = any(cell.paper for key, cell in cells.items() if key.stream == stream)
@@ -180,7 +165,7 @@ def _named(tables: list[Table], track: str) -> list[Table]:
 def best_tables(measured: Iterable[tuple[Run, pa.Table]], track: str = "") -> list[Table]:
     """Per stream the ten best scores by Avg AUROC, mean over learners, best first; energy and TOOD in any case."""
     measured = list(measured)
-    cells, tables = _cells(collect(measured, track=track), {}), []
+    cells, tables = _cells(collect(measured, track), {}), []
     for stream in sorted({key.stream for key in cells}):
         learners = _learners(cells, stream)
         averages = {  # scores that not every learner has come last
@@ -225,28 +210,6 @@ def _grid(
     return Table(f"{stream}-{name}", f"{stream}: {title}, percent", columns, rows, notes)
 
 
-def overview_table(table: pa.Table, names: Sequence[str], run: Run) -> Table:
-    """AUROC of a few detectors at each step, over the tasks seen and for the oldest task, and the accuracy.
-
-    On long streams, evenly spaced steps are shown.
-    """
-    _, pooled = accuracy(table)
-    track = str(table.filter(table["detector"].is_valid())["calibration"][0])
-    means = {name: trajectory(table, name, calibration=track).balanced().mean() for name in names}
-    rows = []
-    for step in spread(len(pooled), 20):
-        seen = [float(np.nanmean(values[step])) for values in means.values()]
-        oldest = [float(values[step, 0]) for values in means.values()]
-        rows.append((str(step), _plain(100 * value for value in (*seen, *oldest, float(pooled[step])))))
-    columns = [Column(group, title_of(name)) for group in ("tasks seen", "task 0") for name in names]
-    groups = set(run.ood.values())
-    average = f"mean over {groups.pop()}-OOD sets" if len(groups) == 1 else "(near + far) / 2"
-    note = f"AUROC: {average}. Accuracy: all test data seen."
-    name = run_name(run, title_of(learner_label(run)))
-    title = f"{name}: AUROC and accuracy after each step, percent (track: {track})"
-    return Table("along", title, (*columns, Column("", "accuracy")), tuple(rows), (note,), corner="step")
-
-
 def _plain(values: Iterable[float]) -> tuple[TableCell, ...]:
     """Cells of single values, without seeds."""
     return tuple(TableCell(Summary(float(value), 0.0, 1)) for value in values)
@@ -266,24 +229,16 @@ def _ranks(summaries: Mapping[Key, Summary]) -> Iterator[Table]:
     Left out: runs with BER or options, and detectors on raw logits or with settings.
     """
     plain = {key: value for key, value in summaries.items() if on_its_own(key.learner) and " " not in key.detector}
-    pairs = ranks_by_pair(plain or summaries)
-    if len(pairs) < SETTINGS:
-        return
     by_detector = ranks(plain or summaries)
+    pairs = max(map(len, by_detector.values()), default=0)
+    if pairs < SETTINGS:
+        return
     means = {name: sum(own) / len(own) for name, own in by_detector.items()}
-    rows = []
-    for name in sorted(means, key=lambda name: (len(by_detector[name]) < len(pairs), means[name], name)):
-        own = by_detector[name]
-        rows.append((name, _plain((means[name], own.count(1), own.count(2), len(own)))))
+    ordered = sorted(by_detector.items(), key=lambda entry: (-len(entry[1]), means[entry[0]], entry[0]))
+    rows = [(name, _plain((means[name], own.count(1), own.count(2), len(own)))) for name, own in ordered]
     columns = (Column("", "mean rank"), Column("", "first", 0), Column("", "second", 0), Column("", "of", 0))
-    notes = [f"Ranked by Avg AUROC in each of {len(pairs)} (stream, learner) pairs; ties share the better rank."]
-    if any(len(own) < len(pairs) for own in by_detector.values()):
-        notes.append("Detectors that were not measured in every pair are last.")
-    if any(name in by_detector for name in TOOD_VARIANTS):
-        top = sum(any(of_pair.get(name, 3) <= 2 for name in TOOD_VARIANTS) for of_pair in pairs.values())
-        variants = "Mean shift (paper) or robust anchor (paper)"
-        notes.append(f"{variants} is first or second in {top} of {len(pairs)}, of {len(by_detector)} detectors.")
-    yield Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), tuple(notes))
+    note = f"Ranked by Avg AUROC in each of {pairs} (stream, learner) pairs; ties share the better rank."
+    yield Table("ranks", "Ranks by Avg AUROC", columns, tuple(rows), (note,))
 
 
 def _learners(cells: Mapping[Key, TableCell], stream: str) -> list[str]:

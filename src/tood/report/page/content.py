@@ -6,7 +6,6 @@ of the entries ``[t, i]``, i ≤ t, of a ``[T, T]`` array, row by row.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -29,15 +28,14 @@ Json: TypeAlias = dict[str, Any]
 
 # Limits that keep the page small.
 LONG = 20  # tasks; of longer streams, some steps and detectors are shown
-MANY = 4  # runs; with more, only the metrics of the tables
-SWEEP = 20  # runs; with more, only AUROC
+MANY = 4  # runs; of more, only some detectors and no AUPR
 METRICS = ("auroc", "fpr_at_ood_recall", "fpr_at_id_recall", "aupr_in", "aupr_out")
 TABLE = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
 BINS = 100
-DISTRIBUTIONS = 6  # detectors per run with score distributions
 DECIMALS = 5
 BASELINES = ("finetune", "naive", "joint")  # learners without a method or without a stream, shown last
-LONG_DETECTORS = 8  # detectors with trajectories on long streams
+SOME = 8  # detectors with trajectories
+FEW = 3  # detectors with score distributions
 PREFERRED = ("energy", "tood", "tood_robust_anchor", "tood_mean_shift", "msp")  # shown before others
 NOT_AUDITED = "This run has not been audited since its metrics were computed: `tood audit` writes the verdict."
 
@@ -53,9 +51,8 @@ def content(
 ) -> Json:
     """Everything the page shows, with runs in the order given and published values next to ours."""
     chosen = chosen_runs(measured)
-    metrics = METRICS[: 1 if len(measured) > SWEEP else 3 if len(measured) > MANY else None]
+    large = len(measured) > MANY or max(one.steps for one in measured) > LONG
     judged = [_verdict(one, verdicts.get(one.run.path) or read_verdict(one.run)) for one in chosen]
-    limit = DISTRIBUTIONS if len(chosen) <= MANY else 2
     summaries = collect([(one.run, one.table) for one in measured], track=measured[0].track)
     return {
         "version": __version__,
@@ -65,7 +62,7 @@ def content(
         "table": _rows(summaries, TABLE, reference),
         "track": measured[0].track,
         "paper_note": MISMATCH_NOTE,
-        "runs": [_run(one, metrics, limit if one in chosen else 0) for one in measured],
+        "runs": [_run(one, large, with_scores=one in chosen) for one in measured],
     }
 
 
@@ -100,13 +97,14 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
     return list(rows.values())
 
 
-def _run(one: MeasuredRun, metrics: Sequence[str], distributions: int) -> Json:
+def _run(one: MeasuredRun, large: bool, with_scores: bool) -> Json:
     manifest = one.run.manifest
     long = one.steps > LONG
     by_task, pooled = accuracy(one.table)
     classes = [str(name) for name in manifest.get("classes", [])]
     tasks = [[classes[c] if c < len(classes) else str(c) for c in task] for task in one.run.partition]
     config = one.run.path / "config.yaml"
+    kept = [*(_shown(one, SOME) if large else one.detectors), *one.raw]
     return {
         "name": one.name,
         "stream": one.run.stream,
@@ -115,19 +113,18 @@ def _run(one: MeasuredRun, metrics: Sequence[str], distributions: int) -> Json:
         "tasks": tasks,
         "sets": {group: group for group in _groups(one)} if long else one.run.ood,
         "ood": one.run.ood,
-        "detectors": _kept(one),
+        "detectors": kept,
         "accuracy": _triangle(by_task),
         "pooled_accuracy": _rounded(pooled),
-        "metrics": _metrics(one, metrics[:2] if long else metrics, long),
-        "scores": _scores(one, distributions) if distributions and one.has_outputs else None,
+        "metrics": _metrics(one, kept, METRICS[:2] if large else METRICS, long),
+        "scores": _scores(one) if with_scores and one.has_outputs else None,
         "settings": {name: value for name, value in manifest.items() if name not in ("tasks", "classes", "format")},
         "config": config.read_text(encoding="utf-8") if config.exists() else None,
         "folder": one.run.path.resolve().name,
-        "report": {"tood": __version__, "python": platform.python_version(), "numpy": np.__version__},
     }
 
 
-def _metrics(one: MeasuredRun, metrics: Sequence[str], long: bool) -> Json:
+def _metrics(one: MeasuredRun, names: Sequence[str], metrics: Sequence[str], long: bool) -> Json:
     """Triangles by detector, metric and OOD set; on long streams by group of sets."""
     measured = set(one.table["metric"].unique().to_pylist())  # collected runs keep only some
     which = [("group", group) for group in _groups(one)] if long else [("ood_set", name) for name in one.run.ood]
@@ -137,7 +134,7 @@ def _metrics(one: MeasuredRun, metrics: Sequence[str], long: bool) -> Json:
             for metric in metrics
             if metric in measured
         }
-        for detector in _kept(one)
+        for detector in names
     }
 
 
@@ -145,15 +142,10 @@ def _groups(one: MeasuredRun) -> list[str]:
     return list(dict.fromkeys(one.run.ood.values()))
 
 
-def _kept(one: MeasuredRun) -> list[str]:
-    """The detectors with trajectories, on long streams the best ones; then those on raw logits."""
-    return [*(_shown(one, LONG_DETECTORS) if one.steps > LONG else one.detectors), *one.raw]
-
-
-def _scores(one: MeasuredRun, limit: int) -> Json | None:
+def _scores(one: MeasuredRun) -> Json | None:
     """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
-    kept = scores_at(one.run, _shown(one, 3 if one.steps > LONG else limit), steps, False, one.track)
+    kept = scores_at(one.run, _shown(one, FEW), steps, one.track)
     return {detector: histograms(along, steps) for detector, along in kept.items()} or None
 
 

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from tood.audit.distances import nearest
 from tood.errors import ToodError
 from tood.outputs.directory import Run
-from tood.report.gather import MeasuredRun, by_group, scores_at
-from tood.report.plots.distributions import nearest_distances, ridges
-from tood.report.plots.learners import drift_and_forgetting, forgetting_and_accuracy
-from tood.report.plots.style import as_text, label, save
-from tood.report.plots.trajectories import confidence_gap, task_trajectory
+from tood.report.gather import MeasuredRun
+from tood.report.plots.learners import scatter
+from tood.report.plots.style import ABOVE, COLOURS, as_text, caption, grid, label, save, styled
 from tood.report.summary import on_its_own
 from tood.report.tables import LEARNERS, TOOD_VARIANTS, place
 from tood.storage.files import file_name, printable
 
-__all__ = ["draw_all"]
+__all__ = ["draw_all", "task_trajectory"]
 
 
 def draw_all(
@@ -31,8 +30,8 @@ def draw_all(
 ) -> list[Path]:
     """Draw every plot that the data allows, as PNG and PDF.
 
-    Plots of a single run show the first seed of each learner. Plots over learners use all seeds and need two learners;
-    plots of distances need features.
+    One plot per learner shows its first seed. The plot of feature drift uses all seeds; it needs two learners, and
+    features.
 
     Parameters
     ----------
@@ -63,58 +62,52 @@ def draw_all(
         first = {one.learner: one for one in reversed(members)}
         for one in sorted(first.values(), key=lambda one: (place(one.run.learner, LEARNERS), one.learner)):
             say(f"drawing {printable(one.name)}")
-            for name, figure in _of_run(one, paper) if one.has_outputs else ():
-                paths += save(figure, folder / file_name(one.learner) / name)
+            shown = ["energy", one.tood, *(name for name in TOOD_VARIANTS if paper and name in one.detectors)]
+            auroc = {name: one.trajectory(name).balanced().mean()[:, 0] for name in shown if name}
+            note = f"{as_text(one.name)}, {one.steps} tasks. AUROC: (near + far) / 2."
+            figure = task_trajectory(one.accuracy[:, 0], auroc, note)
+            paths += save(figure, folder / file_name(one.learner) / "task0")
         compared = [one for one in members if on_its_own(one.learner)] or members  # without BER and options
-        for name, figure in _over_learners(compared) if len({one.learner for one in compared}) > 1 else ():
+        for name, figure in _drift(compared) if len({one.learner for one in compared}) > 1 else ():
             paths += save(figure, folder / name)
     return paths
 
 
-def _over_learners(measured: Sequence[MeasuredRun]) -> Iterator[tuple[str, Figure]]:
+@styled
+def task_trajectory(accuracy: npt.ArrayLike, auroc: Mapping[str, npt.ArrayLike], note: str = "") -> Figure:
+    """Accuracy and AUROC of task 0 at each step (paper, Fig. main_panel).
+
+    Parameters
+    ----------
+    accuracy:
+        ``[T]``: the accuracy of task 0 at each step, in [0, 1].
+    auroc:
+        ``[T]`` per detector, in [0, 1].
+    note:
+        Caption below the panel.
+    """
+    figure, ((axes,),) = grid(1, 1, 2.6, width=4.6)
+    values = np.asarray(accuracy)
+    steps, marker = range(len(values)), {"marker": "o"} if len(values) <= 20 else {}
+    axes.plot(steps, 100 * values, color=COLOURS["accuracy"], label="accuracy", **marker)
+    dashes = {"energy": "--", "tood_robust_anchor": "-.", "tood_mean_shift": ":"}
+    for name, line in auroc.items():
+        colour = COLOURS["energy" if name == "energy" else "tood"]
+        look = {"color": colour, "linestyle": dashes.get(name, "-"), **marker}
+        axes.plot(steps, 100 * np.asarray(line), label=f"AUROC, {label(name)}", **look)
+    axes.axhline(50, color=COLOURS["muted"], linewidth=0.8, linestyle=":", label="chance")
+    axes.set(xlabel="step", ylabel="task 0 (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=12, integer=True))
+    axes.legend(**ABOVE, ncols=2, handlelength=3, columnspacing=1)
+    caption(figure, note)
+    return figure
+
+
+def _drift(measured: Sequence[MeasuredRun]) -> Iterator[tuple[str, Figure]]:
+    """Feature drift over learners; nothing if a run has no features."""
     points = [one.point() for one in measured]
-    learners = len({one.learner for one in measured})
-    note = f"{len(measured)} runs of {learners} learners on {as_text(measured[0].run.stream)}, "
-    note += f"{measured[0].steps} tasks. " + "Points: means over seeds; bars: one standard deviation. " * (
-        learners < len(measured)
-    )
-    note += "AUROC: of energy, near- and far-OOD sets weighted equally, mean over old tasks. "
     if all(np.isfinite(point["drift"]) for point in points):
-        drift = "Drift: between each task's own step and the last, mean over tasks. "
-        yield "drift", drift_and_forgetting(points, note + drift)
-    if measured[0].steps > 1:
-        yield "forgetting-accuracy", forgetting_and_accuracy(points, note)
-
-
-def _of_run(one: MeasuredRun, paper: bool) -> Iterator[tuple[str, Figure]]:
-    """The plots of a single run, from its scores, logits and features."""
-    of = f"{as_text(one.name)}, {one.steps} tasks"
-    shown = [one.tood] if one.tood else []
-    shown += [name for name in TOOD_VARIANTS if paper and name in one.detectors and name not in shown]
-    scored = scores_at(one.run, ["energy", *shown], range(one.steps), True, one.track)
-    groups = {name: [by_group(s, one.run.ood, task=0) for s in along] for name, along in scored.items()}
-    counts = {group: len(np.asarray(scores)) for group, scores in groups["energy"][0].items()}
-    ood = [f"{count} {label(group)}" for group, count in counts.items() if group != "id"]
-    known = f"{counts['id']} ID samples of task 0"
-    note = f"{of}; {', '.join([known, *ood])}."
-    if one.tood:
-        auroc = {name: one.trajectory(name).balanced().mean()[:, 0] for name in scored}
-        both = {name: groups[name] for name in ("energy", one.tood)}
-        yield "task0", task_trajectory(one.accuracy[:, 0], auroc, both, note)
-    yield "ridges", ridges(groups, note)
-    yield "confidence-gap", confidence_gap(one.own_energies(), f"{of}; ID test samples.")
-    yield from _nearest(one, of)
-
-
-def _nearest(one: MeasuredRun, of: str) -> Iterator[tuple[str, Figure]]:
-    """Distances of one OOD set at every step, if the run has features."""
-    name, columns = one.crowding_set, one.run.partition.first(one.steps)[0].columns
-    steps = (step for step in one.steps_of() if step.has("features"))
-    near = [found for step in steps if (found := nearest(step, columns, one.steps)) is not None]
-    if len(near) == one.steps:
-        note = f"{of}; {len(near[0].ood[name])} samples of {name} per step"
-        yield "nearest", nearest_distances([found.ood[name] for found in near], f"{note}, in feature space.")
-        # Euclidean distances grow with the features, so the unit here is the distance between ID samples.
-        relative = [found.ood[name] / found.scale for found in near]
-        note += "; distances divided by the geometric mean over ID samples."
-        yield "nearest-relative", nearest_distances(relative, note, "relative distance")
+        note = f"{len(measured)} runs on {as_text(measured[0].run.stream)}, {measured[0].steps} tasks. "
+        note += "Points: means over seeds; bars: one standard deviation. AUROC: of energy, (near + far) / 2, mean over "
+        note += "old tasks. Drift: between each task's own step and the last, mean over tasks. "
+        yield "drift", scatter(points, note)

@@ -2,79 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from tood.report.plots.style import COLOURS, Rows, average_by, caption, grid, label, learner_styles, styled
+from tood.metrics import mean_std
+from tood.report.plots.style import COLOURS, Rows, caption, grid, label, styled
 
-__all__ = ["buffer_size", "drift_and_forgetting", "forgetting_and_accuracy", "margin", "mechanism"]
+__all__ = ["buffer_size", "margin", "mechanism", "scatter"]
 
 AXES = {
     "drift": "feature drift, 1 − CKA",
     "d_avg": "AUROC lost by the last step (points)",
     "f_avg": "accuracy lost by the last step (points)",
-    "old_accuracy": "accuracy on old tasks, last step (%)",
+    "gap": "confidence gap, last step",
+    "gain": "gain of mean shift (paper), points",
 }
+DRIFT = (("drift", "d_avg"), ("drift", "f_avg"))  # paper, Fig. cka
 FEW = 6  # learners that are all named
+MARKERS = "osD^vPX<>phd*8H"
 MARGIN = 0.5  # the paper's, marked by a dashed line
 MEASURES = {"avg_auroc": "Avg AUROC (%)", "d_avg": "AUROC lost (points)"}
 
 
 @styled
-def drift_and_forgetting(points: Rows, note: str = "") -> Figure:
-    """OOD forgetting and accuracy forgetting by feature drift (paper, Fig. cka).
+def scatter(points: Rows, note: str = "", pairs: Iterable[tuple[str, str]] = DRIFT) -> Figure:
+    """One point per learner, one panel per pair of values.
 
     Parameters
     ----------
     points:
-        One row per run: ``learner``, ``drift`` in [0, 1], ``d_avg`` and ``f_avg`` in percent. Runs of one learner
-        become one point, with error bars of one standard deviation.
+        One row per run: ``learner`` and the values, ``drift`` in [0, 1], others in percent. Runs of one learner become
+        one point, with error bars of one standard deviation.
     note:
         Caption below the panels.
+    pairs:
+        Names of the values on the x and y axes.
     """
-    return _scatter(points, [("drift", "d_avg"), ("drift", "f_avg")], note)
-
-
-@styled
-def forgetting_and_accuracy(points: Rows, note: str = "") -> Figure:
-    """OOD forgetting by accuracy forgetting and by accuracy on old tasks (the abstract claims a weak relation).
-
-    Parameters
-    ----------
-    points:
-        One row per run: ``learner``, and ``d_avg``, ``f_avg`` and ``old_accuracy`` in percent.
-    note:
-        Caption below the panels.
-    """
-    return _scatter(points, [("f_avg", "d_avg"), ("old_accuracy", "d_avg")], note)
-
-
-def _scatter(points: Rows, pairs: Sequence[tuple[str, str]], note: str) -> Figure:
+    pairs = list(pairs)
     figure, panels = grid(1, len(pairs), 2.9)
     for axes, (x, y) in zip(panels[0], pairs, strict=True):
-        xs, ys = average_by(points, "learner", x), average_by(points, "learner", y)
+        xs, ys = (_average_by(points, "learner", name) for name in (x, y))
         values = {name: (xs[name][0], ys[name][0]) for name in xs}
         ends = {end(values, key=lambda name: values[name][place]) for end in (min, max) for place in (0, 1)}
-        ends = set(values) if len(values) <= FEW else ends
-        for name, look in learner_styles(xs).items():
+        named = set(values) if len(values) <= FEW else ends
+        lowest = min(values, key=lambda name: values[name][1])
+        for name, (colour, marker) in _looks(values).items():
             bars = {"xerr": xs[name][1] or None, "yerr": ys[name][1] or None, "elinewidth": 0.7}
-            shape = {"fmt": look["marker"], "color": look["color"] if name in ends else "#A6A6A6", "markersize": 5.5}
-            axes.errorbar(*values[name], **bars, **shape, zorder=2 + (name in ends))
-            if name in ends:
-                above = 5 if values[name][1] <= np.median([y for _, y in values.values()]) else -11
-                axes.annotate(
-                    label(name), values[name], (4, -above - 6), textcoords="offset points", color=look["color"]
-                )
+            colour = colour if name in named else "#A6A6A6"
+            axes.errorbar(*values[name], **bars, fmt=marker, color=colour, markersize=5.5, zorder=2 + (name in named))
+            if name in named:
+                offset = (4, -11 if name == lowest else 5)
+                axes.annotate(label(name), values[name], offset, textcoords="offset points")
         axes.set(xlabel=AXES[x], ylabel=AXES[y])
         axes.margins(0.14)
         axes.set(xlim=axes.get_xlim(), ylim=axes.get_ylim())  # the points set the limits, not the trend
-        _trend(axes, [xs[name][0] for name in xs], [ys[name][0] for name in xs])
-    named = "Coloured and named: the lowest and the highest of each axis." if len(xs) > FEW else ""
-    caption(figure, f"{note}{named}")
+        _trend(axes, *map(list, zip(*values.values(), strict=True)))
+    text = "Coloured and named: the lowest and the highest of each axis." if len(values) > FEW else ""
+    caption(figure, f"{note} {text}".strip())
     return figure
+
+
+def _looks(names: Iterable[str]) -> dict[str, tuple[Any, str]]:
+    """Colour and marker of each learner, in order of appearance."""
+    return {
+        name: (mpl.colormaps["tab20"](2 * place % 20 + (place // 10) % 2), MARKERS[place % len(MARKERS)])
+        for place, name in enumerate(dict.fromkeys(names))
+    }
+
+
+def _average_by(rows: Rows, key: str, value: str) -> dict[Any, tuple[float, float]]:
+    """Mean and sample standard deviation of ``value`` per value of ``key``, in order of appearance."""
+    groups: dict[Any, list[float]] = {}
+    for row in rows:
+        groups.setdefault(row[key], []).append(float(row[value]))
+    return {name: mean_std(values) for name, values in groups.items()}
 
 
 def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
@@ -87,10 +92,7 @@ def _trend(axes: Any, xs: list[float], ys: list[float]) -> None:
 
     r, p = (float(x) for x in pearsonr(xs, ys))
     chance = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    spread = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf  # Fisher's z
-    low, high = np.tanh(np.arctanh(np.clip(r, -0.999999, 0.999999)) + np.array([-spread, spread]))
-    title = f"r = {r:.2f} ({low:.2f} to {high:.2f}), {chance}, n = {n}".replace("-", "−")
-    axes.set_title(title, loc="left", fontsize=8)
+    axes.set_title(f"r = {r:.2f}, {chance}, n = {n}".replace("-", "−"), loc="left")
     if p > 0.05:
         return
     ends = np.array([min(xs), max(xs)])
@@ -133,12 +135,12 @@ def _curves(table: Rows, x: str, xlabel: str, default: float, note: str) -> Figu
     """One line per learner, with a band of one standard deviation over seeds; one panel per measure."""
     figure, panels = grid(1, 2, 2.4)
     for axes, (measure, ylabel) in zip(panels[0], MEASURES.items(), strict=True):
-        for learner, look in learner_styles(dict.fromkeys(row["learner"] for row in table)).items():
-            averages = average_by([row for row in table if row["learner"] == learner], x, measure)
+        for learner, (colour, marker) in _looks(row["learner"] for row in table).items():
+            averages = _average_by([row for row in table if row["learner"] == learner], x, measure)
             xs = sorted(averages)
-            means, spreads = (np.array([averages[value][column] for value in xs]) for column in (0, 1))
-            axes.plot(xs, means, **look, label=label(learner))
-            axes.fill_between(xs, means - spreads, means + spreads, color=look["color"], alpha=0.15, linewidth=0)
+            means, spreads = np.array([averages[value] for value in xs]).T
+            axes.plot(xs, means, color=colour, marker=marker, label=label(learner))
+            axes.fill_between(xs, means - spreads, means + spreads, color=colour, alpha=0.15, linewidth=0)
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
@@ -158,19 +160,19 @@ def mechanism(table: Rows, note: str = "") -> Figure:
     note:
         Caption below the panel.
     """
-    gains = average_by(table, "mechanism", "gain")
+    gains = _average_by(table, "mechanism", "gain")
     names = list(gains)
     figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=5.4)
-    for place, (name, (mean, _, _)) in enumerate(gains.items()):
+    for place, (name, (mean, _)) in enumerate(gains.items()):
         calibrates = name.startswith("tood") and name != "tood_prototype"
         axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
         text = f"{mean:+.1f}".replace("-", "−")
         axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
-    looks = learner_styles(dict.fromkeys(row["learner"] for row in table if "learner" in row))
-    for learner, look in looks.items():
-        own = [row for row in table if row.get("learner") == learner and gains[row["mechanism"]][2] > 1]
-        shape = {"marker": look["marker"], "color": look["color"], "edgecolors": "white", "linewidths": 0.4}
+    looks = _looks(row["learner"] for row in table if "learner" in row)
+    for learner, (colour, marker) in looks.items():
+        own = [row for row in table if row["learner"] == learner]
         places = [names.index(row["mechanism"]) for row in own]
+        shape = {"marker": marker, "color": colour, "edgecolors": "white", "linewidths": 0.4}
         axes.scatter([float(row["gain"]) for row in own], places, s=22, zorder=3, label=label(learner), **shape)
     if looks:
         figure.legend(loc="outside right center", handletextpad=0.2)

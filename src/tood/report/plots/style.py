@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, TypeAlias
 
 import matplotlib as mpl
-import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from tood.metrics import mean_std
-from tood.outputs.identity import RunIdentity
 from tood.report import appearance
-from tood.report.appearance import COLOURS, LEARNERS, spread
+from tood.report.appearance import COLOURS
 from tood.storage.files import printable, write_file
 
-__all__ = ["COLOURS", "as_text", "label", "save", "spread"]
+__all__ = ["COLOURS", "as_text", "label", "save"]
 
-Groups: TypeAlias = Mapping[str, npt.ArrayLike]  # scores of "id", "near" and "far" samples at one step
 Rows: TypeAlias = Sequence[Mapping[str, Any]]
 P = ParamSpec("P")
 
 WIDTH = 7.0  # inches: the text width of a two-column page
 
-TASK_MAP = "viridis"  # old tasks dark, new tasks light
 ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}  # legend over a panel
 
 STYLE: dict[Any, Any] = {
@@ -94,43 +88,3 @@ def save(figure: Figure, stem: Path) -> list[Path]:
             paths.append(stem.with_name(f"{stem.name}.{kind}"))
             write_file(paths[-1], draw)
     return paths
-
-
-def whole_ticks(axis: Any) -> None:
-    """Ticks at whole numbers, at most twelve."""
-    axis.set_major_locator(MaxNLocator(nbins=12, integer=True, steps=[1, 2, 5, 10]))
-
-
-def step_axis(axes: Any, steps: int) -> None:
-    """Label the x axis with steps 0 to ``steps - 1``."""
-    margin = 0.3 if steps < 20 else 0.005 * steps
-    axes.set(xlabel="step", xlim=(-margin, steps - 1 + margin))
-    whole_ticks(axes.xaxis)
-
-
-def learner_styles(names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Colour, marker and line of each learner, the same in every plot; learners with options or BER are dashed."""
-    styles: dict[str, dict[str, Any]] = {}
-    known = [(colour, marker) for _, colour, marker in LEARNERS.values()]
-    looks = dict(zip(LEARNERS, known, strict=True))
-    for name in names:
-        base = RunIdentity.from_label(name).learner
-        if base not in looks:  # an unknown learner: the colour of one known learner, the marker of another
-            place = len(looks) - len(known)
-            looks[base] = known[place % len(known)][0], known[(place + 5) % len(known)][1]
-        colour, marker = looks[base]
-        styles[name] = {"color": colour, "marker": marker, "linestyle": "-" if name == base else "--"}
-    return styles
-
-
-def task_colours(tasks: int) -> list[tuple[float, ...]]:
-    """One colour per task, dark for the oldest."""
-    return [mpl.colormaps[TASK_MAP](0.92 * task / max(1, tasks - 1)) for task in range(tasks)]
-
-
-def average_by(rows: Rows, key: str, value: str) -> dict[Any, tuple[float, float, int]]:
-    """Mean, sample standard deviation and number of ``value`` per value of ``key``, in order of appearance."""
-    groups: dict[Any, list[float]] = {}
-    for row in rows:
-        groups.setdefault(row[key], []).append(float(row[value]))
-    return {name: (*mean_std(values), len(values)) for name, values in groups.items()}

@@ -132,7 +132,7 @@ function settings() {
   const each = data.runs.map((one) => {
     const commands = [one.config ? `tood run config.yaml --out ${one.folder}    # the file below` : null,
       `tood audit ${one.folder}`, `tood report ${one.folder}`].filter(Boolean).join("\n");
-    const pairs = [...flat(one.settings), ...flat(one.report, "report.")];
+    const pairs = flat(one.settings);
     return make("details", { className: "run", open: data.runs.length === 1 }, make("summary", {}, one.name),
       make("dl", {}, ...pairs.flatMap(([name, text]) => [make("dt", {}, name), make("dd", {}, text)]),
         ...one.tasks.slice(0, 20).flatMap((task, place) => [make("dt", {}, `task ${place}`), make("dd", {}, task.join(", "))])),
