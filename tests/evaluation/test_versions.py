@@ -128,7 +128,7 @@ def test_the_commands(finished, tmp_path):
     stale = f"outdated metrics: tood_joint (version 1, now {CURRENT})"
     assert f"{cell.config.name}: note: {stale}" in command("sweep", file, "--out", out).stdout
     assert (cell.path / "metrics.parquet").read_bytes() == old
-    assert f"note: {stale} in 1 run; `tood run RUN/config.yaml" in command("report", cell.path, "--tables").stderr
+    assert f"note: {stale}; `tood run RUN/config.yaml" in command("report", cell.path, "--tables").stderr
     shutil.rmtree(cell.path)
     command("sweep", file, "--out", out)  # in a process of its own
     assert (cell.path / "metrics.parquet").read_bytes() == new != old

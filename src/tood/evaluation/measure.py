@@ -38,9 +38,10 @@ def default_scorers(
     calibration: str | None = None,
     logits: Literal["auto", "corrected", "raw", "both"] = "auto",
     steps: Sequence[int] | None = None,
-    features: Literal["trained", "both"] = "both",
 ) -> tuple[list[Scorer], list[str]]:
     """Every detector that can be scored on what a run holds, with its defaults; and notes on those left out.
+
+    If the run has features of a frozen backbone, detectors that read features are scored on these too.
 
     Parameters
     ----------
@@ -53,8 +54,6 @@ def default_scorers(
     logits:
         Which logits to score: ``"corrected"``, ``"raw"``, ``"both"``, or ``"auto"``: both if a step of the run has a
         corrected head (BiC), else the only ones.
-    features:
-        ``"both"``: if the run has features of a frozen backbone, detectors that read features are scored on these too.
     steps:
         Look at these steps; all complete ones by default.
     """
@@ -69,7 +68,7 @@ def default_scorers(
             kept, why = usable(step.using(which), kept)
             left_out |= why
         scorers += [Scorer(name, calibration=calibration, logits=which) for name in kept]
-    if features == "both" and looked_at and all(s.using(features="backbone").has("features") for s in looked_at):
+    if looked_at and all(s.using(features="backbone").has("features") for s in looked_at):
         scorers += [Scorer(n, calibration=calibration, features="backbone") for n in wanted if reads_backbone(n)]
     if names is None:  # nobody expects those that run the network again
         left_out = {name: why for name, why in left_out.items() if "network" not in why}

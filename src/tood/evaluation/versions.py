@@ -8,7 +8,6 @@ which is then the only one that can have made them.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,9 +71,6 @@ def describe(found: Iterable[Outdated]) -> str:
 
 def summary(tables: Iterable[pa.Table]) -> str:
     """One line about the outdated metrics of several runs, with how to renew them; empty if there are none."""
-    counts = Counter(str(one) for table in tables for one in outdated(table))
-    if not counts:
-        return ""
-    shown = ", ".join(f"{name} in {count} {'run' if count == 1 else 'runs'}" for name, count in sorted(counts.items()))
+    found = sorted({one for table in tables for one in outdated(table)}, key=str)
     renew = "`tood run RUN/config.yaml --out RUN` renews them (`tood audit RUN` if it has no config.yaml)"
-    return f"outdated metrics: {shown}; {renew}"
+    return f"{describe(found)}; {renew}" if found else ""
