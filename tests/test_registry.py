@@ -86,8 +86,11 @@ def test_a_factory_by_path(package):
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("absent.things:Thing", "no module 'absent' among the installed packages nor in the current directory /"),
-        ("mine.deeper:Thing", "no module 'mine.deeper'"),
+        (
+            "absent.things:Thing",
+            "No module named 'absent' (searched: installed packages, /",
+        ),
+        ("mine.deeper:Thing", "No module named 'mine.deeper'"),
         ("mine:Othr", "unknown attribute of mine in thing 'mine:Othr' 'Othr'; did you mean 'Other'"),
         ("mine:number", "expected a subclass of tests.test_registry:Base, found 3"),
         ("mine:Stranger", "expected a subclass of tests.test_registry:Base, found <class 'mine.Stranger'>"),
@@ -147,7 +150,7 @@ def test_what_can_be_wrong_with_an_entry_point(registry, install):
         registry.get("fifth")
     with pytest.raises(ToodError, match="their_package:Gone of the package their_package failed: AttributeError"):
         registry.get("gone")
-    with pytest.raises(ToodError, match="has another name than its class, 'other'"):
+    with pytest.raises(ToodError, match=r"their_package:Other of .* has another name"):
         registry.get("second")
-    with pytest.raises(ToodError, match="two installed packages have it"):
+    with pytest.raises(ToodError, match=r"(third|fourth)_package:\w+ and .* have this name"):
         registry.get("third")

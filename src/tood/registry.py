@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar, overload
 
@@ -29,7 +30,6 @@ __all__ = ["Registry", "described", "naming_errors", "source_digest"]
 Item = TypeVar("Item", bound=Callable[..., Any])
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 
-DIGESTS: dict[type, str] = {}  # of source_digest
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
@@ -78,8 +78,7 @@ class Registry(Generic[Item]):
             if self.base:
                 raise ToodError(f"{self.kind}: write @register, without a name: it is the class attribute `name`")
             return lambda factory: self._add(item, factory)
-        self._check(item, described(item))
-        return self._add(item.name if self.base else getattr(item, "__name__", ""), item)
+        return self._add(getattr(item, "name" if self.base else "__name__", ""), item)
 
     def names(self) -> list[str]:
         """Every name: built in, registered, then entry points; imports nothing."""
@@ -101,13 +100,12 @@ class Registry(Generic[Item]):
             return self._items[name]
         if ":" in name:
             return self._import(name)
-        installed = [point for point in self._entry_points() if point.name == name]
-        if installed:
-            return self._load(name, installed)
+        for point in self._entry_points():
+            if point.name == name:
+                return self._load(point)
         error = UnknownNameError(self.kind, name, self.names())
         if re.fullmatch(r"\w+(\.\w+)+", name):
-            module, _, attribute = name.rpartition(".")
-            raise ToodError(f"{error}; for a {self.kind} of your own write '{module}:{attribute}'")
+            raise ToodError(f"{error}; for a {self.kind} of your own write '{':'.join(name.rsplit('.', 1))}'")
         raise error
 
     def items(self) -> Iterable[tuple[str, Item]]:
@@ -131,10 +129,9 @@ class Registry(Generic[Item]):
         if self.base is None:
             if not callable(item):
                 raise ToodError(f"{self.kind} {source}: expected a function or class, found {item!r}")
-            return
-        if not (isinstance(item, type) and issubclass(item, self.base)):
+        elif not (isinstance(item, type) and issubclass(item, self.base)):
             raise ToodError(f"{self.kind} {source}: expected a subclass of {described(self.base)}, found {item!r}")
-        if not isinstance(getattr(item, "name", None), str):
+        elif not isinstance(getattr(item, "name", None), str):
             raise ToodError(f'{self.kind} {source}: expected a class attribute name = "...", found none')
 
     def _import(self, path: str) -> Item:
@@ -142,7 +139,10 @@ class Registry(Generic[Item]):
         module_name, _, attribute = path.partition(":")
         if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
             raise ToodError(f"{self.kind} {path!r}: expected 'package.module:Attribute'")
-        module = self._module(path, module_name)
+        if os.getcwd() not in sys.path and "" not in sys.path:
+            sys.path.append(os.getcwd())  # a console script lacks it; last, so that it shadows nothing
+        with self._naming_errors(path, f"importing {module_name}"):
+            module = importlib.import_module(module_name)
         if not hasattr(module, attribute):
             public = [name for name in vars(module) if not name.startswith("_")]
             raise UnknownNameError(f"attribute of {module_name} in {self.kind} {path!r}", attribute, public)
@@ -150,40 +150,26 @@ class Registry(Generic[Item]):
         self._check(item, repr(path))
         return self._add(item.name, item) if self.base else item  # type: ignore[attr-defined]
 
-    def _module(self, path: str, module_name: str) -> Any:
-        if os.getcwd() not in sys.path and "" not in sys.path:
-            sys.path.append(os.getcwd())  # a console script lacks it; last, so that it shadows nothing
-        try:
-            return importlib.import_module(module_name)
-        except ModuleNotFoundError as error:
-            if error.name and f"{module_name}.".startswith(f"{error.name}."):
-                raise ToodError(
-                    f"{self.kind} {path!r}: no module {error.name!r} among the installed packages "
-                    f"nor in the current directory {os.getcwd()}"
-                ) from error
-            raise self._failed(path, f"importing {module_name}", error) from error
-        except Exception as error:  # any error of the user's module
-            raise self._failed(path, f"importing {module_name}", error) from error
-
-    def _load(self, name: str, installed: list[EntryPoint]) -> Item:
-        if len({point.value for point in installed}) > 1:
-            sources = " and ".join(f"{point.value} of {package(point)}" for point in installed)
-            raise ToodError(f"{self.kind} {name!r}: two installed packages have it ({sources}); name one by its path")
-        point = installed[0]
-        try:
+    def _load(self, point: EntryPoint) -> Item:
+        name, owner = point.name, point.dist.name if point.dist else "an unknown package"
+        others = {other.value for other in self._entry_points() if other.name == name} - {point.value}
+        if others:
+            raise ToodError(f"{self.kind} {name!r}: {point.value} and {min(others)} have this name; use a path")
+        with self._naming_errors(name, f"loading {point.value} of the package {owner}"):
             item: Item = point.load()
-        except Exception as error:  # any error of the package
-            raise self._failed(name, f"loading {point.value} of the package {package(point)}", error) from error
         self._check(item, repr(name))
         if self.base and item.name != name:  # type: ignore[attr-defined]
-            raise ToodError(
-                f"{self.kind} {name!r}: the entry point of {package(point)} has another name than its class, "
-                f"{item.name!r}"  # type: ignore[attr-defined]
-            )
+            raise ToodError(f"{self.kind} {name!r}: {described(item)} of {owner} has another name")
         return self._add(name, item)
 
-    def _failed(self, name: str, what: str, error: Exception) -> ToodError:
-        return ToodError(f"{self.kind} {name!r}: {what} failed: {type(error).__name__}: {error}")
+    @contextlib.contextmanager
+    def _naming_errors(self, name: str, stage: str) -> Iterator[None]:
+        """Context in which any error of the user's module becomes a ToodError."""
+        try:
+            yield
+        except Exception as error:
+            where = f" (searched: installed packages, {os.getcwd()})" if isinstance(error, ModuleNotFoundError) else ""
+            raise ToodError(f"{self.kind} {name!r}: {stage} failed: {type(error).__name__}: {error}{where}") from error
 
     def _entry_points(self) -> Iterable[EntryPoint]:
         return entry_points(group=self.group)
@@ -201,27 +187,19 @@ def origin(item: Any) -> tuple[str, str]:
     return os.path.realpath(file), getattr(item, "__qualname__", repr(item))
 
 
-def package(point: EntryPoint) -> str:
-    """The installed package that an entry point belongs to."""
-    return point.dist.name if point.dist else "an unknown package"
-
-
 def _is_own(kind: type) -> bool:
     """True for a class that is not the library's."""
     return kind.__module__.partition(".")[0] != "tood"
 
 
+@cache
 def source_digest(kind: type) -> str:
     """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
 
     Read once per class, on its first use: an edit of the file does not change a class that is already loaded.
     """
-    if kind not in DIGESTS:
-        DIGESTS[kind] = _read_digest(kind) if _is_own(kind) else ""
-    return DIGESTS[kind]
-
-
-def _read_digest(kind: type) -> str:
+    if not _is_own(kind):
+        return ""
     module: Any = sys.modules.get(kind.__module__, kind)
     for source in (module, kind):
         with contextlib.suppress(OSError, TypeError):  # without a file, as in a console

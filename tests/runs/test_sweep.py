@@ -90,7 +90,7 @@ def test_a_failing_cell_leaves_the_others_alone(tmp_path):
     ("typo", "message"),
     [
         ("learner: icral", "unknown learner 'icral'; did you mean 'icarl'?"),
-        ("learner: 'nowhere:Mine'", "no module 'nowhere' among the installed packages"),
+        ("learner: 'nowhere:Mine'", "No module named 'nowhere'"),
         ("stream: digitz", "unknown stream 'digitz'; did you mean 'digits'?"),
         ("stream: {stream: cifar10, sise: 32}", "unknown option of the stream cifar10 'sise'; did you mean 'size'?"),
         ("stream: cifar10, ood: [svnh]", "unknown OOD set of cifar10 'svnh'; did you mean 'svhn'?"),

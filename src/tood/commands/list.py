@@ -14,18 +14,15 @@ from tood.commands._console import JSON
 from tood.errors import ToodError
 from tood.registry import Registry
 
-SOURCES = {  # the function that gives the names of each kind
-    "detectors": ("tood.detectors", "names"),
-    "learners": ("tood.learners", "names"),
-    "streams": ("tood.streams", "names"),
-    "networks": ("tood.models", "names"),
-    "presets": ("tood.learners", "presets"),
+MODULES = {  # whose function ``names`` lists each kind; of presets, ``presets``
+    **{"detectors": "tood.detectors", "learners": "tood.learners", "streams": "tood.streams"},
+    **{"networks": "tood.models", "presets": "tood.learners"},
 }
 FITTED = {"none": "not fitted", "fit": "fitted on the fit set", "calibration": "fitted on the calibration set"}
 
 
 @click.command()
-@click.argument("kind", type=click.Choice([*SOURCES]), required=False)
+@click.argument("kind", type=click.Choice([*MODULES]), required=False)
 @JSON
 def command(kind: str | None, as_json: bool) -> None:
     """List detectors, learners, streams, networks and presets; only one KIND if given.
@@ -36,10 +33,9 @@ def command(kind: str | None, as_json: bool) -> None:
     Example: tood list detectors
     """
     names = {}
-    for each in [kind] if kind else SOURCES:
-        module, function = SOURCES[each]
+    for each in [kind] if kind else MODULES:
         try:
-            names[each] = getattr(importlib.import_module(module), function)()
+            names[each] = getattr(importlib.import_module(MODULES[each]), "presets" if each == "presets" else "names")()
         except ImportError as error:
             click.echo(f"{each}: {error}", err=True)
     if as_json:
@@ -55,17 +51,7 @@ def command(kind: str | None, as_json: bool) -> None:
     else:
         for each, listed in names.items():
             click.echo(f"{each} ({len(listed)})")
-            for group, members in (_by_needs() if each == "detectors" else {"": listed}).items():
-                click.echo(textwrap.fill(" ".join(members), 78, initial_indent=f"  {group}", subsequent_indent="    "))
-
-
-def _by_needs() -> dict[str, list[str]]:
-    """The names of detectors by what they read."""
-    groups: dict[str, list[str]] = {}
-    for entry in _declarations("detectors"):
-        kinds = [part for part in ("network", "features", "head") if part in entry.get("needs", ())]
-        groups.setdefault(f"{(*kinds, 'logits')[0]}: ", []).append(entry["name"])
-    return groups
+            click.echo(textwrap.fill(" ".join(listed), 78, initial_indent="  ", subsequent_indent="  "))
 
 
 def _declarations(kind: str) -> list[dict[str, Any]]:
@@ -74,7 +60,7 @@ def _declarations(kind: str) -> list[dict[str, Any]]:
         return []
     module = importlib.import_module("tood.detectors.base" if kind == "detectors" else "tood.learners.base")
     registry: Registry[Any] = module.REGISTRY if kind == "detectors" else module.LEARNERS
-    return [_declaration(registry, name) for name in importlib.import_module(f"tood.{kind}").names()]
+    return [_declaration(registry, name) for name in importlib.import_module(MODULES[kind]).names()]
 
 
 def _declaration(registry: Registry[Any], name: str) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class ViM(Detector):
 
     def _fit(self, data: FitData) -> None:
         weight, bias = self.weight_.astype(np.float64), self.bias_.astype(np.float64)
-        moments = Moments.of(data, by_class=False)
+        moments = Moments.of(data)
         dim, dimensions = self.dim, data.dimensions
         if dim >= dimensions:
             dim = dimensions // 2

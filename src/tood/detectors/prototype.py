@@ -12,7 +12,7 @@ from tood.calibration.statistics import least_spread, task_statistics
 from tood.detectors.bank import Bank, rows_at_once
 from tood.detectors.base import Detector, FitData, Rows, flag, number, register
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
-from tood.detectors.statistics import Moments, class_sums, norms, own_columns, unit
+from tood.detectors.statistics import class_means, class_sums, norms, own_columns, unit
 from tood.energy import with_lead
 
 TOOD_PAPER = (
@@ -51,8 +51,8 @@ class Prototype(Detector):
 
     def _class_means(self, data: FitData) -> tuple[Float64Array, npt.NDArray[np.bool_]]:
         """``[C, D]`` and ``[C]``: the prototype of each class, and which classes have samples."""
-        moments = Moments.of(data, scatter=False, part=self._features)
-        return np.asarray(unit(moments.class_means) if self.normalize else moments.class_means), moments.seen
+        means, counts = class_means(data, lambda rows: (self._features(rows), rows.classes))
+        return np.asarray(unit(means) if self.normalize else means), counts > 0
 
     def _fit(self, data: FitData) -> None:
         means, seen = self._class_means(data)
@@ -205,9 +205,9 @@ class GROOD(Bank):
     seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
 
     def _fit(self, data: FitData) -> None:
-        moments = Moments.of(data, scatter=False)
-        seen = np.flatnonzero(moments.seen)
-        self.prototypes_ = moments.class_means[seen]
+        means, counts = class_means(data, lambda rows: (rows.features, rows.classes))
+        seen = np.flatnonzero(counts)
+        self.prototypes_ = means[seen]
         mixed, self._any_usable = np.zeros(data.dimensions), False
         for rows in data:
             among = rows.logits[:, seen]
@@ -216,7 +216,7 @@ class GROOD(Bank):
             second = among.argmax(axis=1)
             mixed += (rows.features + self.prototypes_[second]).sum(axis=0) / 2
             self._any_usable |= bool(usable(rows).any())
-        self.unknown_ = mixed / moments.total
+        self.unknown_ = mixed / counts.sum()
         super()._fit(data)
 
     def _usable(self, rows: Rows) -> Any:

@@ -58,8 +58,6 @@ def own_columns(x: npt.NDArray[Any], columns: IntArray) -> npt.NDArray[Any]:
 def class_sums(values: FloatArray, classes: IntArray, count: int) -> Float64Array:
     """``[count, D]``: the sum of the rows ``[n, D]`` of each class."""
     sums = np.zeros((count, values.shape[1]))
-    if count == 1:
-        return column_sums(values)[None]
     order = np.argsort(classes, kind="stable")
     values, classes = values[order], classes[order]
     starts = np.flatnonzero(np.diff(classes, prepend=-1)).tolist()
@@ -121,7 +119,7 @@ def correct_class_means(data: FitData, part: str) -> tuple[Float64Array, Float64
 
 
 class Moments:
-    """Counts, sums and, if asked for, second moments of features, by class, about a fixed origin.
+    """Counts and sums of features by class, and their second moments, about a fixed origin.
 
     The origin is the mean of the first rows. It cancels from every result; without it, a large common mean would cost
     precision in the spread.
@@ -131,32 +129,24 @@ class Moments:
     origin:
         ``[D]``, any point near the features.
     classes:
-        Number of classes; with 1, labels are not read.
-    scatter:
-        Whether to compute second moments. Products are float64: float32 would lose the smallest eigenvalues.
+        Number of classes.
     """
 
-    def __init__(self, origin: FloatArray, classes: int, scatter: bool) -> None:
+    def __init__(self, origin: FloatArray, classes: int) -> None:
         self.origin: Float64Array = origin.astype(np.float64)
         self.counts = np.zeros(classes)
         self._sums = np.zeros((classes, len(origin)))
-        self._scatter = np.zeros((len(origin), len(origin)) if scatter else (0, 0))
+        self._scatter = np.zeros((len(origin), len(origin)))  # float32 would lose the smallest eigenvalues
 
     @classmethod
-    def of(
-        cls,
-        data: FitData,
-        scatter: bool = True,
-        by_class: bool = True,
-        part: Callable[[Rows], FloatArray] = attrgetter("features"),
-    ) -> Moments:
-        """Moments of all fit features, or another part of the outputs, by label or all together."""
+    def of(cls, data: FitData, part: Callable[[Rows], FloatArray] = attrgetter("features")) -> Moments:
+        """Moments of all fit features, or another part of the outputs."""
         moments: Moments | None = None
         for rows in data:
             values = part(rows)
             if moments is None:
-                moments = cls(values.mean(axis=0, dtype=np.float64), data.columns if by_class else 1, scatter)
-            moments._add(values, rows.classes if by_class else np.zeros(len(values), dtype=np.int64))
+                moments = cls(values.mean(axis=0, dtype=np.float64), data.columns)
+            moments._add(values, rows.classes)
         assert moments is not None  # no rows are an error of their own
         return moments
 
@@ -164,8 +154,7 @@ class Moments:
         self.counts += np.bincount(classes, minlength=len(self.counts))
         centred = values - self.origin
         self._sums += class_sums(centred, classes, len(self.counts))
-        if self._scatter.size:
-            self._scatter += centred.T @ centred
+        self._scatter += centred.T @ centred
 
     @property
     def total(self) -> float:
