@@ -193,7 +193,7 @@ def _is_own(kind: type) -> bool:
 
 
 @cache
-def source_digest(kind: type) -> str:
+def source_digest(kind: Any) -> str:
     """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
 
     Read once per class, on its first use: an edit of the file does not change a class that is already loaded.

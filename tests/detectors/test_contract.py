@@ -9,7 +9,7 @@ from sklearn.base import clone
 
 from tood import detectors
 from tood.detectors import Detector, Head, Outputs
-from tood.errors import ToodError
+from tood.errors import NotFittedError, ToodError
 from tood.testing import check_detector
 from tood.testing.problem import make_network
 
@@ -140,6 +140,11 @@ def test_clear_errors(name, problem):
         detector.score(Outputs(problem.test.logits[:, :4], features, inputs=inputs))
     with pytest.raises(ToodError, match="outputs"):
         detector.score(problem.test.logits)
+    with pytest.raises(NotFittedError):
+        detectors.create(name).score(problem.test)
+    for part in cls.needs & {"head", "network"}:
+        with pytest.raises(ToodError, match=f"^{part}: "):
+            detectors.create(name).fit(problem.fit, **{**problem.fit_arguments(), part: None})
     with pytest.raises(ToodError, match="hyper-parameter"):
         detectors.create(name, nonsense=1)
     with pytest.raises(ToodError, match="at least one sample"):

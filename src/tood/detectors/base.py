@@ -176,14 +176,10 @@ class Detector:
                 raise ToodError(f"network: {self.name} runs the network again; pass fit(..., network=module)")
             self.network = network
         if "head" in self.needs:
-            if head is None:
-                raise ToodError(f"head: {self.name} reads the last layer; pass fit(..., head=Head(weight, bias))")
             self.weight_, self.bias_ = head_arrays(head)
         if self.fits_on == "none":
             self.shape_ = self.weight_.shape if "head" in self.needs else (0, 0)
             return self
-        if outputs is None:
-            raise ToodError(f"outputs: {self.name} is fitted on the {self.fits_on} set; pass fit(outputs, ...)")
         data = FitData(outputs, self.needs, partition, self.weight_.shape if "head" in self.needs else None)
         self._fit(data)
         self.shape_ = data.columns, data.dimensions
@@ -201,7 +197,7 @@ class Detector:
         step = max(256, self.block // max(rows.logits.shape[1], rows.features.shape[1]))
         prepared, result = self._ready(dtype), np.empty(count, dtype=dtype)
         for start in range(0, count, step):
-            result[start : start + step] = self._score(rows.block(start, start + step), prepared)
+            result[start : start + step] = self._score(rows[start : start + step], prepared)
         if not is_finite(result):
             row = int(np.isfinite(result).argmin())
             raise ToodError(f"{self.name}: the score of row {row} is {result[row]}, expected a finite {dtype}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +17,8 @@ __all__ = ["FitData", "Rows", "head_arrays", "read_rows"]
 FIT_BLOCK = 1 << 20  # elements per block at fit: a float64 copy takes 8 MiB
 
 
-class Rows(NamedTuple):
-    """A block of rows as checked NumPy arrays; ``inputs`` are as given."""
-
-    logits: FloatArray  # [n, C]
-    features: FloatArray  # [n, D]; D is 0 if they are not needed
-    labels: IntArray | None  # [n]
-    inputs: Any
-
-    def block(self, start: int, stop: int) -> Rows:
-        """The rows from ``start`` to ``stop``."""
-        cut = slice(start, stop)
-        labels = None if self.labels is None else self.labels[cut]
-        inputs = None if self.inputs is None else self.inputs[cut]
-        return Rows(self.logits[cut], self.features[cut], labels, inputs)
+class Rows(Outputs):
+    """Outputs as checked NumPy arrays; features are ``[n, 0]`` if they are not needed, and ``inputs`` are as given."""
 
     @property
     def classes(self) -> IntArray:
@@ -44,7 +32,7 @@ def head_arrays(head: Any) -> tuple[FloatArray, FloatArray]:
     Copies, because further training changes a network's own in place.
     """
     if not hasattr(head, "weight"):
-        raise ToodError(f"head: expected Head(weight, bias), found {type(head).__name__}")
+        raise ToodError(f"head: expected Head(weight, bias) of the last layer, found {type(head).__name__}")
     weight = finite(floats(head.weight, "head.weight", ndim=2), "head.weight")
     bias = getattr(head, "bias", None)
     bias = np.zeros(len(weight), dtype=weight.dtype) if bias is None else floats(bias, "head.bias", ndim=1)
@@ -120,7 +108,7 @@ class FitData:
             step = max(256, FIT_BLOCK // max(self.columns, self.dimensions))
             for start in range(0, len(rows.logits), step):
                 any_rows = True
-                yield rows.block(start, start + step)
+                yield rows[start : start + step]
         if not any_rows:
             raise ToodError("outputs: expected at least one sample to fit on, found none")
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 __all__ = ["Head", "Outputs"]
+
+Self = TypeVar("Self", bound="Outputs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +41,9 @@ class Outputs:
     def __len__(self) -> int:
         return len(self.logits)
 
-    def __getitem__(self, rows: Any) -> Outputs:
+    def __getitem__(self: Self, rows: Any) -> Self:
         parts = (self.logits, self.features, self.labels, self.inputs)
-        return Outputs(*(None if part is None else part[rows] for part in parts))
+        return type(self)(*(None if part is None else part[rows] for part in parts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.detectors import Detector, Outputs
-from tood.errors import NotFittedError, ToodError
+from tood.errors import ToodError
 from tood.metrics import auroc
 from tood.testing.contract import Rules, wrong_declarations
 from tood.testing.problem import CLASSES, Problem, make_problem
@@ -270,28 +270,6 @@ def _changed_afterwards(case: DetectorCase) -> str | None:
             expected = case.fit(**{name: value}).score(case.usual.test)
             if difference := _difference(changed.score(case.usual.test), expected, 0):
                 return f"{difference} from a new fit with {name} = {value!r}"
-    return None
-
-
-@RULES.rule
-def _asks(case: DetectorCase) -> str | None:
-    """A detector that must be fitted says so; one that needs features, a head or a network asks for them.
-
-    Declare needs and fits_on; do not override fit or score.
-    """
-    cls, test = case.detector, case.usual.test
-    if cls.fits_on != "none":
-        with contextlib.suppress(NotFittedError):
-            case.create().score(test)
-            return "a score before fit"
-    for part in sorted(cls.needs & {"head", "network"}):
-        with contextlib.suppress(ToodError):
-            case.create().fit(case.usual.fit, **{**case.usual.fit_arguments(), part: None})
-            return f"no error without {part}"
-    if "features" in cls.needs:
-        with contextlib.suppress(ToodError):
-            case.fit().score(Outputs(test.logits, None, None, test.inputs))
-            return "a score without features"
     return None
 
 
