@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kept_decisions import coverage
 from tood import TOOD, Partition, ToodError
 from tood.decision import Conformal
-from tood.gate import coverage
 from tood.outputs import Run
 
 SOURCES = ("calibration", "memory", "train")

@@ -84,8 +84,7 @@ def test_an_alarm_stays_until_reset():
 def test_the_report_reads_as_sentences():
     stream = Stream(3)
     monitor = DriftMonitor(stream.calibrator()).fit(stream(900))
-    assert str(monitor.report()) == "not enough samples yet: task 0, 1, 2"
-    assert str(monitor.update(stream(300)).report()) == "no drift"
+    assert str(monitor.update(stream(300)).report()) == "no alarm after 300 inputs"
     text = str(monitor.update(stream(900, shift=np.array([0, 0, 2, 2, 0, 0]))).report())
     assert (
         "task 1: accepted inputs have changed, by drift or by unknown ones among them: median energy moved by +" in text
@@ -145,7 +144,7 @@ def test_a_saved_monitor_continues_exactly(tmp_path):
     assert loaded.update(second).to_dict() == monitor.update(second).to_dict()
     figures = json.loads(json.dumps(monitor.to_dict()))
     assert figures["drift_detected"] == monitor.drift_detected and len(figures["samples"]) == 3
-    assert "300 reference samples, 400 inputs seen" in repr(loaded)
+    assert "300 reference samples" in repr(loaded) and loaded.report().rows == 400
 
 
 @pytest.mark.parametrize("threshold", [None, 4.0])

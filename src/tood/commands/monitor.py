@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tood.commands._console import FILE, SHARE, invalid_option, progress_bar, warnings_as_lines
+from tood.errors import ToodError, located
 
 if TYPE_CHECKING:
-    from tood.arrays import FloatArray
+    from tood.outputs.outputs import Outputs
 
 SAVE_SECONDS = 1.0  # between two saves of the state
 
@@ -105,26 +106,16 @@ def _plan(watch: _Watch, unknown: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([delay._asdict() for delay in delays]))
         return
-    sizes = list(dict.fromkeys(delay.reference for delay in delays))
-    click.echo(
-        "inputs until an alarm, median of 10 simulated streams (share of them that raise one), by reference size"
-    )
-    click.echo(f"{'unknown':>8}" + "".join(f"{size:>16,}" for size in sizes))
-    for share in dict.fromkeys(delay.share for delay in delays):
-        cells = (
-            f"{'none' if delay.median is None else f'{delay.median:,.0f}':>9} ({delay.alarms:.2f})"
-            for delay in delays
-            if delay.share == share
-        )
-        click.echo(f"{share:>8.0%}" + "".join(cells))
+    click.echo("reference  unknown  inputs until an alarm: median of 10 simulated streams (share of them with one)")
+    for delay in delays:
+        median = "none" if delay.median is None else f"{delay.median:,.0f}"
+        click.echo(f"{delay.reference:>9,}{delay.share:>9.0%}{median:>9} ({delay.alarms:.2f})")
 
 
 @contextlib.contextmanager
 def _only_writer(state: Path) -> Iterator[None]:
     """Context in which only this process changes the state file."""
     from filelock import FileLock, Timeout
-
-    from tood.errors import ToodError
 
     if not state.parent.is_dir():
         raise ToodError(f"{state.parent}: no such folder; make it first")
@@ -152,50 +143,47 @@ class _Watch:
     ) -> None:
         from tood.decision.facts import load_decision
         from tood.deploy.drift import KIND, DriftMonitor
-        from tood.errors import ToodError
         from tood.storage.files import read_tensors, sha256
 
         self.path, self.invalid, self.print_alarms, self.left_out = path, invalid, print_alarms, 0
         self.taken: dict[str, list[Any]] = {}  # input file: its digest, rows taken
-        settings = {name: value for name, value in settings.items() if value is not None}
-        files = {"calibrator": calibrator, "reference": reference}
-        if missing := [file for file in files.values() if file and not file.is_file()]:
-            raise ToodError(f"{missing[0]}: no such file")
-        self.made_from = {name: sha256(file) for name, file in files.items() if file}
         self.saved = time.monotonic()
+        given = {name: value for name, value in settings.items() if value is not None}
+        for name, file in {"calibrator": calibrator, "reference": reference}.items():
+            if file and not file.is_file():
+                raise ToodError(f"{file}: no such file")
+            given |= {name: sha256(file)} if file else {}
         if path.exists():
             self.monitor = DriftMonitor.load(path)
             try:
                 notes = json.loads(read_tensors(path, KIND)[1].get("notes") or "{}")
                 self.taken = {name: [digest, int(rows)] for name, (digest, rows) in notes.get("taken", {}).items()}
-                made_from = dict(notes.get("made_from", {}))
+                self.made_from = dict(notes.get("made_from", {}))
             except (AttributeError, TypeError, ValueError, RecursionError) as error:
                 raise ToodError(f"{path}: not a usable monitor: notes: {error}") from error
-            saved = {**made_from, **{name: getattr(self.monitor, name) for name in settings}}
-            for name, value in {**self.made_from, **settings}.items():
-                if saved.get(name) != value:
+            made_with = self.made_from | {name: getattr(self.monitor, name) for name in settings}
+            for name, value in given.items():
+                if made_with.get(name) != value:
                     raise click.UsageError(f"{path} was made with another --{name}; remove it to start again")
-            self.made_from = made_from
         elif not (calibrator and reference):
             raise click.UsageError(f"{path} does not exist yet: give --calibrator and --reference to make it")
         else:
-            self.monitor = DriftMonitor(load_decision(calibrator), **settings)
+            self.made_from = {name: given.pop(name) for name in ("calibrator", "reference")}
+            self.monitor = DriftMonitor(load_decision(calibrator), **given)
             rows = self.read(reference)
-            with _named(reference):
+            with located(reference):
                 self.monitor.fit(rows)
             self.save()
 
     def read(self, source: Path) -> Any:
         """All valid rows of a file."""
-        import numpy as np
+        from tood.deploy.logit_files import LogitsFile
 
-        from tood.deploy.logit_files import Block, LogitsFile, valid_rows
+        return self.input(LogitsFile(source, features=self.detects).outputs(self.invalid))
 
-        blocks = [*LogitsFile(source, features=self.detects).blocks()]
-        names = blocks[0].columns if blocks else ()
-        columns = {name: np.concatenate([block.rows(slice(None), True).features for block in blocks]) for name in names}
-        logits = np.concatenate([block.logits for block in blocks]) if blocks else np.empty((0, 1))
-        return Block(logits, columns).rows(valid_rows(logits, self.invalid, source), self.detects)
+    def input(self, outputs: Outputs) -> Any:
+        """What the monitor reads: of a calibrator, the logits alone."""
+        return outputs if self.detects else outputs.logits
 
     @property
     def detects(self) -> bool:
@@ -212,11 +200,11 @@ class _Watch:
         if time.monotonic() - self.saved >= SAVE_SECONDS:
             self.save()
 
-    def update(self, rows: Any, where: str, ids: list[Any]) -> None:
+    def update(self, outputs: Outputs, where: str, ids: list[Any]) -> None:
         """Take in rows; print a new alarm at once."""
         before = self.monitor.drift_detected
-        with _named(where):
-            self.monitor.update(rows, ids)
+        with located(where):
+            self.monitor.update(self.input(outputs), ids)
         if self.print_alarms and not before and self.monitor.drift_detected:
             click.echo(f"ALARM at {where}: {self.monitor.report()}", err=True)
 
@@ -225,7 +213,6 @@ class _Watch:
         import numpy as np
 
         from tood.deploy.logit_files import LogitsFile, valid_rows
-        from tood.errors import ToodError
         from tood.storage.files import sha256
 
         file = LogitsFile(source, [id_column] if id_column else (), features=self.detects)
@@ -238,15 +225,15 @@ class _Watch:
             )
         done = 0
         for block in file.blocks():
-            start, done = max(done, taken), done + len(block.logits)
-            if start < done:
-                skipped = len(block.logits) - (done - start)
-                valid = valid_rows(block.logits[skipped:], self.invalid, source, start)
-                self.left_out += int((~valid).sum())
-                chosen = skipped + np.flatnonzero(valid)
-                ids = block.columns[id_column] if id_column else [f"{source.name}:{row}" for row in range(start, done)]
-                ids = [ids[row if id_column else row - skipped] for row in chosen]
-                self.update(block.rows(chosen, self.detects), f"{source}, rows {start} to {done - 1}", ids)
+            start, done = done, done + len(block.logits)
+            if done > taken:
+                fresh = np.arange(start, done) >= taken
+                valid = valid_rows(block.logits, self.invalid, source, start)
+                self.left_out += int((fresh & ~valid).sum())
+                names = block.columns[id_column] if id_column else [f"{source.name}:{k}" for k in range(start, done)]
+                chosen = np.flatnonzero(fresh & valid)
+                where = f"{source}, rows {start} to {done - 1}"
+                self.update(block.outputs[chosen], where, [names[row] for row in chosen])
                 self.taken[name] = [digest, done]
                 self.save_if_due()
             progress(done, rows)
@@ -254,63 +241,39 @@ class _Watch:
 
     def lines(self, stream: Any) -> None:
         """Take in JSON lines until they end."""
-        import numpy as np
-
-        from tood.deploy.logit_files import Block
-        from tood.errors import ToodError
-
+        cal = self.monitor.cal
+        columns = cal.shape_[0] if self.detects else cal.partition_.columns
         try:
-            cal = self.monitor.cal
-            columns = cal.shape_[0] if self.detects else cal.partition_.columns
-            for where, row, features, name in _json_rows(stream, columns, self.invalid == "reject"):
-                if row is not None and np.isfinite(row).all():
-                    more = {} if features is None else {"features": features[None]}
-                    self.update(Block(row[None], more).rows(slice(None), self.detects), where, [name])
-                    self.save_if_due()
-                elif self.invalid == "reject":
+            for number, line in enumerate(stream, start=1):
+                where = f"standard input, line {number}"
+                if not line.strip():
+                    continue
+                try:
+                    outputs, name = _parsed(line, columns)
+                except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
                     self.left_out += 1
-                else:
-                    raise ToodError(f"{where}: expected finite numbers; `--invalid reject` continues without such rows")
+                    if self.invalid == "reject":
+                        continue
+                    raise ToodError(
+                        f'{where}: expected a list of {columns} logits or {{"logits": [...]}} ({error}); '
+                        "`--invalid reject` continues without such rows"
+                    ) from error
+                self.update(outputs, where, [name or f"line {number}"])
+                self.save_if_due()
         finally:  # after an error or a signal too: these rows do not come again
             self.save()
 
 
-@contextlib.contextmanager
-def _named(where: object) -> Iterator[None]:
-    """Put ``where`` in front of the message of a ToodError."""
-    from tood.errors import ToodError
-
-    try:
-        yield
-    except ToodError as error:
-        raise ToodError(f"{where}: {error}") from error
-
-
-def _json_rows(
-    stream: Any, columns: int, reject: bool
-) -> Iterator[tuple[str, FloatArray | None, FloatArray | None, str]]:
-    """The line number in words, logits ``[columns]``, features or None, and id, of each line that is not empty.
-
-    With ``reject`` a line that cannot be read gives None; otherwise it raises.
-    """
+def _parsed(line: bytes, columns: int) -> tuple[Outputs, str]:
+    """The outputs of one row, and its id or an empty text."""
     import numpy as np
 
-    from tood.errors import ToodError
+    from tood.outputs.outputs import Outputs
 
-    for number, line in enumerate(stream, start=1):
-        if not line.strip():
-            continue
-        where = f"standard input, line {number}"
-        try:
-            parsed = json.loads(line)
-            parsed = parsed if isinstance(parsed, dict) else {"logits": parsed}
-            row, name = np.array(parsed["logits"], dtype=np.float64), str(parsed.get("id", f"line {number}"))
-            features = np.array(parsed["features"], dtype=np.float64) if "features" in parsed else None
-            if row.shape != (columns,):
-                raise ValueError(f"shape {row.shape}")
-        except (ArithmeticError, KeyError, TypeError, ValueError, RecursionError) as error:
-            if reject:
-                yield where, None, None, ""
-                continue
-            raise ToodError(f'{where}: expected a list of {columns} logits or {{"logits": [...]}} ({error})') from error
-        yield where, row, features, name
+    parsed = json.loads(line)
+    parsed = parsed if isinstance(parsed, dict) else {"logits": parsed}
+    logits = np.array(parsed["logits"], dtype=np.float64)
+    if logits.shape != (columns,) or not np.isfinite(logits).all():
+        raise ValueError(f"expected finite numbers, found shape {logits.shape}")
+    features = np.array([parsed["features"]], dtype=np.float64) if "features" in parsed else None
+    return Outputs(logits[None], features), str(parsed.get("id", ""))

@@ -18,12 +18,11 @@ from tood.decision.calibrators import file_of, from_file
 from tood.decision.ranks import check_seed, check_share, lower_quantile
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets, two_sided_bets
 from tood.errors import NotFittedError, ToodError
-from tood.storage.files import for_json, read_tensors, write_tensors
+from tood.storage.files import for_json, plain, read_tensors, write_tensors
 
 __all__ = ["Drift", "DriftMonitor"]
 
 KIND = "tood-monitor"
-FEWEST = 20  # reference samples per task, and samples in the window, needed for a comparison
 SURE = 2.0  # standard errors by which a share must differ to name the cause of an alarm
 LABEL = 50  # inputs to label before anything is calibrated again
 CAUSES = {
@@ -52,7 +51,6 @@ class Drift(NamedTuple):
     e_value: Float64Array  # largest so far
     shift: Float64Array  # of the median energy in the latest window, in deviations of the reference; NaN: none
     drifted: npt.NDArray[np.bool_]
-    enough: npt.NDArray[np.bool_]  # enough samples that an alarm was possible
 
     @property
     def recalibrate(self) -> bool:
@@ -84,10 +82,7 @@ class Drift(NamedTuple):
                 f"label about {LABEL} of the latest inputs, accepted and rejected ones (rejected: {shown}): if they "
                 "are known, calibrate again with labelled samples; do not calibrate on this traffic without labels"
             )
-        few = np.flatnonzero(~self.enough & ~self.drifted)
-        if len(few):
-            lines.append(f"not enough samples yet: task {', '.join(map(str, few))}")
-        return "\n".join(lines) or "no drift"
+        return "\n".join(lines) or f"no alarm after {self.rows:,} inputs"
 
 
 class DriftMonitor:
@@ -247,8 +242,6 @@ class DriftMonitor:
         """The present state of all tests; may be called at any time without spending ``alpha``."""
         self._fitted()
         samples = np.array([test.seen for test in self._drifts], dtype=np.int64)
-        limit = np.log(2 * len(self._drifts) / self.alpha)
-        references = np.array([len(values) for values in self._energies])
         return Drift(
             rows=self._unknowns.seen,
             rejected=self._unknowns.seen - int(samples.sum()),
@@ -265,8 +258,6 @@ class DriftMonitor:
             e_value=np.array([_e_value(test.largest) for test in self._drifts]),
             shift=np.array([_shift(*pair) for pair in zip(self._energies, self._latest, strict=True)]),
             drifted=self._drifted(),
-            # The best bet, a sixth of half the capital, grows by a factor of 1.9 at most.
-            enough=(references >= FEWEST) & (samples >= (limit + np.log(12)) / np.log(1.9)),
         )
 
     def _named(self, accepted: int) -> list[str]:
@@ -287,8 +278,9 @@ class DriftMonitor:
     def to_dict(self) -> dict[str, Any]:
         """Settings and report, ready for JSON; NaN is None."""
         report = self.report()
-        metrics = for_json(report._asdict())
-        return {**self._settings(), "drift_detected": self.drift_detected, **metrics, "message": str(report)}
+        settings = {name: getattr(self, name) for name in SETTINGS}
+        found: dict[str, Any] = for_json(settings | {"drift_detected": self.drift_detected} | report._asdict())
+        return found | {"message": str(report)}
 
     def save(self, path: str | os.PathLike[str], notes: str = "") -> None:
         """Write calibrator, reference, state and generator to one file; a loaded monitor continues exactly."""
@@ -303,7 +295,7 @@ class DriftMonitor:
             tensors |= {f"{name}.{key}": array for key, array in test.state().items()}
         tensors |= {f"task.{t}.latest": latest for t, latest in enumerate(self._latest)} | {"recent": self._recent}
         metadata = {
-            "settings": json.dumps(self._settings()),
+            "settings": json.dumps({name: getattr(self, name) for name in SETTINGS}, default=plain),
             "generator": json.dumps(self._rng.bit_generator.state),
             "threshold": "reference" if self.threshold is None else "given",
             "notes": notes,
@@ -341,14 +333,8 @@ class DriftMonitor:
         return self
 
     def __repr__(self) -> str:
-        fitted = f"{len(self._scores)} reference samples" if hasattr(self, "_scores") else "not fitted"
-        seen = f", {self._unknowns.seen} inputs seen" if hasattr(self, "_scores") else ""
-        return f"<DriftMonitor alpha={self.alpha}, reject={self.reject}, {fitted}{seen}>"
-
-    def _settings(self) -> dict[str, Any]:
-        """The settings as plain numbers."""
-        settings: dict[str, Any] = for_json({name: getattr(self, name) for name in SETTINGS})
-        return settings
+        state = f"{len(self._scores)} reference samples" if hasattr(self, "_scores") else "not fitted"
+        return f"<DriftMonitor alpha={self.alpha}, reject={self.reject}, {state}>"
 
     def _read(self, logits: Any) -> tuple[Float64Array, IntArray, Float64Array]:
         """Score, winning task and energy in the channel of that task, ``[n]`` each."""

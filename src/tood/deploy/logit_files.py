@@ -28,7 +28,8 @@ import numpy.typing as npt
 from tood.arrays import FloatArray, IntArray, indices
 from tood.deploy.table_files import SUFFIXES as TABLES
 from tood.deploy.table_files import Block, TableFile, listed
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError, UnknownNameError, located
+from tood.outputs.outputs import Outputs
 from tood.storage.files import reading
 from tood.storage.npz import npy_header, npz_member, npz_names
 
@@ -106,6 +107,16 @@ class LogitsFile:
         if not blocks:
             raise ToodError(f"{self.path}: expected rows of logits, found none")
         return np.concatenate(blocks)
+
+    def outputs(self, invalid: Invalid) -> Outputs:
+        """All valid rows, with the features if they are read."""
+        parts, start = [Outputs(np.empty((0, 1)))], 0
+        for block in self.blocks():
+            parts.append(block.outputs[valid_rows(block.logits, invalid, self.path, start)])
+            start += len(block.logits)
+        parts = parts[1:] or parts
+        features = [part.features for part in parts if part.features is not None]
+        return Outputs(np.concatenate([part.logits for part in parts]), np.concatenate(features) if features else None)
 
     def column(self, name: str | None = None) -> npt.NDArray[Any]:
         """One whole column by name, or the only one of a file; that of a CSV file is text."""
@@ -200,35 +211,16 @@ def read_labelled(
     if labels is None and name is None:
         raise ToodError(f"{file.path}: expected labels beside the logits, found none; give a file of --labels")
     logits, values = file.read(), source.column(name)
-    # Without a known name, the first line of a CSV file may be a class name that was taken for a header.
-    place = f" of the column {source._file.names()[0]!r}" if name is None and source.suffix == ".csv" else ""
+    with located(source.path):
+        return logits, indices(_numbers(values, logits.shape[1]), "labels", length=len(logits))
+
+
+def _numbers(labels: npt.NDArray[Any], columns: int) -> npt.NDArray[Any]:
+    """Labels as numbers, which a table may hold as text; a class name is an error."""
     try:
-        return logits, indices(_label_numbers(values, logits.shape[1], place), "labels", length=len(logits))
-    except ToodError as error:
-        raise ToodError(f"{source.path}: {error}") from error
-
-
-def _label_numbers(labels: npt.NDArray[Any], columns: int, place: str) -> npt.NDArray[Any]:
-    """Labels as numbers, which a table may hold as text; a missing label or a class name is an error."""
-    if labels.ndim != 1 or labels.dtype.kind not in "fOSU":
-        return labels
-    numbers = np.array([_number(label) for label in labels.tolist()])
-    if np.isnan(numbers).any():
-        row = int(np.isnan(numbers).argmax())
-        label = labels.tolist()[row]
-        missing = label in (None, "") or label != label
-        found = "none" if missing else repr(label)
-        advice = "" if missing else f"; {NAMES_TO_COLUMNS}"
-        raise ToodError(f"labels: expected logit columns 0 to {columns - 1}, found {found} at row {row}{place}{advice}")
-    return numbers
-
-
-def _number(value: Any) -> float:
-    """A number, or text that is one, as a float; NaN for anything else."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return np.nan
+        return labels.astype(np.float64) if labels.dtype.kind in "OSU" else labels
+    except (TypeError, ValueError) as error:
+        raise ToodError(f"labels: expected logit columns 0 to {columns - 1} ({error}); {NAMES_TO_COLUMNS}") from error
 
 
 def valid_rows(

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tood.arrays import Float64Array
 from tood.deploy.drift import DriftMonitor
 from tood.deploy.martingale import ExchangeabilityTest, lower_bets
 from tood.errors import ToodError
@@ -66,30 +65,22 @@ def plan(
     known, strange = monitor.reference, monitor.score(unknown)
     if not len(strange):
         raise ToodError("unknown: expected samples, found none")
-    rng, size = np.random.default_rng(monitor.seed), len(known)
-    return [
-        _delay(monitor, known, strange, reference, share, rows, streams, rng)
-        for reference in (sizes or (max(size // 4, 1), size, 4 * size))
-        for share in shares
-    ]
+    rng, limit = np.random.default_rng(monitor.seed), np.log(2 / monitor.alpha)
 
-
-def _delay(
-    monitor: DriftMonitor,
-    known: Float64Array,
-    unknown: Float64Array,
-    reference: int,
-    share: float,
-    rows: int,
-    streams: int,
-    rng: np.random.Generator,
-) -> Delay:
-    limit, delays = np.log(2 / monitor.alpha), []
-    for _ in range(streams):
+    def delay(reference: int, share: float) -> float:
+        """Inputs until the alarm of one stream."""
         test = ExchangeabilityTest(rng.choice(known, reference), lower_bets(monitor.reject), rng)
         while test.largest < limit and test.seen < rows:
-            strange = rng.random(STEP) < share
-            test.update(np.where(strange, rng.choice(unknown, STEP), rng.choice(known, STEP)))
-        delays.append(test.seen if test.largest >= limit else np.inf)
-    median = float(np.median(delays))
-    return Delay(reference, share, None if median == np.inf else median, float(np.isfinite(delays).mean()))
+            is_strange = rng.random(STEP) < share
+            test.update(np.where(is_strange, rng.choice(strange, STEP), rng.choice(known, STEP)))
+        return test.seen if test.largest >= limit else np.inf
+
+    found = []
+    for reference in sizes or (max(len(known) // 4, 1), len(known), 4 * len(known)):
+        for share in shares:
+            delays = [delay(reference, share) for _ in range(streams)]
+            median = float(np.median(delays))
+            found.append(
+                Delay(reference, share, median if median < np.inf else None, float(np.isfinite(delays).mean()))
+            )
+    return found

@@ -17,7 +17,7 @@ from tood.decision import Conformal, PredictionSets, score_and_assign
 from tood.decision.facts import description, load_decision
 from tood.decision.ranks import check_share
 from tood.deploy.logit_files import Block, Invalid, LogitsFile, valid_rows
-from tood.errors import MissingDependencyError, ToodError, UnknownNameError
+from tood.errors import MissingDependencyError, ToodError, UnknownNameError, located
 from tood.partition import Partition
 from tood.storage.files import csv_cell, write_atomically
 
@@ -166,11 +166,12 @@ class _Scorer:
         for block in itertools.chain([next(blocks, nothing)], blocks):
             start, stop = self.summary.rows, self.summary.rows + len(block.logits)
             valid = valid_rows(block.logits, self.invalid, self.file.path, start)
-            rows = block.rows(slice(None) if valid.all() else valid, self.is_detector)
-            try:
-                scored = self._decide(rows) if len(valid) or not self.is_detector else {"score": np.empty(0)}
-            except ToodError as error:
-                raise ToodError(f"{self.file.path}, rows {start} to {stop - 1}: {error}") from error
+            with located(f"{self.file.path}, rows {start} to {stop - 1}"):
+                outputs = block.outputs if valid.all() else block.outputs[valid]
+                if self.is_detector:
+                    scored = self._decide(outputs) if len(valid) else {"score": np.empty(0)}
+                else:
+                    scored = self._decide(outputs.logits)
             self.summary = Scored.total([self.summary, self._count(scored, valid)])
             columns = {name: _kept(block.columns[name], as_csv) for name in self.file.keep}
             columns |= {name: _arrow(values, valid, null=name != "accept") for name, values in scored.items()}

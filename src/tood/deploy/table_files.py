@@ -35,16 +35,15 @@ class Block(NamedTuple):
     logits: FloatArray  # [rows, C], to read only
     columns: dict[str, Any]  # the columns to keep, by name: NumPy or Arrow arrays [rows]
 
-    def rows(self, chosen: Any, outputs: bool) -> Any:
-        """Some rows: logits, or ``Outputs`` with the features that were read."""
-        if not outputs:
-            return self.logits[chosen]
+    @property
+    def outputs(self) -> Outputs:
+        """Logits, and the features if they were read."""
         features = self.columns.get("features")
         if features is not None and not isinstance(features, np.ndarray):
             if features.null_count:
                 raise ToodError("features: expected a list of numbers in every row, found null")
             features = features.flatten().to_numpy(zero_copy_only=False).reshape(len(features), -1)
-        return Outputs(self.logits[chosen], None if features is None else features[chosen])
+        return Outputs(self.logits, features)
 
 
 class TableFile:

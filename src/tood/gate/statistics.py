@@ -157,15 +157,12 @@ def judge(
 
 
 def by_group(old: Outcomes, new: Outcomes, groups: IntArray, names: list[str] | None = None) -> list[Change]:
-    """Accuracy, known rejected and AUROC (against all unknown samples) within each group of known samples."""
+    """Accuracy and known rejected within each group of known samples."""
     changes = []
     for group in np.unique(groups):
         rows, name = groups == group, names[group] if names else f"task {group}"
         changes.append(paired("accuracy", old.correct[rows], new.correct[rows], of=name))
         changes.append(paired("known rejected", ~old.known[0][rows], ~new.known[0][rows], -1, name))
-        if old.unknown and rows.sum() > 1:
-            unknown = [np.concatenate([scores for _, scores in which.unknown.values()]) for which in (old, new)]
-            changes.append(paired_auroc((old.known[1][rows], unknown[0]), (new.known[1][rows], unknown[1]), name))
     return changes
 
 
