@@ -1,3 +1,6 @@
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -85,3 +88,36 @@ def test_without_the_package_the_command_to_install_it_is_given(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "datasets", None)
     with pytest.raises(MissingDependencyError, match=r'pip install "tood\[huggingface\]"'):
         from_huggingface("anything")
+
+
+def test_texts_become_standardised_embeddings_that_are_encoded_once(tmp_path, datasets, monkeypatch):
+    encoded = []
+
+    class SentenceTransformer:
+        def __init__(self, folder):
+            assert folder == str(tmp_path / "encoder")
+
+        def encode(self, texts):
+            encoded.append(texts)
+            return np.array([[len(text), text.count("a"), 1.0] for text in texts])
+
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=SentenceTransformer))
+    monkeypatch.setenv("TOOD_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "encoder").mkdir()
+    (tmp_path / "encoder" / "weights").write_bytes(b"1")
+    names = datasets.ClassLabel(names=["refund", "greet"])
+    rows = {"query": ["pay me back", "cash", "hi", "hello there"], "intent": [0, 0, 1, 1]}
+    split = datasets.Dataset.from_dict(
+        rows, features=datasets.Features({"query": datasets.Value("string"), "intent": names})
+    )
+    datasets.DatasetDict({"train": split, "test": split}).save_to_disk(tmp_path / "hub")
+    place = {"huggingface": str(tmp_path / "hub"), "text": "query", "encoder": str(tmp_path / "encoder")}
+    described = {**place, "label": "intent", "tasks": 2, "ood": {"near": {"same": place}}}
+    stream = load(described)
+    assert stream.classes == ("refund", "greet") and stream.train.shape == (3,) and len(encoded) == 1
+    task = stream.train.take(stream.train_rows(0))
+    np.testing.assert_allclose(task[:, :2], [[1, 1], [-1, -1]], atol=1e-6)  # centred and scaled by the first task
+    np.testing.assert_array_equal(stream.ood[0].source.take(np.arange(4)), stream.train.take(np.arange(4)))
+    (tmp_path / "encoder" / "weights").write_bytes(b"2")
+    load(described)
+    assert len(encoded) == 2  # another encoder

@@ -32,6 +32,9 @@ def test_vectors_are_standardised_by_the_first_task(wine):
     for source, samples in ((stream.train, arrays["train"]), (stream.test, arrays["test"])):
         np.testing.assert_allclose(source.take(np.arange(len(source))), scaler.transform(samples), rtol=1e-4, atol=1e-4)
     assert stream.ood[0].source.shape == (14,)
+    np.savez(path.with_name("more.npz"), samples=arrays["test"])
+    more = streams.load({"npz": str(path), "tasks": [1, 2], "ood": {"near": {"more": str(path.with_name("more.npz"))}}})
+    np.testing.assert_array_equal(more.ood[1].source.take(np.arange(9)), stream.test.take(np.arange(9)))
     raw = streams.load({"npz": str(path), "tasks": 3, "standardise": False})
     np.testing.assert_allclose(raw.test.take(np.arange(3)), arrays["test"][:3], rtol=1e-6)
 

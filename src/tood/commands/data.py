@@ -51,9 +51,7 @@ def check(root: Path | None, as_json: bool) -> None:
             }
             if path and path.name in sums:
                 about["state"] = "intact" if sha256(path) == sums[path.name] else "damaged"
-            sets.setdefault(
-                entry.sets[part], about | {"places": places(entry, part)} | origin(entry.sets[part])._asdict()
-            )
+            sets.setdefault(entry.sets[part], about | {"places": places(entry, part)} | origin(entry.sets[part]))
     tables = _tables()
     if as_json:
         found = {"root": str(folder), "sets": sets, "streams": streams, "tables": tables}

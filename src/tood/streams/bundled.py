@@ -13,7 +13,7 @@ from tood.errors import MissingDependencyError, ToodError
 from tood.storage.npz import read_npz
 from tood.streams.catalog import data_root
 from tood.streams.features import FeatureSource, standardisation
-from tood.streams.sources import ArraySource, Source
+from tood.streams.sources import ArraySource
 from tood.streams.stream import OODSet, Stream, Tasks
 
 __all__ = ["digits", "open_clinc150", "open_components", "open_digits", "standardised"]
@@ -80,13 +80,10 @@ def _patches(photo: Any) -> Any:
 
 def standardised(stream: Stream) -> Stream:
     """A stream of vectors with mean 0 and variance 1 per dimension over the training samples of its first task."""
-    shift, scale = standardisation(stream.train.take(stream.train_rows(0)))
-
-    def of(source: Source) -> FeatureSource:
-        return FeatureSource(source.take(np.arange(len(source))), source.labels, shift, scale)
-
-    ood = tuple(OODSet(s.name, s.group, of(s.source)) for s in stream.ood)
-    return dataclasses.replace(stream, train=of(stream.train), test=of(stream.test), ood=ood)
+    first = stream.train.take(stream.train_rows(0))
+    to = FeatureSource(first, stream.train.labels, *standardisation(first)).standardise
+    ood = tuple(OODSet(s.name, s.group, to(s.source)) for s in stream.ood)
+    return dataclasses.replace(stream, train=to(stream.train), test=to(stream.test), ood=ood)
 
 
 def open_clinc150(

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -198,22 +198,12 @@ def _without(source: Named, classes: tuple[str, ...]) -> Subset:
     return Subset(source, np.flatnonzero(other[source.labels]))
 
 
-class Origin(NamedTuple):
-    """Publisher's page, terms and size of one image set."""
+def origin(name: str) -> dict[str, str]:
+    """Publisher's page, terms and size of a set by its name. The size is that of the publisher's whole set.
 
-    source: str = "not known to tood"
-    licence: str = "not known to tood; ask its publisher"
-    size: str = "not known to tood"  # of the publisher's set; a packed set may be a part of it
-
-
-def origin(name: str) -> Origin:
-    """The origin of a set by its file name.
-
-    >>> origin("dtd64-test.npz").licence
+    >>> origin("dtd64-test")["licence"]
     'for research purposes'
-    >>> origin("mine-train.npz").source
-    'not known to tood'
     """
-    stem = re.split(r"[-./]", name)[0]
+    stem = re.split(r"[-/]", name)[0]
     known = DATA["origins"]
-    return Origin(*(known.get(stem) or known.get(stem.removesuffix("64")) or ()))
+    return dict(zip(("source", "licence", "size"), known.get(stem) or known[stem.removesuffix("64")], strict=True))

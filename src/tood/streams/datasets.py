@@ -112,7 +112,9 @@ def _array(sample: Any, row: int) -> Samples:
 
 
 def as_source(data: Any) -> Source:
-    """A source as it is; a torch data set as a :class:`DatasetSource`."""
+    """A source as it is; an array as an :class:`ArraySource`; a torch data set as a :class:`DatasetSource`."""
+    if isinstance(data, np.ndarray) or is_tensor(data):
+        return ArraySource(data)
     return data if hasattr(data, "take") and hasattr(data, "labels") else DatasetSource(data)
 
 

@@ -13,6 +13,7 @@ from tood.storage.npz import npz_names, read_npz
 from tood.streams.bundled import standardised
 from tood.streams.catalog import data_root
 from tood.streams.datasets import from_huggingface, from_texts
+from tood.streams.features import FeatureSource
 from tood.streams.images import FolderSource, Resize
 from tood.streams.packed import PackedSource
 from tood.streams.sources import ArraySource, Source
@@ -92,7 +93,7 @@ def open_huggingface(
     tasks: Tasks = 5,
     order: int | str = "label",
     resize: Resize = None,
-    augmentation: str = "",
+    augmentation: str = "crop_flip",
     train: str = "train",
     test: str = "test",
     image: str = "image",
@@ -103,7 +104,8 @@ def open_huggingface(
 ) -> Stream:
     """A stream of a Hugging Face data set: names of its splits and columns, and its revision.
 
-    With ``text``, a column of texts, samples are embeddings by ``encoder``, a folder or name of sentence-transformers.
+    With ``text``, a column of texts, samples are embeddings by ``encoder``, a folder or name of sentence-transformers,
+    standardised over the training samples of the first task.
     """
     sources: list[Any]
     if text:
@@ -111,10 +113,9 @@ def open_huggingface(
     else:
         read = partial(from_huggingface, huggingface, size=size, resize=resize, revision=revision)
         sources = [read(split, image, label) for split in (train, test)]
-    augmentation = augmentation or ("none" if text else "crop_flip")
-    return Stream.from_sources(
-        *sources, tasks=tasks, order=order, augmentation=augmentation, classes=sources[0].classes
-    )
+    classes, augmentation = sources[0].classes, "none" if text else augmentation
+    stream = Stream.from_sources(*sources, tasks=tasks, order=order, augmentation=augmentation, classes=classes)
+    return standardised(stream) if text else stream
 
 
 OPENERS: dict[str, Callable[..., Stream]] = {
@@ -128,10 +129,12 @@ def with_more(stream: Stream, places: list[Place], resize: Resize, root: str | P
     """A stream with further OOD sets, the result of :func:`check_ood`; packed sets are those of ``root``."""
     size = stream.train.shape[0] if len(stream.train.shape) == 3 else None
     resize = resize or getattr(stream.train, "resize", None)
-    added = [
-        OODSet(name, group, _ood_source(place, f"ood {name}", size, resize, data_root(root)))  # type: ignore[arg-type]
-        for group, name, place in places
-    ]
+    added = []
+    for group, name, place in places:
+        source = _ood_source(place, f"ood {name}", size, resize, data_root(root))
+        if isinstance(stream.train, FeatureSource):
+            source = stream.train.standardise(source)
+        added.append(OODSet(name, group, source))  # type: ignore[arg-type]
     return dataclasses.replace(stream, ood=(*stream.ood, *added)) if added else stream
 
 

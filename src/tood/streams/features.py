@@ -66,6 +66,10 @@ class FeatureSource(Labelled):
         """The vectors of these rows, float32 ``[k, D]``."""
         return (self.features[rows] - self.shift) / self.scale
 
+    def standardise(self, source: Source) -> FeatureSource:
+        """Other vectors with the same shift and scale."""
+        return FeatureSource(source.take(np.arange(len(source))), source.labels, self.shift, self.scale)
+
 
 def frozen(
     stream: Stream,

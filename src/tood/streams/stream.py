@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -93,38 +93,35 @@ class Stream:
             raise ToodError(f"{self.name}: class {twice} is in two tasks or twice in one")
         if sum(self.sizes) != len(self.order):
             raise ToodError(f"tasks: sizes {list(self.sizes)} do not add up to the {len(self.order)} classes")
-        if len(self.classes) != len(self.order):
-            raise ToodError(f"{self.name}: expected {len(self.order)} class names, found {len(self.classes)}")
         if self.augmentation not in AUGMENTATIONS:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         _ = self.partition  # refuses tasks without classes
-        self._check_samples()
-        self._check_sets()
-
-    def _check_samples(self) -> None:
         for c, name in zip(self.order, self.classes, strict=True):
             for split, rows in (("training", self._train_rows), ("test", self._test_rows)):
                 if c not in rows:
                     raise ToodError(f"{self.name}: class {c} ({name}) has no {split} samples")
-            if not 0 <= self.reserve < len(self._train_rows[c]):
+            count = len(self._train_rows[c])
+            if not 0 <= self.reserve < count:
                 raise ToodError(
-                    f"reserve: expected 0 or more, and fewer than the {len(self._train_rows[c])} training samples of "
-                    f"class {c} ({name}), found {self.reserve}"
+                    f"reserve: expected 0 or more, and fewer than the {count} training samples of class {c} ({name}), "
+                    f"found {self.reserve}"
                 )
+        self._check_sets()
 
     def _check_sets(self) -> None:
-        shape = self.train.shape
+        shape = tuple(self.train.shape)
         for name, source in [("test", self.test), *((s.name, s.source) for s in self.ood)]:
-            if tuple(source.shape) != tuple(shape):
+            if tuple(source.shape) != shape:
                 raise ToodError(f"{name}: samples have shape {source.shape}, the training samples {shape}")
         names = [s.name for s in self.ood]
         if len(set(names)) != len(names):
             raise ToodError(f"{self.name}: two OOD sets have the same name: {', '.join(names)}")
         for s in self.ood:
-            if s.group not in ("near", "far"):
-                raise ToodError(f"{s.name}: expected the group near or far, found {s.group!r}")
-            if not NAME.fullmatch(s.name):  # it becomes the name of a file
-                raise ToodError(f"ood: expected names of letters, digits and . _ + -, found {s.name!r}")
+            if s.group not in ("near", "far") or not NAME.fullmatch(s.name):  # the name becomes that of a file
+                raise ToodError(
+                    "ood: expected the group near or far and names of letters, digits and . _ + -, "
+                    f"found {s.group!r} and {s.name!r}"
+                )
         channels = shape[-1] if len(shape) == 3 else 1
         if not len(self.mean) == len(self.std) == channels or min(self.std) <= 0:
             raise ToodError(
@@ -178,22 +175,19 @@ class Stream:
     def columns(self, labels: Any) -> IntArray:
         """The logit column of each class id, ``[n]``."""
         labels = indices(labels, "labels")
-        classes = np.array(self.order)
-        by_id = np.argsort(classes)
-        place = np.minimum(np.searchsorted(classes, labels, sorter=by_id), len(classes) - 1)
-        stray = classes[by_id[place]] != labels
-        if stray.any():
-            raise ToodError(f"labels: class {labels[stray][0]} is not in the stream {self.name}")
-        return np.asarray(by_id[place], np.int64)
+        present, places = np.unique(labels, return_inverse=True)
+        for stray in set(present.tolist()) - set(self.order):
+            raise ToodError(f"labels: class {stray} is not in the stream {self.name}")
+        columns = np.array([self.order.index(c) for c in present], np.int64)
+        return columns[places]
 
     def with_ood(self, names: Sequence[str]) -> Stream:
         """This stream with the named OOD sets only; with all of them if no names are given."""
-        known = {ood_set.name: ood_set for ood_set in self.ood}
-        for name in names:
-            if name not in known:
-                raise UnknownNameError(f"OOD set of {self.name}", name, known)
-        chosen = [ood_set for ood_set in self.ood if ood_set.name in names]
-        return dataclasses.replace(self, ood=tuple(chosen)) if names else self
+        known = [ood_set.name for ood_set in self.ood]
+        for name in set(names) - set(known):
+            raise UnknownNameError(f"OOD set of {self.name}", name, known)
+        chosen = tuple(ood_set for ood_set in self.ood if ood_set.name in names)
+        return dataclasses.replace(self, ood=chosen) if names else self
 
     @classmethod
     def from_sources(
@@ -221,7 +215,7 @@ class Stream:
         tasks:
             The number of equal tasks, the number of classes of each task, or the class ids of each task.
         ood:
-            ``{"near": {"name": source}, "far": {...}}``.
+            ``{"near": {"name": source}, "far": {...}}``; a source, a torch data set or an array.
         order:
             ``"label"`` for ascending class ids, or the seed of a permutation of them (1993 gives the order that
             much of the literature uses for CIFAR-100).
@@ -254,23 +248,12 @@ class Stream:
         )
 
     @classmethod
-    def from_arrays(
-        cls,
-        train: Any,
-        train_labels: Any,
-        test: Any,
-        test_labels: Any,
-        *,
-        ood: Mapping[str, Mapping[str, Any]] | None = None,
-        **options: Any,
-    ) -> Stream:
+    def from_arrays(cls, train: Any, train_labels: Any, test: Any, test_labels: Any, **options: Any) -> Stream:
         """A stream from arrays: uint8 images ``[N, H, W, C]`` or vectors ``[N, D]``, and whole-number labels ``[N]``.
 
-        ``ood`` is ``{"near": {"name": array}, "far": {...}}``; see :meth:`from_sources` for the other options.
+        In ``ood``, sets are arrays too; see :meth:`from_sources` for this and the other options.
         """
-        sets = {group: {n: ArraySource(a) for n, a in named.items()} for group, named in (ood or {}).items()}
-        sources = ArraySource(train, train_labels), ArraySource(test, test_labels)
-        return cls.from_sources(*sources, ood=sets, **options)
+        return cls.from_sources(ArraySource(train, train_labels), ArraySource(test, test_labels), **options)
 
     @classmethod
     def from_folder(cls, root: str | Path, *, size: int | None = None, resize: Resize = None, **options: Any) -> Stream:
@@ -279,17 +262,13 @@ class Stream:
         Images are decoded when they are needed, ``size`` pixels per side, cropped or (``resize="squash"``) squashed.
         See :meth:`from_sources` for other options.
         """
-        root = Path(root)
-        train = FolderSource(root / "train", size=size, resize=resize)
-        test = FolderSource(root / "test", size=size, resize=resize, classes=train.classes)
-        ood = {
-            group: {
-                folder.name: FolderSource(folder, size=size, resize=resize, flat=True)
-                for folder in sorted((root / "ood" / group).glob("*"))
-                if folder.is_dir()
-            }
-            for group in ("near", "far")
-        }
+        root, read = Path(root), partial(FolderSource, size=size, resize=resize)
+        train = read(root / "train")
+        test = read(root / "test", classes=train.classes)
+        ood: dict[str, dict[str, Source]] = {"near": {}, "far": {}}
+        for group, sets in ood.items():
+            folders = [folder for folder in sorted((root / "ood" / group).glob("*")) if folder.is_dir()]
+            sets |= {folder.name: read(folder, flat=True) for folder in folders}
         defaults = {"name": root.name, "classes": train.classes, "augmentation": "crop_flip"}
         return cls.from_sources(train, test, ood=ood, **(defaults | options))
 
