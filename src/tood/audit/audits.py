@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,7 +13,7 @@ import numpy as np
 from tood import detectors
 from tood.audit.advice import DEFAULT, advise, advise_without_ood
 from tood.audit.causes import Judgement, judge
-from tood.audit.checks import Finding, check_calibration, check_step, check_swapped
+from tood.audit.checks import check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence
 from tood.audit.gap import energy_gap
 from tood.audit.traffic import choose_by_traffic
@@ -139,7 +138,7 @@ def _verdict(
     last = Step(run, tasks - 1)
     gap = energy_gap(last, calibration)
     by_task, _ = accuracy(table)
-    findings = [finding for index in sorted({0, tasks - 1}) for finding in check_step(Step(run, index), calibration)]
+    findings = [*check_step(last, calibration)]
     findings += check_calibration(run, calibration, gap)
     findings += check_swapped(evidence, float(by_task[-1, -1])) if evidence else []
     corrected = any(Step(run, index).corrected for index in range(tasks))
@@ -154,7 +153,7 @@ def _verdict(
         if corrected
         else "the logits as stored",
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
-        findings=_unique(findings),
+        findings=tuple(findings),
         notes=notes,
         traffic=choice.to_dict() if (choice := choose_by_traffic(last, calibration)) else None,
     )
@@ -162,14 +161,6 @@ def _verdict(
 
 def _judgements(evidence: Evidence, tasks: int) -> tuple[Judgement, ...]:
     return tuple(judge(evidence, scope) for scope in evidence.scopes) if tasks > 1 else ()
-
-
-def _unique(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """One of the findings that differ only in their numbers, the first."""
-    unique: dict[str, Finding] = {}
-    for finding in findings:
-        unique.setdefault(re.sub(r"\(.*?\)|-?[\d.]+", "", finding.problem), finding)
-    return tuple(unique.values())
 
 
 def _count_steps(run: Run) -> int:

@@ -55,7 +55,7 @@ def _finding(check: str, problem: str) -> Finding:
 
 
 def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
-    """All checks of one step."""
+    """All checks of one step, usually the last, which knows all classes."""
     sets = {"test.npz": step.test, "calibration.npz": step.calibration(source)}
     probabilities = list(_probabilities(step))
     yield from probabilities
@@ -63,7 +63,7 @@ def check_step(step: Step, source: str | None = None) -> Iterator[Finding]:
         yield from _labels(name, outputs, step)
         yield from _missing(name, outputs, step)
     if not probabilities:  # probabilities of confident predictions are equal, in any set
-        yield from _overlap(sets["test.npz"], sets["calibration.npz"], step.index)
+        yield from _overlap(sets["test.npz"], sets["calibration.npz"])
     yield from _scale(step)
     yield from _head(step)
 
@@ -72,12 +72,9 @@ def check_calibration(run: Run, source: str | None, gap: Gap) -> Iterator[Findin
     """Calibration samples that were replayed during training, or that hide the confidence gap."""
     used = source or run.calibration
     if gap.hidden():
-        ends = (f"{energies[0]:.1f} (oldest) to {energies[-1]:.1f}" for energies in (gap.calibration, gap.test))
-        ranges = "{}, those of test data from {}".format(*ends)
-        problem = (
-            f"The calibration set ({used}) hides the confidence gap: its mean energies per task range from {ranges}."
-        )
-        yield _finding("calibration", problem)
+        own, test = (f"{energies[0]:.1f} to {energies[-1]:.1f}" for energies in (gap.calibration, gap.test))
+        ranges = f"mean energies of the oldest and the newest task {own}, of test data {test}"
+        yield _finding("calibration", f"The calibration set ({used}) hides the confidence gap: {ranges}.")
     elif any(word in used.lower() for word in REPLAYED):
         known = "which a network knows better than new data"
         yield _finding("calibration", f"The calibration set holds replayed exemplars ({used}), {known}.")
@@ -111,7 +108,7 @@ def _labels(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     accuracy, chance = float(np.mean(labels[new] == predicted[new])), 1 / columns
     doubt = 2 * np.sqrt(chance * (1 - chance) / new.sum())  # two standard deviations of the accuracy by chance
     if accuracy <= min(chance + doubt, (1 + chance) / 2 - doubt):  # with few samples, chance alone proves nothing
-        measured = f"accuracy on the newest classes at step {step.index} is {100 * accuracy:.0f} %"
+        measured = f"accuracy on the newest classes is {100 * accuracy:.0f} %"
         yield _finding("labels", f"Labels in {name} do not belong to the logits: {measured}.")
 
 
@@ -119,12 +116,11 @@ def _missing(name: str, outputs: Outputs, step: Step) -> Iterator[Finding]:
     counts = np.bincount(np.asarray(outputs.labels), minlength=step.partition.columns)
     missing = step.columns[counts == 0]
     if len(missing):
-        shown = ", ".join(map(str, missing[:5])) + (" and others" if len(missing) > 5 else "")
-        where = f"{len(missing)} of {len(counts)} classes at step {step.index} (columns {shown})"
-        yield _finding("missing class", f"{name} has no sample of {where}.")
+        columns = f"columns {', '.join(map(str, missing[:5]))}{' and others' * (len(missing) > 5)}"
+        yield _finding("missing class", f"{name} has no sample of {len(missing)} of {len(counts)} classes ({columns}).")
 
 
-def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Finding]:
+def _overlap(test: Outputs, calibration: Outputs) -> Iterator[Finding]:
     """Samples that are in both sets. Rows that occur several times in the test set prove nothing.
 
     Single logits of different samples may be equal by chance, so with one column the features are compared.
@@ -135,7 +131,7 @@ def _overlap(test: Outputs, calibration: Outputs, index: int) -> Iterator[Findin
         return
     total, shared = len(calibrated), _shared_rows(np.asarray(tested), np.asarray(calibrated))
     if shared > max(1, 0.01 * total):
-        what = f"{shared} of {total} calibration samples at step {index} are test samples too"
+        what = f"{shared} of {total} calibration samples are test samples too"
         yield _finding("overlap", f"{what}: their {compared} are equal.")
 
 
@@ -145,8 +141,9 @@ def _scale(step: Step) -> Iterator[Finding]:
     for name, outputs in step.ood.items():
         ratio = _length(outputs) / known if known > 0 else 1.0
         if ratio > LARGER or (ratio < SMALLER and step.has("features")):
-            compared = f"at step {step.index} are {ratio:.2g} times as large as those of ID test data"
-            yield _finding("preprocessing", f"Activations of OOD set {name} {compared}.")
+            yield _finding(
+                "preprocessing", f"Activations of OOD set {name} are {ratio:.2g} times those of ID test data."
+            )
 
 
 def _head(step: Step) -> Iterator[Finding]:
@@ -160,7 +157,7 @@ def _head(step: Step) -> Iterator[Finding]:
     error = np.abs(features @ weight.T + bias - logits).max()
     if error > HEAD_ERROR * (logits.std() or 1.0):
         differs = f"features @ weight.T + bias differs from them by up to {error:.3g}"
-        yield _finding("head", f"head.npz at step {step.index} does not give the stored logits: {differs}.")
+        yield _finding("head", f"head.npz does not give the stored logits: {differs}.")
 
 
 def _length(outputs: Outputs) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tood import detectors
 from tood.arrays import Float64Array, IntArray
 from tood.audit.advice import DEFAULT
-from tood.evaluation.metrics_file import RAW, accuracy, load_metrics, trajectory
+from tood.evaluation.metrics_file import BACKBONE, RAW, accuracy, load_metrics, trajectory
 from tood.evaluation.metrics_only import feature_drift, step_facts
 from tood.evaluation.score import Scorer, kept_scores
 from tood.metrics import Trajectory, accuracy_forgetting
@@ -25,6 +25,7 @@ __all__ = ["MeasuredRun", "StepScores", "scores_at"]
 
 Scores: TypeAlias = npt.NDArray[np.floating[Any]]
 
+KINDS = {f"{RAW_LOGITS})": RAW, "backbone features)": BACKBONE}  # end of a name: settings
 TOOD_DETECTORS = (DEFAULT, "tood_robust_anchor", "tood_mean_shift")  # the default, else the paper's
 
 
@@ -101,10 +102,15 @@ class MeasuredRun:
         """``energy (raw logits)`` and the same for the TOOD variant, if the learner corrects its head (BiC)."""
         return [f"{name} ({RAW_LOGITS})" for name in ("energy", self.tood) if (name, RAW) in self._measured]
 
-    def trajectory(self, detector: str, metric: str = "auroc", **which: str) -> Trajectory:
-        """The trajectory of a detector at its defaults, or of one in ``raw``; ``group=`` or ``ood_set=`` narrows it."""
+    def has(self, detector: str) -> bool:
+        """Whether a detector was measured, at its defaults or, for ``knn (backbone features)``, as its name says."""
         name, _, kind = detector.partition(" (")
-        settings = {"settings": RAW} if kind == f"{RAW_LOGITS})" else {}
+        return (name, KINDS.get(kind, "")) in self._measured
+
+    def trajectory(self, detector: str, metric: str = "auroc", **which: str) -> Trajectory:
+        """The trajectory of a detector that the run :meth:`has`; ``group=`` or ``ood_set=`` narrows it."""
+        name, _, kind = detector.partition(" (")
+        settings = {"settings": KINDS[kind]} if kind else {}
         return trajectory(self.table, name, metric, calibration=self.track, **settings, **which)
 
     def point(self) -> dict[str, Any]:
@@ -132,10 +138,13 @@ def scores_at(run: Run, names: Sequence[str], steps: Sequence[int], track: str |
 
     Detectors that are not registered have none: a run that someone else made must not cause an import.
     """
-    found: dict[str, list[StepScores]] = {name: [] for name in names if name in detectors.classes()}
+    known = detectors.classes()
+    found: dict[str, list[StepScores]] = {name: [] for name in names if name.partition(" (")[0] in known}
     for step in (Step(run, index) for index in steps):
         for name in list(found):
-            scored = kept_scores(step, Scorer(name, calibration=track))
+            base, _, kind = name.partition(" (")
+            features: Literal["trained", "backbone"] = "backbone" if kind else "trained"
+            scored = kept_scores(step, Scorer(base, calibration=track, features=features))
             if scored is None:
                 del found[name]
             else:

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from tood import __version__
 from tood.audit import read_verdict
-from tood.audit.advice import DEFAULT
 from tood.evaluation.metrics_file import accuracy
 from tood.report.appearance import spread
 from tood.report.gather import MeasuredRun, StepScores, scores_at
@@ -34,9 +33,8 @@ TABLE = ("avg_auroc", "near_auroc", "far_auroc", "d_avg", "avg_fpr95")
 BINS = 100
 DECIMALS = 5
 BASELINES = ("finetune", "naive", "joint")  # learners without a method or without a stream, shown last
-SOME = 8  # detectors with trajectories
+SOME, MOST = 8, 100  # detectors with trajectories, on large pages and on others
 FEW = 3  # detectors with score distributions
-PREFERRED = ("energy", "tood", "tood_robust_anchor", "tood_mean_shift", "msp")  # shown before others
 NOT_AUDITED = "This run has not been audited since its metrics were computed: `tood audit` writes the verdict."
 
 
@@ -62,7 +60,7 @@ def content(
         "table": _rows(summaries, TABLE, reference),
         "track": measured[0].track,
         "paper_note": MISMATCH_NOTE,
-        "runs": [_run(one, large, with_scores=one in chosen) for one in measured],
+        "runs": [_run(one, large, judged[chosen.index(one)] if one in chosen else None) for one in measured],
     }
 
 
@@ -97,14 +95,15 @@ def _rows(summaries: Mapping[Key, Summary], metrics: Sequence[str], reference: M
     return list(rows.values())
 
 
-def _run(one: MeasuredRun, large: bool, with_scores: bool) -> Json:
+def _run(one: MeasuredRun, large: bool, verdict: Json | None) -> Json:
     manifest = one.run.manifest
     long = one.steps > LONG
     by_task, pooled = accuracy(one.table)
     classes = [str(name) for name in manifest.get("classes", [])]
     tasks = [[classes[c] if c < len(classes) else str(c) for c in task] for task in one.run.partition]
     config = one.run.path / "config.yaml"
-    kept = [*(_shown(one, SOME) if large else one.detectors), *one.raw]
+    use = verdict["use"] if verdict else None
+    kept = [*_shown(one, use, SOME if large else MOST), *one.raw]
     return {
         "name": one.name,
         "stream": one.run.stream,
@@ -117,7 +116,7 @@ def _run(one: MeasuredRun, large: bool, with_scores: bool) -> Json:
         "accuracy": _triangle(by_task),
         "pooled_accuracy": _rounded(pooled),
         "metrics": _metrics(one, kept, METRICS[:2] if large else METRICS, long),
-        "scores": _scores(one) if with_scores and one.has_outputs else None,
+        "scores": _scores(one, use) if verdict and one.has_outputs else None,
         "settings": {name: value for name, value in manifest.items() if name not in ("tasks", "classes", "format")},
         "config": config.read_text(encoding="utf-8") if config.exists() else None,
         "folder": one.run.path.resolve().name,
@@ -142,21 +141,19 @@ def _groups(one: MeasuredRun) -> list[str]:
     return list(dict.fromkeys(one.run.ood.values()))
 
 
-def _scores(one: MeasuredRun) -> Json | None:
+def _scores(one: MeasuredRun, use: str | None) -> Json | None:
     """Histograms of stored scores, None if there are none; the page computes no scores."""
     steps = spread(one.steps, LONG + 1)
-    kept = scores_at(one.run, _shown(one, FEW), steps, one.track)
+    kept = scores_at(one.run, _shown(one, use, FEW), steps, one.track)
     return {detector: histograms(along, steps) for detector, along in kept.items()} or None
 
 
-def _shown(one: MeasuredRun, limit: int) -> list[str]:
-    """At most ``limit`` detectors: energy, TOOD, then the best others; if there are no more, all in preferred order."""
-    order = sorted(one.detectors, key=lambda name: PREFERRED.index(name) if name in PREFERRED else len(PREFERRED))
-    if limit >= len(order):
-        return order
-    first = [name for name in order if name in ("energy", DEFAULT)] or order[:1]
-    averages = {name: one.trajectory(name).balanced().average() for name in order if name not in first}
-    return [*first, *sorted(averages, key=lambda name: -averages[name])[: max(1, limit - len(first))]]
+def _shown(one: MeasuredRun, use: str | None, limit: int) -> list[str]:
+    """At most ``limit`` detectors: energy, TOOD, the recommended one, then the best others."""
+    names = [*one.detectors, *([use] if use and one.has(use) and use not in one.detectors else [])]
+    first = [name for name in dict.fromkeys(("energy", one.tood, use)) if name in names]
+    averages = {name: one.trajectory(name).balanced().average() for name in names if name not in first}
+    return [*first, *sorted(averages, key=lambda name: -averages[name])][:limit]
 
 
 def histograms(along: Sequence[StepScores], steps: Sequence[int]) -> Json:
