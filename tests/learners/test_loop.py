@@ -13,10 +13,10 @@ from tood import ToodError, learners, models
 from tood.errors import UnknownNameError
 from tood.learners.settings import Settings, learning_rate
 from tood.streams import Stream
+from tood.testing import check_learner
 
 SHORT = {"network": "mlp", "epochs": 3, "batch_size": 8, "lr": 0.05, "schedule": "none"}
 MEMORY = {"memory": 24}
-TRAINED = [name for name, learner in learners.classes().items() if not learner.closed_form]
 
 
 def more(name):
@@ -69,7 +69,7 @@ def test_an_epoch_goes_through_every_row_once(images):
         assert b.inputs.is_contiguous(memory_format=torch.channels_last)
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", ["icarl", "derpp", "si", "expandable"])  # every other one by its contract
 def test_resuming_in_a_task_gives_the_same_bits(images, name, tmp_path):
     """Stopped in the third epoch of the second task; then a new learner goes on from the file."""
     settings = {"network": "convnet", "epochs": 3, "batch_size": 16, "schedule": "one_cycle", **more(name)}
@@ -178,7 +178,7 @@ def test_bad_input(vectors):
         (("er", {"milestones": 3}), ToodError, "milestones: expected a list"),
         (("er", {"seed": -1}), ToodError, "seed: expected a whole number"),
         (("er", {"memory": 5}), ToodError, "memory: expected room for one sample of each of 6 classes, found 5"),
-        (("bic", {"memory": 11}), ToodError, "memory: BiC holds out 6 of 11 exemplars .* expected room for 6 others"),
+        (("bic", {"memory": 11}), ToodError, "memory: expected room for one sample of each of 6 classes, found 5"),
         (("er", {"device": "gpu"}), UnknownNameError, "unknown device 'gpu'"),
         (("er", {"device": "cpu", "precision": "bf16-mixed"}), ToodError, "bf16-mixed is for GPUs"),
         (("er", {"device": "cpu", "precision": "16-mixed"}), ToodError, "16-mixed is for GPUs"),
@@ -190,20 +190,16 @@ def test_bad_input(vectors):
 
 ABOVE_0, AT_LEAST_0, AT_LEAST_1 = "a number above 0", "0 or more", "1 or more"
 RANGES = [
-    *[("finetune", "weight_decay", -1, AT_LEAST_0), ("finetune", "gamma", -1, AT_LEAST_0)],
-    *[("finetune", "clip", -1, AT_LEAST_0), ("finetune", "batch_size", 0, AT_LEAST_1), ("der", "lr", 0, ABOVE_0)],
-    *[("er", "replay_size", -3, AT_LEAST_0), ("er", "memory", 0, AT_LEAST_1), ("icarl", "memory", 0, AT_LEAST_1)],
-    *[("derpp", "alpha", -1, AT_LEAST_0), ("derpp", "beta", -1, AT_LEAST_0)],
-    *[("ewc", "strength", -1, AT_LEAST_0), ("si", "strength", -1, AT_LEAST_0)],
-    *[("si", "damping", -1, ABOVE_0), ("lwf", "alpha", -1, AT_LEAST_0), ("lwf", "temperature", 0, ABOVE_0)],
-    *[("lwf", "warm_up", -1, AT_LEAST_0), ("gem", "reference_size", 0, AT_LEAST_1), ("gem", "margin", -1, AT_LEAST_0)],
-    *[("bic", "validation", value, "0 or more and below 1") for value in (-1, 1)],
-    *[("bic", "temperature", 0, ABOVE_0), ("wa", "temperature", 0, ABOVE_0)],
-    *[("ssil", "temperature", 0, ABOVE_0), ("ssil", "replay_size", 0, AT_LEAST_1), ("ncm", "scale", 0, ABOVE_0)],
-    *[("slda", "shrinkage", value, "a number from 0 to 1") for value in (-3, 1.5)],
-    *[("fecam", "power", 0, ABOVE_0), ("fecam", "shrink_diagonal", -0.1, AT_LEAST_0)],
-    *[("fecam", "shrink_rest", -1, AT_LEAST_0), ("ranpac", "width", 0, AT_LEAST_1)],
-    *[("ranpac", "ridge", -1, AT_LEAST_0), ("ranpac", "scale", -10, ABOVE_0)],
+    *[
+        ("finetune", "weight_decay", -1, AT_LEAST_0),
+        ("finetune", "batch_size", 0, AT_LEAST_1),
+        ("der", "lr", 0, ABOVE_0),
+    ],
+    *[("er", "replay_size", -3, AT_LEAST_0), ("er", "memory", 0, AT_LEAST_1), ("derpp", "beta", -1, AT_LEAST_0)],
+    *[("ewc", "strength", -1, AT_LEAST_0), ("si", "damping", -1, ABOVE_0), ("lwf", "temperature", 0, ABOVE_0)],
+    *[("bic", "validation", 1, "0 or more and below 1"), ("gem", "reference_size", 0, AT_LEAST_1)],
+    *[("ssil", "temperature", 0, ABOVE_0), ("slda", "shrinkage", 1.5, "a number from 0 to 1")],
+    *[("fecam", "power", 0, ABOVE_0), ("ranpac", "ridge", -1, AT_LEAST_0), ("expandable", "auxiliary", -1, AT_LEAST_0)],
 ]
 
 
@@ -251,46 +247,25 @@ def test_without_torch_the_message_is_the_command(monkeypatch):
 
 
 class Wider(learners.Learner):
-    """A backbone that gets one more branch with every task, as in methods that expand the network."""
+    """A network that gets one more layer with every task, and a teacher with the structure before."""
 
-    name = "wider"
+    name, title, citation = "wider", "Wider", "-"
     distils = True
 
     def expand(self, task):
-        branch = nn.Linear(8, 8)
+        layer = nn.Linear(64, 64)
         with torch.no_grad():
-            branch.weight.copy_(torch.eye(8) / (task + 1))
-        self.network.backbone.append(branch)
+            layer.weight.copy_(torch.eye(64) / (task + 1))
+            layer.bias.zero_()
+        self.network.backbone.append(layer)
 
     def loss(self, batch, logits):
         loss = super().loss(batch, logits)
         return loss + (logits[:, : self.old] - self.teach(batch.inputs)).square().mean() if self.old else loss
 
 
-def test_networks_that_grow_resume(vectors, tmp_path, registries):
-    learners.register(Wider)
-
-    def create():
-        torch.manual_seed(0)
-        network = models.Network(nn.Sequential(nn.Linear(8, 8), nn.ReLU()), models.GrowingHead(8))
-        return learners.create("wider", vectors, **{**SHORT, "network": network})
-
-    def interrupt(progress):
-        if progress.epoch == 1:
-            raise InterruptedError
-
-    undisturbed, first, second = create(), create(), create()
-    for task in range(3):
-        undisturbed.learn(task)
-    first.learn(0, tmp_path)
-    with pytest.raises(InterruptedError):
-        first.learn(1, tmp_path, progress=interrupt)
-    for task in range(3):
-        second.learn(task, tmp_path)
-    third = create()
-    third.learn(2, tmp_path)  # straight to the last checkpoint
-    assert len(undisturbed.network.backbone) == 5
-    assert same(weights(undisturbed), weights(second)) and same(weights(undisturbed), weights(third))
+def test_networks_that_grow_resume_with_their_teacher():
+    check_learner(Wider)
 
 
 def test_a_checkpoint_of_another_network_of_ones_own_is_refused(vectors, tmp_path):

@@ -308,12 +308,6 @@ class Learner:
             return tensor.pin_memory().to(self.fabric.device, non_blocking=True)
         return tensor.to(self.fabric.device)
 
-    def check_room(self, memory: int) -> None:
-        """Raise unless a memory has room for one sample per class."""
-        classes = len(self.stream.order)
-        if memory < classes:
-            raise ToodError(f"memory: expected room for one sample of each of {classes} classes, found {memory}")
-
     @torch.no_grad()
     def outputs(self, rows: IntArray, flip: bool = False, network: Network | None = None) -> tuple[Tensor, Tensor]:
         """Features ``[n, D]`` and logits ``[n, C]`` of rows of ``stream.train``, not augmented, in evaluation mode."""

@@ -10,7 +10,6 @@ import numpy as np
 from torch import Tensor
 
 from tood.arrays import FloatArray, IntArray
-from tood.errors import ToodError
 from tood.learners.base import Batch, register
 from tood.learners.replay import ExemplarLearner, weighted_distillation
 from tood.learners.settings import Above0, ExemplarSettings, From0Below1
@@ -61,15 +60,9 @@ class BiC(ExemplarLearner):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         s = self.settings
-        least = len(self.stream.order) if s.memory_unit == "total" else 1
-        size = max(least, int(s.validation * s.memory))
-        if s.memory - size < least:
-            raise ToodError(
-                f"memory: BiC holds out {size} of {s.memory} exemplars (validation {s.validation}); expected room for "
-                f"{least} others"
-            )
-        self.memory = self.make_memory(s.memory - size, s.selection)
-        self.held_out = self.make_memory(size, "random")
+        held_out = max(self.least, int(s.validation * s.memory))
+        self.memory = self.make_memory(s.memory - held_out, s.selection)
+        self.held_out = self.make_memory(held_out, "random")
 
     def begin_task(self, task: int) -> None:
         """Drop the last correction and hold out samples of the new classes."""

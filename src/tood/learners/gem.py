@@ -74,16 +74,15 @@ def project(gradient: Tensor, reference: Tensor) -> Tensor:
 
 
 def get_gradient(network: nn.Module) -> Tensor:
-    """All gradients as one vector, ``[P]``."""
-    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in network.parameters()])
+    """All gradients as one vector, ``[P]``; parameters without one are left out."""
+    return torch.cat([p.grad.flatten() for p in network.parameters() if p.grad is not None])
 
 
 def set_gradient(network: nn.Module, gradient: Tensor) -> None:
     """The inverse of :func:`get_gradient`; parameters without a gradient, such as frozen ones, still have none."""
-    parameters = list(network.parameters())
+    parameters = [p for p in network.parameters() if p.grad is not None]
     for parameter, part in zip(parameters, torch.split(gradient, [p.numel() for p in parameters]), strict=True):
-        if parameter.grad is not None:
-            parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # memory layout of the weight
+        parameter.grad = torch.empty_like(parameter).copy_(part.view_as(parameter))  # memory layout of the weight
 
 
 @dataclass(frozen=True)

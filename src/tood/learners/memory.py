@@ -66,11 +66,11 @@ class Reservoir:
 
     def state_dict(self) -> State:
         """Everything a checkpoint needs, as arrays."""
-        return {"rows": self.rows.copy(), "seen": np.array(self.seen), "seed": np.array(self.seed)}
+        return {"rows": self.rows.copy(), "seen": np.array(self.seen)}
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        self.seen, self.seed = int(state["seen"]), int(state["seed"])
+        self.seen = int(state["seen"])
         self.rows[:] = state["rows"]
 
 
@@ -102,20 +102,11 @@ class Exemplars:
         self.per_class = per_class
         self.selection = selection
         self.seed = seed
-        self.by_class: dict[int, IntArray] = {}
-
-    @property
-    def rows(self) -> IntArray:
-        """All rows held, class by class in order of arrival, best first within a class."""
-        return np.concatenate([*self.by_class.values(), np.empty(0, np.int64)])
-
-    @property
-    def labels(self) -> IntArray:
-        """The class of each of :attr:`rows`."""
-        return np.repeat(np.array(list(self.by_class), np.int64), [len(rows) for rows in self.by_class.values()])
+        #: All rows held, class by class in order of arrival, best first within a class; and the class of each.
+        self.rows = self.labels = np.empty(0, np.int64)
 
     def __len__(self) -> int:
-        return sum(map(len, self.by_class.values()))
+        return len(self.rows)
 
     def add(self, rows: IntArray, labels: IntArray, features: Any = None) -> None:
         """Add the classes of a new task and cut the others to their new share.
@@ -129,16 +120,17 @@ class Exemplars:
         features:
             Penultimate features of those rows, ``[n, D]``; needed by herding only.
         """
-        new = [int(c) for c in np.unique(labels)]
-        share = self.size if self.per_class else class_share(self.size, len({*self.by_class, *new}))
-        for c, kept in self.by_class.items():
-            self.by_class[c] = kept[:share]
+        old, new = dict.fromkeys(self.labels.tolist()), np.unique(labels).tolist()
+        share = self.size if self.per_class else class_share(self.size, len({*old, *new}))
+        by_class = {c: self.rows[self.labels == c][:share] for c in old}
         for c in new:
             members = np.flatnonzero(labels == c)
             if self.selection == "herding":
-                self.by_class[c] = rows[members[herding(features[members], share)]]
+                by_class[c] = rows[members[herding(features[members], share)]]
             else:
-                self.by_class[c] = draw_by_class(rows[members], labels[members], share, (self.seed,))
+                by_class[c] = draw_by_class(rows[members], labels[members], share, (self.seed,))
+        self.rows = np.concatenate(list(by_class.values()))
+        self.labels = np.repeat(list(by_class), [len(kept) for kept in by_class.values()])
 
     def state_dict(self) -> State:
         """Everything a checkpoint needs, as arrays."""
@@ -146,6 +138,4 @@ class Exemplars:
 
     def load_state_dict(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore what :meth:`state_dict` returned."""
-        rows, labels = state["rows"], state["labels"]
-        classes = labels[np.sort(np.unique(labels, return_index=True)[1])]  # in order of arrival
-        self.by_class = {int(c): rows[labels == c] for c in classes}
+        self.rows, self.labels = state["rows"], state["labels"]

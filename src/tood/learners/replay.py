@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
+from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
 from tood.learners.lwf import distillation
 from tood.learners.memory import Exemplars, Reservoir
@@ -26,14 +27,14 @@ class ExemplarLearner(Learner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.per_class = self.settings.memory_unit == "class"
+        self.least = 1 if self.per_class else len(self.stream.order)  # one sample per class
         self.memory = self.make_memory(self.settings.memory, self.settings.selection)
 
     def make_memory(self, size: int, selection: str) -> Exemplars:
         """An empty memory of this size, in the unit of the settings."""
-        per_class = self.settings.memory_unit == "class"
-        if not per_class:
-            self.check_room(size)
-        return Exemplars(size, per_class, selection, self.seed)
+        check_room(size, self.least)
+        return Exemplars(size, self.per_class, selection, self.seed)
 
     def training_rows(self, task: int) -> IntArray:
         """New data and exemplars."""
@@ -51,6 +52,12 @@ class ExemplarLearner(Learner):
     def memory_rows(self) -> IntArray:
         """The exemplars."""
         return self.memory.rows
+
+
+def check_room(memory: int, least: int) -> None:
+    """Raise unless a memory has room for one sample per class, beside those that BiC holds out."""
+    if memory < least:
+        raise ToodError(f"memory: expected room for one sample of each of {least} classes, found {memory}")
 
 
 def weighted_distillation(learner: Learner, batch: Batch, logits: Tensor, temperature: float) -> Tensor:
@@ -75,7 +82,7 @@ class ReservoirLearner(Learner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.check_room(self.settings.memory)
+        check_room(self.settings.memory, len(self.stream.order))
         self.memory = Reservoir(self.settings.memory, self.seed)
 
     def batches(self, rows: IntArray) -> Iterator[Batch]:

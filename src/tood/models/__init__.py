@@ -46,8 +46,9 @@ BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "resnet50": resnet50,
     "vit": ViT,
 }
-# Options of a timm model that a file may set: none of them downloads or opens anything.
-TIMM_OPTIONS = {"img_size", "patch_size", "embed_dim", "depth", "num_heads", "global_pool", "drop_rate"}
+# Options that a file may set: those of our networks, and of timm's those that neither download nor open anything.
+SAFE_OPTIONS = {"widths", "patch", "dim", "depth", "heads", "size", "batch_statistics", "signed", "small", "img_size"}
+SAFE_OPTIONS |= {"patch_size", "embed_dim", "num_heads", "global_pool", "drop_rate"}
 NETWORKS: Registry[Callable[..., nn.Module]] = Registry("network", "tood.networks")
 register = NETWORKS.register  # @register("name"): a function or class (shape, **options) -> a module with `dim`
 for _name, _build in BUILT_IN.items():
@@ -138,14 +139,10 @@ def rebuild(spec: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Net
     options = {key: value for key, value in spec.items() if key not in ("name", "shape", "top")}
     if options.get("pretrained") is False:
         del options["pretrained"]
-    if re.fullmatch(r"timm:[\w.]+", name):  # not timm:hf-hub:OWNER/NAME
-        allowed = TIMM_OPTIONS
-    elif NETWORKS.known(name):
-        allowed = set(options) - {"pretrained"} if name in BUILT_IN else set()
-    else:
+    if not (re.fullmatch(r"timm:[\w.]+", name) or NETWORKS.known(name)):  # timm:hf-hub:OWNER/NAME would download
         raise ToodError(f"name: expected a network that is built in, registered or of timm, found {name!r}")
-    if set(options) - allowed:
-        raise ToodError(f"option {min(set(options) - allowed)!r} is not one that a file may set; pass the backbone")
+    if set(options) - SAFE_OPTIONS:
+        raise ToodError(f"option {min(set(options) - SAFE_OPTIONS)!r} is not one that a file may set; pass the backbone")
     if name.startswith(("timm:", "efficientnet_lite")):
         options["pretrained"] = False
     build = partial(create, name, spec["shape"], **options, top=spec.get("top"))
