@@ -192,14 +192,16 @@ def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] != "tood"
 
 
-@cache
 def source_digest(kind: Any) -> str:
     """SHA-256 of the module that defines a class of the user's own; empty for the library's classes.
 
     Read once per class, on its first use: an edit of the file does not change a class that is already loaded.
     """
-    if not _is_own(kind):
-        return ""
+    return _read_digest(kind) if _is_own(kind) else ""
+
+
+@cache
+def _read_digest(kind: Any) -> str:
     module: Any = sys.modules.get(kind.__module__, kind)
     for source in (module, kind):
         with contextlib.suppress(OSError, TypeError):  # without a file, as in a console
