@@ -82,20 +82,6 @@ def test_scores_on_another_scale_are_told(tmp_path):
             cal.score(np.random.default_rng(0).normal(size=(500, 6)))  # unknown inputs are not a mistake
 
 
-def test_permuted_columns_and_other_networks_are_warned_of():
-    rng = np.random.default_rng(3)
-    labels = rng.integers(0, 6, 3000)
-    drift = np.array([-8, -6, -4, -3, 0, 1.0])
-    known = lambda rows: rng.normal(size=(len(rows), 6)) + 5 * np.eye(6)[rows] + drift  # noqa: E731
-    cal = TOOD(TASKS).fit(known(labels), labels)
-    with pytest.warns(UserWarning, match="permuted"):
-        cal.score(known(labels)[:, ::-1].copy())
-    with pytest.warns(UserWarning, match="another network"):
-        cal.score(known(labels) + 6)
-    wrong = [seed for seed in range(300) if cal.seen_.moved(known(labels[seed * 10 : seed * 10 + 200]))]
-    assert len(wrong) <= 3  # at most 1 % of stationary batches
-
-
 def test_data_frames_and_lists_are_arrays():
     pandas, polars = pytest.importorskip("pandas"), pytest.importorskip("polars")
     logits, labels = draw()

@@ -78,15 +78,14 @@ def test_a_dead_channel_is_named_with_the_remedy(variant):
         TOOD(partition, variant).fit(logits, labels)
 
 
-def test_diagnostics_survive_saving_and_detectors_have_them(tmp_path):
+def test_diagnostics_survive_saving_and_detectors_do_not_warn_of_them(tmp_path):
     partition, logits, labels = problem(dead=[0])
     cal = TOOD(partition, "none").fit(logits, labels)
     cal.save(tmp_path / "cal.safetensors")
     assert TOOD.load(tmp_path / "cal.safetensors").diagnostics_ == cal.diagnostics_
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a detector is one of many that are compared: it does not advise
-        detector = detectors.create("tood_robust_anchor").fit(Outputs(logits, labels=labels), partition=partition)
-    assert detector.diagnostics_ == cal.diagnostics_
+        detectors.create("tood_robust_anchor").fit(Outputs(logits, labels=labels), partition=partition)
 
 
 @pytest.mark.parametrize("size", [4, 8, 30])

@@ -40,10 +40,6 @@ def run(command, *arguments):
     return CliRunner().invoke(command, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def test_there_are_constants_to_change():
-    assert len(NUMBERS) >= 1
-
-
 @pytest.mark.parametrize(("module", "name"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
 def test_an_upgrade_of_the_rule_changes_no_decision(files, monkeypatch, module, name):
     """Each constant of the rule is changed, as an upgrade would; the loaded file decides as its ONNX graph does."""

@@ -113,15 +113,6 @@ def test_a_module_in_half_precision_decides_the_same(dtype):
     assert {buffer.device.type for buffer in network.scorer.to("meta", dtype).buffers()} == {"meta"}
 
 
-def test_torch_export_keeps_it(tmp_path):
-    cal, logits = problem([2, 3, 1], 0.0, 2)
-    tensor = torch.from_numpy(logits).float()
-    program = torch.export.export(ScorerModule(cal), (tensor[:3],), dynamic_shapes=({0: torch.export.Dim("batch")},))
-    for rows in (1, 50):
-        score, _ = program.module()(tensor[:rows])
-        np.testing.assert_allclose(score.numpy(), cal.score(tensor[:rows]).numpy(), rtol=1e-5)
-
-
 def test_a_network_with_its_scorer(tmp_path):
     cal, _ = problem([2, 3, 1], 0.0, 3)
     torch.manual_seed(0)

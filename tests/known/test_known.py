@@ -178,23 +178,12 @@ def test_small_classes_are_pooled_and_too_few_samples_are_refused():
     assert len(set(limits)) == 2 and np.isfinite(limits).all()
 
 
-def test_a_constant_dimension_counts_but_does_not_divide_by_zero():
-    vectors, names = draw()
-    known = Known().fit(vectors, names)
-    moved = vectors.copy()
-    moved[:, CONSTANT] += 5
-    assert np.isfinite(known.score(vectors)).all()
-    assert (known.score(moved) < known.score(vectors)).all()
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda k: k.add("a", [[1.0, np.nan]]), "vectors: expected finite numbers"),
-        (lambda k: k.add("a", [1.0, 2.0]), "vectors: expected 2 axes"),
         (lambda k: k.add("a", np.empty((0, 2))), "expected one sample or more of 'a'"),
         (lambda k: k.add("a", np.empty((3, 0))), "expected 2 dimensions, found 0"),
-        (lambda k: k.add("a", np.eye(3)), "expected 2 dimensions, found 3"),
         (lambda k: k.add(3, np.eye(2)), "of one kind for all classes, found 3"),
         (lambda k: k.add(None, np.eye(2)), "expected text or whole numbers"),
         (lambda k: k.remove("knowm"), "did you mean 'known'"),
@@ -210,7 +199,6 @@ def test_a_constant_dimension_counts_but_does_not_divide_by_zero():
         (lambda k: Known().add("a", [[1.0, 2.0]]).score(np.eye(2)), "two different samples"),
         (lambda k: Known().add("a", np.full((7, 2), 0.1)).score(np.eye(2)), "two different samples"),
         (lambda k: k.save("x", {"a": 1}), "metadata: expected texts"),
-        (lambda k: k.score([[1e300, 0.0]]), r"x: expected numbers up to 1e\+100"),
         (lambda k: k.add("a", [[-1e200, 0.0]]), "vectors: expected numbers up to"),
     ],
 )
