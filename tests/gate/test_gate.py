@@ -348,7 +348,7 @@ def test_the_page_next_month_runs_from_start_to_end(tmp_path, monkeypatch):
         if kind == "python":
             exec(code, namespace)
             continue
-        for line in code.splitlines():
+        for line in code.replace("\\\n", "").splitlines():
             result = processes.tood(*shlex.split(line)[1:])
             assert result.returncode == 0, f"{line}\n{result.stdout}{result.stderr}"
             printed.setdefault(shlex.split(line)[1], []).append(result.stdout)
