@@ -107,6 +107,7 @@ def test_black_is_what_a_black_pixel_becomes():
         ({"ood": {"far": {"../x": np.zeros((2, 3))}}}, "letters, digits and . _ [+] -, found 'far' and '../x'"),
         ({"ood": {g: {"x": np.zeros((2, 3))} for g in ("near", "far")}}, "two OOD sets have the same name"),
         ({"mean": (0.0,), "std": (0.0,)}, "positive std"),
+        ({"augmentation": "shift"}, "shift needs images, found vectors"),
     ],
 )
 def test_bad_streams_are_refused(options, message):

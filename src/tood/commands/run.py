@@ -30,31 +30,13 @@ SETTING = "A setting of the learner; may be repeated."
 LOGGED = "Also log metrics to tensorboard, mlflow or wandb; may be repeated."
 
 
-def _order(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
-    if text not in (None, "label", "seed") and not text.isdecimal():
-        raise click.BadParameter(f"expected 'label', 'seed' or the seed of a permutation, found {text!r}")
-    return text
-
-
-def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, Any]:
-    from tood.errors import MissingDependencyError, ToodError
-    from tood.storage.yaml_files import parse_settings
-
-    try:
-        return parse_settings(pairs) if pairs else {}
-    except MissingDependencyError:
-        raise
-    except ToodError as error:
-        raise click.UsageError(str(error), ctx) from error
-
-
 @click.command()
 @click.argument("file", type=FILE, required=False)
 @click.option("--stream", shell_complete=complete_names("streams"), help=f"Stream: {NAMED}factory.  [default: digits]")
 @click.option("--learner", shell_complete=complete_names("learners"), help=f"Learner: {NAMED}Class.  [default: icarl]")
 @click.option("--preset", help="cpu, paper, released, frozen or smoke.  [default: cpu, or frozen with --frozen]")
 @click.option("--seed", type=click.IntRange(0), help="Seed of every random choice.  [default: 0]")
-@click.option("--order", callback=_order, help="Class order: label, seed (the run's), or a seed.  [default: label]")
+@click.option("--order", help="Class order: label, seed (the run's), or a seed.  [default: label]")
 @click.option("--tasks", help="Number of tasks, or classes of each: 50,10,10.  [default: the stream's]")
 @click.option("--ood", help="OOD sets to test against, separated by commas.  [default: all of the stream]")
 @click.option("--network", help="Name of the network.  [default: the preset's]")
@@ -70,7 +52,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--detectors", shell_complete=complete_names("detectors"), help=f"Detectors, by commas: {NAMED}Class.")
 @click.option("--logits", type=LOGITS, help="With a corrected head (BiC): the logits to score.  [default: both]")
 @click.option("--store", type=STORES, help="metrics: delete outputs and checkpoints once measured.  [default: all]")
-@click.option("--set", "learner_settings", multiple=True, callback=_settings, metavar="NAME=VALUE", help=SETTING)
+@click.option("--set", "learner_settings", multiple=True, metavar="NAME=VALUE", help=SETTING)
 @click.option("--device", help="auto, cpu, cuda or mps.  [default: auto]")
 @click.option("--precision", help="32-true, bf16-mixed, 16-mixed, or auto: bf16-mixed if supported.  [default: auto]")
 @click.option("--threads", type=click.IntRange(1), help="Threads of torch on the CPU.  [default: 1]")
@@ -81,7 +63,7 @@ def _settings(ctx: click.Context, parameter: click.Parameter, pairs: tuple[str, 
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(
     file: Path | None,
-    learner_settings: dict[str, Any],
+    learner_settings: tuple[str, ...],
     out: Path | None,
     dry_run: bool,
     log_to: tuple[str, ...],
@@ -103,17 +85,19 @@ def command(
       tood run --stream cifar100 --learner der --frozen
     """
     from tood.commands._training import training_progress
+    from tood.errors import ToodError
     from tood.runs.config import SWEEP, RunConfig
     from tood.runs.plan import plan
     from tood.runs.stages import run
-    from tood.storage.yaml_files import read_yaml
+    from tood.storage.yaml_files import parse_settings, read_yaml
 
     values = read_yaml(file) if file else {}
     values |= {name: value for name, value in options.items() if value is not None}
-    if str(values.get("order", "")).isdecimal():
-        values["order"] = int(values["order"])
     if learner_settings:
-        values["settings"] = {**(values.get("settings") or {}), **learner_settings}
+        try:
+            values["settings"] = {**(values.get("settings") or {}), **parse_settings(learner_settings)}
+        except ToodError as error:
+            raise click.UsageError(str(error)) from error
     config = RunConfig.from_mapping(values, where=str(file or "the command line"))
     folder = out or Path("runs") / config.name
     if dry_run:
@@ -125,15 +109,13 @@ def command(
         training_progress(quiet=quiet or as_json) as (progress, say),
         _tracking(log_to, config, folder) as tracked,
     ):
-        if tracked is None:
-            result = run(config, folder, say=say, progress=progress)
-        else:
 
-            def show_and_track(event: Progress) -> None:
-                progress(event)
+        def show(event: Progress) -> None:
+            progress(event)
+            if tracked:
                 tracked.progress(event)
 
-            result = run(config, folder, say=say, progress=show_and_track, on_step=tracked.step)
+        result = run(config, folder, say=say, progress=show, on_step=tracked.step if tracked else None)
     if int(os.environ.get("RANK", 0)):  # under torchrun the first process evaluates, and may not be done yet
         return
     if as_json:

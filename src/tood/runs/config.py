@@ -161,6 +161,7 @@ class RunConfig:
             setattr(self, name, _listed(name, getattr(self, name)))
         self.track = self.track or ("paper" if self.preset in EXACT else "calibration",)
         self.tasks = _sizes(self.tasks)
+        self.order = int(self.order) if str(self.order).isdecimal() else self.order
         if not stream_name(self.stream):
             raise ToodError("stream: expected a name, found an empty one")
         for name, hint in HINTS.items():

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample
 
-from tood.errors import ToodError, UnknownNameError
-from tood.streams.stream import AUGMENTATIONS
+from tood.errors import ToodError
 
 __all__ = ["augment", "crop", "prepare", "resized_crop"]
 
@@ -58,13 +57,7 @@ def prepare(
     return rows.view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
-def augment(
-    batch: Tensor,
-    kind: str,
-    generator: torch.Generator,
-    pad: int | None = None,
-    black: Sequence[float] | float | None = None,
-) -> Tensor:
+def augment(batch: Tensor, kind: str, generator: torch.Generator, *, black: Sequence[float] | float = 0) -> Tensor:
     """Random crops, with or without horizontal flips; each image gets its own crop and flip.
 
     Parameters
@@ -72,37 +65,25 @@ def augment(
     batch:
         Images ``[n, C, H, W]``.
     kind:
-        ``"crop_flip"`` (of the padded image), ``"shift"`` (the same without flip, for digits), ``"resized_crop"`` (with
-        flips; see :func:`resized_crop`) or ``"none"``.
+        ``"crop_flip"`` (of the image padded by an eighth of its height, 4 for 32 pixels), ``"shift"`` (the same without
+        flip, for digits), ``"resized_crop"`` (with flips; see :func:`resized_crop`) or ``"none"``.
     generator:
         Source of the random offsets and flips; on any device.
-    pad:
-        Pixels added on each side before cropping; by default an eighth of the height, which is 4 for 32 pixels.
     black:
         The value of the added pixels: black, one number or one per channel. A prepared batch is normalised, so its
-        black is :attr:`Stream.black <tood.streams.Stream.black>`, not 0; uint8 batches need no value.
+        black is :attr:`Stream.black <tood.streams.Stream.black>`, not 0.
 
     Returns
     -------
     Tensor
         As ``batch``, in channels_last memory format.
     """
-    if kind not in AUGMENTATIONS:
-        raise UnknownNameError("augmentation", kind, AUGMENTATIONS)
     if kind == "none":
         return batch
-    if batch.ndim != 4:
-        raise ToodError(f"batch: {kind} needs images [n, C, H, W], found shape {tuple(batch.shape)}")
     if kind == "resized_crop":
         return resized_crop(batch, generator)
-    if black is None:
-        if batch.is_floating_point():
-            raise ToodError(
-                "black: expected the value of a black pixel after normalisation, found none; pass stream.black"
-            )
-        black = 0
     n, height = len(batch), batch.shape[2]
-    pad = height // 8 if pad is None else pad
+    pad = height // 8
     offsets = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device)
     sides = 2 if kind == "crop_flip" else 1
     flips = torch.randint(0, sides, (n,), generator=generator, device=generator.device)
@@ -120,7 +101,9 @@ def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequenc
         Top and left of each window in the padded image, ``[2, n]``.
     flips:
         Which windows are mirrored, bool ``[n]``.
-    pad, black:
+    pad:
+        Pixels added on each side before cropping.
+    black:
         As for :func:`augment`.
     """
     n, channels, height, width = batch.shape
