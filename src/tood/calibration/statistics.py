@@ -135,26 +135,13 @@ def diagnose(statistics: Mapping[str, npt.NDArray[Any]]) -> list[ChannelDiagnost
         auroc = low = high = shares = unknown
         live = np.full(len(mean), len(mean) == 1)
     else:
-        auroc = statistics["rest_auroc"] if "rest_auroc" in statistics else normal_auroc(statistics)
-        live = alive(auroc, count)
-        low, high = auroc_interval(auroc, count, count.sum() - count)
+        normal = [NormalDist().cdf(d / np.sqrt(2)) for d in separation(statistics)]
+        auroc, rest = statistics.get("rest_auroc", np.array(normal)), count.sum() - count
+        live = auroc > 0.5 + Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))  # Mann and Whitney
+        low, high = auroc_interval(auroc, count, rest)
         shares = trust(statistics)
     columns = (count.astype(np.int64), auroc, low, high, mean[-1] - mean, live, shares)
     return [ChannelDiagnostics(t, *(column[t].item() for column in columns)) for t in range(len(mean))]
-
-
-def normal_auroc(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
-    """``[N]``: AUROC of own samples against the rest, if both were normally distributed."""
-    return np.array([NormalDist().cdf(d / np.sqrt(2)) for d in separation(statistics)])
-
-
-def alive(auroc: Float64Array, count: Float64Array) -> npt.NDArray[np.bool_]:
-    """``[N]``: whether an AUROC is above 0.5 by the rank-sum test (Mann and Whitney), one-sided at 2.5 %.
-
-    ``count`` are the samples of each task; the rest is all others.
-    """
-    rest = count.sum() - count
-    return auroc > 0.5 + Z95 * np.sqrt((count + rest + 1) / (12 * count * rest))
 
 
 def separation(statistics: Mapping[str, npt.NDArray[Any]]) -> Float64Array:
