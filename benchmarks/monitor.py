@@ -3,6 +3,7 @@
     python benchmarks/monitor.py                       # about a minute on an idle core
     python benchmarks/monitor.py --streams 1000
     python benchmarks/monitor.py --causes              # which cause is named, for nine kinds of traffic
+    python benchmarks/monitor.py --stationary --length 5000    # false alarms of whole monitors
 
 Normal numbers, one conformal test martingale per stream. False alarms: the share of stationary streams whose e-value
 ever reaches 1 / alpha within `--length` steps. Delays: a monitor of 5 tasks with alpha 0.01, which alarms from
@@ -103,12 +104,29 @@ def causes(streams: int) -> None:
         print(f"| {name} | {' | '.join(cells)} | {np.median(starts) if starts else np.nan:.0f} |", flush=True)
 
 
+def stationary(streams: int, length: int) -> None:
+    """Whole monitors of 5 tasks, each with its own reference of 1,500, on traffic that does not change."""
+    rng = np.random.default_rng(0)
+    fit = draw(rng, 1000)
+    cal = TOOD([[2 * t, 2 * t + 1] for t in range(5)]).fit(fit, fit.argmax(axis=1))
+    for alpha in (0.01, 0.05, 0.2):
+        monitors = (DriftMonitor(cal, alpha, seed=seed).fit(draw(rng, 1500)) for seed in range(streams))
+        alarms = sum(monitor.update(draw(rng, length)).drift_detected for monitor in monitors)
+        print(
+            f"alpha {alpha}: {alarms} of {streams} stationary streams of {length:,} inputs raise an alarm", flush=True
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=300)
     parser.add_argument("--length", type=int, default=2_000)
     parser.add_argument("--causes", action="store_true")
+    parser.add_argument("--stationary", action="store_true")
     arguments = parser.parse_args()
+    if arguments.stationary:
+        stationary(arguments.streams, arguments.length)
+        return
     if arguments.causes:
         causes(arguments.streams // 10)
         return

@@ -328,19 +328,6 @@ def test_a_fold_may_hold_one_sample():
     np.testing.assert_array_equal(conformal.decide(new, alpha=0.1).p_value, (1 + at_most) / 31)
 
 
-def test_thresholds_of_a_calibrator_without_tasks_end_with_the_last_winner():
-    class Halves:
-        def score(self, logits):
-            return energy(logits)
-
-        def assign(self, logits):
-            return 2 * (logits[:, 0] > 0).astype(int)  # tasks 0 and 2 win, 1 never
-
-    logits = Mixture(17)(400)[0] + 3
-    limits = Conformal(Halves(), per_task="winning").fit(logits).thresholds(0.1)
-    assert limits.shape == (3,) and np.isfinite(limits).all()
-
-
 def test_bad_input_is_named(tmp_path):
     draw = Mixture(14)
     cal = draw.calibrator()

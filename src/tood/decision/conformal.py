@@ -204,8 +204,8 @@ class Conformal:
             )
         lowest = {group: lower_quantile(known[0], alpha) for group, known in groups.items()}
         if self.per_task == "winning":
-            tasks = len(Partition(self.cal.tasks)) if hasattr(self.cal, "tasks") else 1 + max(groups)
-            return np.array([lowest.get(t, lower_quantile(everything[0], alpha)) for t in range(tasks)])
+            rest = lower_quantile(everything[0], alpha)
+            return np.array([lowest.get(t, rest) for t in range(len(Partition(self.cal.tasks)))])
         return np.array(min(lowest.values()))
 
     def risk_threshold(self, risk: float = 0.05, delta: float = 0.1) -> float:

@@ -157,8 +157,6 @@ class DriftMonitor:
         """
         self.cal = copy.copy(self.cal)  # later changes to the caller's calibrator must not raise alarms
         scores, tasks, energies = self._read(logits)
-        if len(scores) == 0:
-            raise ToodError("logits: expected reference samples, found none")
         # The k-th lowest score of the reference may serve as threshold: given its value, the reference above it and the
         # traffic above it are still exchangeable, because the k-th score itself is not accepted.
         threshold = lower_quantile(np.sort(scores), self.reject) if self.threshold is None else self.threshold
@@ -169,7 +167,7 @@ class DriftMonitor:
         self._limit = np.broadcast_to(limit, (count,)).copy()
         accepted = scores > self._limit[tasks]
         if not accepted.any():
-            raise ToodError("logits: expected samples that reach the threshold, found none")
+            raise ToodError("logits: expected reference samples that reach the threshold, found none")
         self._rejected_before = float(1 - accepted.mean())
         self._scores = scores
         self._energies = [energies[accepted & (tasks == t)] for t in range(len(self._limit))]
@@ -308,24 +306,21 @@ class DriftMonitor:
         """Load a file that :meth:`save` wrote."""
         tensors, metadata = read_tensors(path, KIND)
         try:
-            cal: Any = from_file(tensors["calibrator"])
-            given = metadata.get("threshold") != "reference"  # older files do not say: their limit stays
-            self = cls(cal, threshold=tensors["limit"] if given else None, **json.loads(metadata["settings"]))
+            threshold = tensors["limit"] if metadata["threshold"] == "given" else None
+            self = cls(from_file(tensors["calibrator"]), threshold=threshold, **json.loads(metadata["settings"]))
             self._limit, self._rejected_before = tensors["limit"], float(tensors["rejected_before"][0])
             self._rng = np.random.default_rng()
             self._rng.bit_generator.state = json.loads(metadata["generator"])
-            self._unknowns = ExchangeabilityTest.restore(
-                _under(tensors, "unknowns."), lower_bets(self.reject), self._rng
+            names = ["unknowns", *(f"task.{t}" for t in range(len(self._limit)))]
+            unknowns, *states = (
+                {key.removeprefix(f"{name}."): array for key, array in tensors.items() if key.startswith(f"{name}.")}
+                for name in names
             )
-            states = [_under(tensors, f"task.{t}.") for t in range(len(self._limit))]
+            self._unknowns = ExchangeabilityTest.restore(unknowns, lower_bets(self.reject), self._rng)
             self._drifts = [ExchangeabilityTest.restore(state, two_sided_bets, self._rng) for state in states]
             self._latest = [np.array(state["latest"]) for state in states]
             self._recent = np.array(tensors.get("recent", np.empty((0, 2))))  # files of version 0.2 have none
-            first = self._unknowns.seen - len(self._recent)  # older files have no ids
-            counted = [str(first + row) for row in range(len(self._recent))]
-            self._ids = [str(name) for name in json.loads(metadata.get("ids", "[]"))] or counted
-            if len(self._ids) != len(self._recent):
-                raise ToodError(f"expected {len(self._recent)} ids, found {len(self._ids)}")
+            self._ids = [str(name) for name in json.loads(metadata.get("ids", "[]"))]
             self._scores, self._energies = self._unknowns.values, [test.values for test in self._drifts]
             self.report()
         except (ArithmeticError, LookupError, TypeError, ValueError, RecursionError) as error:
@@ -363,8 +358,3 @@ def _shift(reference: Float64Array, latest: Float64Array) -> float:
 
 def _e_value(logarithm: float) -> float:
     return float(np.exp(min(logarithm, 700.0)))  # a larger one would overflow
-
-
-def _under(tensors: dict[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
-    """The tensors whose names start with a prefix, without it."""
-    return {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
