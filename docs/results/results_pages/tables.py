@@ -45,7 +45,7 @@ def result_blocks(metrics: Path) -> dict[str, Iterable[str]]:
         "images": _learners(found, "cifar10"),
         "text": _learners(found, "clinc"),
         "scores": _scores(found),
-        "backbone": _sums(found),
+        "backbone": _backbone(found),
         "streams": _streams(found),
         "relations": _relations(found),
     }
@@ -90,19 +90,21 @@ def _scores(found: Benchmark) -> Iterator[str]:
     yield from table(("score", *heads), [row for _, row in rows])
 
 
-def _sums(found: Benchmark) -> Iterator[str]:
-    """Scores of the text backbone's features: fitted on ten sentences per intent, and on sums over all sentences."""
-    few, rows = Setting("clinc", "er"), []
-    for name in (name for of, name in found.scores if of == SUMS and name != "energy"):
-        ten = [*found.seeds(few, name + BACKBONE).values()]
-        cells = [
-            f"{np.mean([*found.seeds(SUMS, name, metric).values()]):.1f}" for metric in ("near_auroc", "far_auroc")
-        ]
-        every = found.seeds(SUMS, name).values()
-        rows.append((np.mean([*every]), (label(name), spread_of(ten), spread_of(every), *cells)))
-    rows.sort(key=lambda row: -row[0])
-    heads = ("score", "10 sentences: Avg AUROC", "all sentences: Avg AUROC", "near", "far")
-    yield from table(heads, [row for _, row in rows])
+def _backbone(found: Benchmark) -> Iterator[str]:
+    """Scores of the backbone's features, over learners and seeds; no task changes them."""
+    values: dict[str, dict[str, list[float]]] = {}
+    for setting, detector in found.scores:
+        name = detector.removesuffix(BACKBONE) if setting != SUMS else detector
+        if detector != "energy" and (name != detector or setting == SUMS):
+            own = found.seeds(setting, detector).values()
+            values.setdefault(name, {}).setdefault(f"{setting.stream}, {setting.track}", []).extend(own)
+    rows = []
+    for name, of in values.items():
+        cells = [of.get(place, []) for place in ("cifar10, calibration", "clinc, calibration", "clinc, all")]
+        if cells[0]:
+            rows.append((-np.mean(cells[0]), (label(name), *map(spread_of, cells))))
+    heads = ("score", "CIFAR-10, 200 images a class", "CLINC150, 10 sentences an intent", "CLINC150, all sentences")
+    yield from table(heads, [row for _, row in sorted(rows)])
 
 
 def _streams(found: Benchmark) -> Iterator[str]:
