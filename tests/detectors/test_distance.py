@@ -97,7 +97,9 @@ def test_prototypes_are_their_definition(normalize):
         channels.append((-cdist(test, means[task]).min(axis=1) - median) / mad)
     channels = np.sort(channels, axis=0)
     found = [
-        scores(fitted(name, features, labels, normalize=normalize, **settings), blobs(80, 1)[0])
+        scores(
+            fitted(name, features, labels, **settings, **({} if normalize else {"normalize": False})), blobs(80, 1)[0]
+        )
         for name, settings in (("prototype", {}), ("tood_prototype", {}), ("tood_prototype", {"margin": 0.5}))
     ]
     np.testing.assert_allclose(found[0], -cdist(test, means).min(axis=1), rtol=1e-8)
@@ -207,13 +209,3 @@ def test_features_that_never_differ_score_zero(name):
     with pytest.warns(UserWarning, match="every score is 0"):
         detector = fitted(name, features, np.arange(60) % C)
     assert (scores(detector, blobs(10, seed=1)[0]) == 0).all()
-
-
-def test_vim_warns_of_negative_logits():
-    features, labels = blobs(N, seed=0)
-    head = Head(np.random.default_rng(3).normal(size=(C, D)), np.full(C, -100.0))
-    logits = features @ head.weight.T + head.bias
-    with pytest.warns(UserWarning, match=r"vim: the largest logits of the fit samples are negative on average"):
-        detectors.create("vim", dim=4).fit(Outputs(logits, features, labels), head=head)
-    with pytest.warns(UserWarning, match=r"openmax: the largest logits .* revising them raises them"):
-        detectors.create("openmax").fit(Outputs(logits, features, labels))

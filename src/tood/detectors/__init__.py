@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any
 
 from tood.detectors.base import REGISTRY, Detector, FitData, Rows, register
-from tood.errors import ToodError, UnknownNameError
+from tood.errors import ToodError
 from tood.outputs.outputs import Head, Outputs
 from tood.registry import naming_errors, source_digest
 
@@ -62,14 +62,9 @@ def create(name: str, **parameters: Any) -> Detector:
     ViM(dim=32)
     """
     detector_class = REGISTRY.get(name)
-    for parameter in parameters:
-        if parameter not in detector_class.parameters:
-            raise UnknownNameError(f"hyper-parameter of {name}", parameter, detector_class.parameters)
     source_digest(detector_class)  # now: while a run trains, the file may be edited
     with naming_errors(detector_class, "__init__"):
-        detector = detector_class(**parameters)
-        detector._check()
-    return detector
+        return detector_class().set_params(**parameters)
 
 
 def title(name: str) -> str:

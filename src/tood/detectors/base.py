@@ -234,8 +234,7 @@ class Detector:
                 raise ToodError(f"the name {name!r} would import code")
             found = cls if name == getattr(cls, "name", None) else REGISTRY.get(name)
             settings = json.loads(metadata["settings"])
-            detector = found(**{key: value for key, value in settings.items() if key in found.parameters})
-            detector._check()
+            detector = found().set_params(**{key: v for key, v in settings.items() if key in found.parameters})
             if (version := int(metadata.get("version", found.version))) != found.version:
                 detector._warn(f"{os.fspath(path)} is of version {version}, now {found.version}: fit and save it again")
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():

@@ -11,7 +11,6 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.detectors.base import Detector, FitData, Rows, number, register
-from tood.detectors.logits import NEGATIVE_LOGITS
 from tood.detectors.statistics import Moments, norms
 from tood.energy import logsumexp
 
@@ -128,7 +127,7 @@ class ViM(Detector):
 
     Features are centred at ``u = -W⁺b``; the residual lies along all but the ``dim`` leading eigenvectors of their
     second moment; its norm is scaled so that on average it equals the largest logit. Logits that are negative turn the
-    sign of the residual's term, as in the paper's formula, and get a warning.
+    sign of the residual's term, as in the paper's formula; add a constant to all logits then.
 
     Parameters
     ----------
@@ -160,8 +159,6 @@ class ViM(Detector):
             logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
             norm += float(residual_norms(rows.features, *prepared).sum(dtype=np.float64))
         self.alpha_ = logit / norm if norm > ROUNDING * moments.total * np.sqrt(np.trace(moment)) else 0.0
-        if self.alpha_ < 0:
-            self._warn(NEGATIVE_LOGITS.format("a long residual counts for a sample, not against it"))
         if self.alpha_ == 0:
             self._warn(f"the fit samples lie within {dim} dimensions, so there is no residual; this is plain energy")
         del self.weight_, self.bias_  # not needed for scoring

@@ -181,18 +181,15 @@ class CORE(Detector):
 
     def _fit(self, data: FitData) -> None:
         weight = unit(self.weight_.astype(np.float64))
-        self.residuals_, counts = class_means(
+        self.residuals_, _ = class_means(
             data, lambda rows: (residual(rows.features, rows.classes, weight), rows.classes)
         )
         directions = self._prepare(np.dtype(np.float64))
-        moments = np.zeros((2, 2))
-        for rows in data:
-            values = np.stack([logsumexp(rows.logits.astype(np.float64)), cosines(rows, directions)])
-            moments += np.stack([values.sum(axis=1), (values**2).sum(axis=1)])
-        self.centres_, squares = moments / counts.sum()  # of energy and cosine
-        variance = squares - self.centres_**2
-        constant = variance <= 1e-14 * np.maximum(squares, 1e-12)  # float32 rounding of equal energies is below
-        self.spreads_ = np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+        parts = [(logsumexp(rows.logits.astype(np.float64)), cosines(rows, directions)) for rows in data]
+        values = np.concatenate(parts, axis=1)  # [2, n], energy and cosine
+        self.centres_, spreads = values.mean(axis=1), values.std(axis=1)
+        constant = spreads <= 1e-7 * np.maximum(np.abs(self.centres_), 1e-6)  # rounding of equal energies is below
+        self.spreads_ = np.where(constant, 1.0, spreads)
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[C, D]`` each: directions of the weights and of the mean residuals; zero if there is none."""

@@ -12,7 +12,6 @@ from tood.detectors.statistics import class_means, correct_class_means, norms, o
 from tood.energy import exponentials, logsumexp
 
 LOGITS = frozenset({"logits"})
-NEGATIVE_LOGITS = "the largest logits of the fit samples are negative on average, so {}; add a constant to all logits"
 SHIFT = 10_000.0  # added to distances before OpenMax's Weibull fit, as in libMR: their origin then hardly matters
 
 
@@ -183,8 +182,8 @@ class OpenMax(Detector):
     score is ``log Σ_c exp(l'_c) - l'_0``; it ranks as 1 - P(unknown) and does not saturate.
 
     A class without a correctly classified sample is represented by all its samples. A class without samples is unknown:
-    its logit is revised as if ``F_c`` were 1. Revising moves logits towards 0 and so raises negative ones, which gets
-    a warning.
+    its logit is revised as if ``F_c`` were 1. Revising moves logits towards 0 and so raises negative ones: add a
+    constant to all logits then.
 
     Parameters
     ----------
@@ -204,8 +203,6 @@ class OpenMax(Detector):
     def _fit(self, data: FitData) -> None:
         self.centres_, counts, correct = correct_class_means(data, "logits")
         self.seen_ = (counts > 0).astype(np.float64)
-        if self.centres_[counts > 0].max(axis=1).mean() < 0:
-            self._warn(NEGATIVE_LOGITS.format("revising them raises them"))
         self.tails_ = np.full((data.columns, self.tail), np.nan)  # ascending distances, filled from the right
         for rows in data:
             right = (rows.logits.argmax(axis=1) == rows.classes) | (correct[rows.classes] == 0)

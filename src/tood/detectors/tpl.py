@@ -11,7 +11,6 @@ from tood.detectors.bank import Bank, top_products
 from tood.detectors.base import FitData, Rows, choice, number, register
 from tood.detectors.distance import Means, whiten
 from tood.detectors.statistics import Moments, unit
-from tood.errors import ToodError
 
 SMALLEST = 1e-6  # a squared Mahalanobis distance below this share of the number of dimensions counts as that
 
@@ -48,7 +47,7 @@ class TPL(Bank):
         ``"max"``: the soft maximum above, as in Eq. 9 of the paper; ``"min"``: the soft minimum
         ``-log(exp(-LR_t) + exp(-b_t l_t))``, as in its Algorithm 1 and in the authors' code.
     size:
-        Keep at most this many fit features, a seeded sample balanced over classes, at least one per task; None keeps
+        Keep at most this many fit features, a seeded sample balanced over classes, at least one per class; None keeps
         all.
     seed:
         Seed of that sample.
@@ -85,16 +84,13 @@ class TPL(Bank):
         means = sums[:2] / np.maximum(sums[2], 1)
         self.scales_ = np.where(means > 0, means, 1.0)
 
+    def _size(self, data: FitData) -> int | None:
+        return None if self.size is None else max(self.size, len(self.means_))
+
     def _prepare(self, dtype: np.dtype[Any]) -> Tasks:
         order = np.argsort(self.class_tasks_, kind="stable")
         seen, starts = np.unique(self.class_tasks_[order], return_index=True)
         banks = [self.bank_[self.bank_tasks_ == t].astype(dtype, copy=False) for t in seen]
-        lacking = [str(t) for t, bank in zip(seen, banks, strict=True) if len(bank) == 0]
-        if lacking:
-            raise ToodError(
-                f"size: expected {len(self.means_)} or more, a fit feature of each class, found {self.size}, which "
-                f"leaves task {', '.join(lacking)} without any"
-            )
         return Tasks(Means.of(self.means_[order], self.whitening_), banks, seen, starts)
 
     def _near(self, rows: Rows, tasks: Tasks) -> Float64Array:
