@@ -15,7 +15,7 @@ from tood.commands._console import FILE, JSON
 # TOOD repairs the first; the second is balanced; the third has forgotten too much.
 LEARNERS = ("der", "bic", "finetune")
 DETECTORS = (
-    *("msp", "energy", "react", "vim", "rmds", "knn"),
+    *("msp", "energy", "react", "gen", "rmds", "mds"),
     *("tood_mean_shift", "tood_robust_anchor", "tood", "tood_joint", "typicality"),
 )
 WIDTH = 40  # characters of a bar

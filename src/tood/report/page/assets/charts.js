@@ -59,7 +59,7 @@ function lineChart(lines, { width, height, name, names, rule }) {
   return Plot.plot({
     width, height, marginLeft: 44, marginRight: room, marginTop: 28, marginBottom: 44, style: { fontSize: "12px" },
     ariaLabel: `${name} by step`,
-    x: { label: "step", labelOffset: 38, domain: [0, Math.max(1, run().steps - 1)], ticks: few ? d3.range(run().steps) : 10, tickFormat: "d" },
+    x: { label: "step", labelAnchor: "center", labelArrow: "none", labelOffset: 36, domain: [0, Math.max(1, run().steps - 1)], ticks: few ? d3.range(run().steps) : 10, tickFormat: "d" },
     y: { label: name, grid: true, domain: [low, high], ticks: height < 200 ? 3 : 6 },
     marks: [
       rule !== undefined && low < rule ? Plot.ruleY([rule], { strokeDasharray: "2 4", strokeOpacity: 0.6 }) : null,
