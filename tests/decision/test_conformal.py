@@ -225,6 +225,26 @@ def test_thresholds_are_the_decisions(per_task):
         np.testing.assert_array_equal(conformal.decide(logits, alpha).accept, reached)
 
 
+def test_plain_energy_and_duck_typed_scores():
+    draw = Mixture(8)
+    logits, new = draw(200)[0], draw(50)[0]
+    expected = p_values(energy(logits), energy(new))
+
+    class Energy:
+        def score(self, logits):
+            return energy(logits)
+
+    plain = TOOD([range(6)], variant="none", margin=0).fit(*draw(200))
+    for cal in (Energy(), plain):
+        np.testing.assert_array_equal(Conformal(cal).fit(logits).decide(new).p_value, expected)
+    assert Conformal(Energy()).fit(logits).decide(new).task is None
+    for per_task in ("winning", "true"):
+        with pytest.raises(ToodError, match="expected"):
+            Conformal(Energy(), per_task=per_task).fit(logits, np.zeros(200, dtype=int))
+    with pytest.raises(ToodError, match="only TOOD and detectors can be saved, found Energy"):
+        Conformal(Energy()).fit(logits).save("never")
+
+
 def test_what_becomes_of_the_calibrator_later_changes_nothing():
     draw = Mixture(8)
     cal = TOOD([[0, 1], [2, 3], [4, 5]]).fit(*draw(200))
@@ -279,6 +299,23 @@ def test_tensors_come_back_as_tensors():
     tensors = Conformal(cal).fit(torch.from_numpy(logits)).decide(torch.from_numpy(logits))
     for array, tensor in zip(arrays, tensors, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("per_task", [None, "winning", "true"])
+def test_a_file_decides_alike(tmp_path, per_task):
+    draw = Mixture(10)
+    sample, logits = draw(400), draw(500)[0]
+    fitted = Conformal(draw.calibrator(), per_task=per_task, seed=3).fit(*sample)
+    models = [fitted]
+    if per_task != "winning":
+        models.append(Conformal.cross(TOOD(draw.partition), *sample, folds=3, per_task=per_task))
+    for model in models:
+        model.save(tmp_path / "a.safetensors")
+        loaded = Conformal.load(tmp_path / "a.safetensors")
+        loaded.save(tmp_path / "b.safetensors")
+        assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+        for ours, theirs in zip(model.decide(logits), loaded.decide(logits), strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_a_task_that_won_no_calibration_sample_is_decided_by_all_samples():
@@ -438,6 +475,19 @@ def test_a_class_with_few_samples_takes_its_tasks_and_then_all(tmp_path):
         np.testing.assert_array_equal(loaded.decide(inputs, 0.1).p_value, expected)
     with pytest.raises(ToodError, match="not per class"):
         conformal.thresholds(0.1)
+
+
+def test_per_class_needs_labels_and_goes_without_per_task_and_cross_ranks_all():
+    draw = Unequal(6)
+    sample = draw(300)
+    with pytest.raises(ToodError, match="expected labels"):
+        Conformal(draw.calibrator(), per_class=True).fit(sample[0])
+    with pytest.raises(ToodError, match="per_task=None"):
+        Conformal(draw.calibrator(), per_task="true", per_class=True)
+    inputs = draw(30)[0]
+    crossed = Conformal.cross(TOOD(draw.partition), *sample, per_class=True).decide(inputs, 0.1)
+    split = Conformal(draw.calibrator(), per_class=True).fit(*sample).decide(inputs, 0.1)
+    np.testing.assert_array_equal(crossed.p_value, split.p_value)  # logits are not fitted
 
 
 @pytest.mark.parametrize("seed", [float("nan"), -1, "x", [1]])

@@ -54,6 +54,16 @@ def test_sets_are_those_of_the_definitions():
         np.testing.assert_array_equal(found, score(logits) <= limit + 1e-12)
 
 
+def test_an_unknown_input_has_the_empty_set():
+    rng = np.random.default_rng(2)
+    cal = TOOD(TASKS).fit(*draw(rng, 300, strength=8))
+    for method in ("lac", "aps"):
+        sets = PredictionSets(cal, method).fit(*draw(rng, 300, strength=8))
+        unknown, known = rng.normal(size=(200, 6)), draw(rng, 200, strength=8)[0]
+        assert (~sets.predict(unknown, 0.1).any(axis=1)).mean() > 0.8
+        assert (~sets.predict(known, 0.1).any(axis=1)).mean() < 0.15
+
+
 def test_a_file_keeps_them_and_tensors_come_back(tmp_path):
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(4)
