@@ -1,5 +1,6 @@
 """The loop: schedules against torch's own, randomness, progress, checkpoints, bad input."""
 
+import dataclasses
 import importlib
 import sys
 import tracemalloc
@@ -277,3 +278,21 @@ def test_a_checkpoint_of_another_network_of_ones_own_is_refused(vectors, tmp_pat
     learner(nn.ReLU).learn(0, tmp_path)
     with pytest.raises(ToodError, match=r"made with network\.own"):
         learner(nn.Tanh).learn(0, tmp_path)
+
+
+def noise(batch, generator):
+    return batch + torch.randn(batch.shape, generator=generator)
+
+
+def test_an_augmentation_of_ones_own(images, tmp_path):
+    own = dataclasses.replace(images, augmentation=noise)
+    learner = learners.create("finetune", own, network="convnet", epochs=1)
+    rows, begin = images.train_rows(0)[:5], learner.generator.get_state()
+    plain, generator = learner.prepare(images.train.take(rows)), torch.Generator()
+    generator.set_state(begin)
+    inputs = learner.batch(rows, images.train.take(rows)).inputs
+    assert torch.equal(inputs, plain + torch.randn(plain.shape, generator=generator))
+    learner.learn(0, tmp_path)
+    other = dataclasses.replace(images, augmentation="none")
+    with pytest.raises(ToodError, match=r"stream\.augmentation = tests.*noise, not none"):
+        learners.create("finetune", other, network="convnet", epochs=1).learn(0, tmp_path)

@@ -39,10 +39,11 @@ def checkpoint_path(directory: str | Path, task: int) -> Path:
 
 def describe_stream(stream: Stream) -> dict[str, Any]:
     """The identity of a stream in a checkpoint."""
-    plain = {name: getattr(stream, name) for name in ("name", "reserve", "seed", "augmentation")}
+    plain = {name: getattr(stream, name) for name in ("name", "reserve", "seed")}
     numbers = {name: np.round(getattr(stream, name), 6).tolist() for name in ("order", "sizes", "mean", "std")}
     labels = zlib.crc32(np.ascontiguousarray(stream.train.labels).tobytes())
-    return {**plain, **numbers, "labels": labels, "samples": _samples(stream.train)}
+    augmentation = described(stream.augmentation) if callable(stream.augmentation) else stream.augmentation
+    return {**plain, **numbers, "augmentation": augmentation, "labels": labels, "samples": _samples(stream.train)}
 
 
 def _samples(source: Source) -> str:

@@ -141,10 +141,8 @@ def rebuild(spec: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]) -> Net
         del options["pretrained"]
     if not (re.fullmatch(r"timm:[\w.]+", name) or NETWORKS.known(name)):  # timm:hf-hub:OWNER/NAME would download
         raise ToodError(f"name: expected a network that is built in, registered or of timm, found {name!r}")
-    if set(options) - SAFE_OPTIONS:
-        raise ToodError(
-            f"option {min(set(options) - SAFE_OPTIONS)!r} is not one that a file may set; pass the backbone"
-        )
+    if unsafe := set(options) - SAFE_OPTIONS:
+        raise ToodError(f"option {min(unsafe)!r} is not one that a file may set; pass the backbone")
     if name.startswith(("timm:", "efficientnet_lite")):
         options["pretrained"] = False
     build = partial(create, name, spec["shape"], **options, top=spec.get("top"))

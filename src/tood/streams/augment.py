@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from tood.errors import ToodError
 
 __all__ = ["augment", "crop", "prepare", "resized_crop"]
 
+Own = Callable[[Tensor, torch.Generator], Tensor]
 SMALLEST, RATIO, TRIES = 0.08, 4 / 3, 10  # of a resized crop: share of the image, width to height, draws
 
 
@@ -57,7 +58,9 @@ def prepare(
     return rows.view(n, height, width, channels).permute(0, 3, 1, 2)
 
 
-def augment(batch: Tensor, kind: str, generator: torch.Generator, *, black: Sequence[float] | float = 0) -> Tensor:
+def augment(
+    batch: Tensor, kind: str | Own, generator: torch.Generator, *, black: Sequence[float] | float = 0
+) -> Tensor:
     """Random crops, with or without horizontal flips; each image gets its own crop and flip.
 
     Parameters
@@ -66,7 +69,8 @@ def augment(batch: Tensor, kind: str, generator: torch.Generator, *, black: Sequ
         Images ``[n, C, H, W]``.
     kind:
         ``"crop_flip"`` (of the image padded by an eighth of its height, 4 for 32 pixels), ``"shift"`` (the same without
-        flip, for digits), ``"resized_crop"`` (with flips; see :func:`resized_crop`) or ``"none"``.
+        flip, for digits), ``"resized_crop"`` (with flips; see :func:`resized_crop`) or ``"none"``; a function is
+        called with batch and generator.
     generator:
         Source of the random offsets and flips; on any device.
     black:
@@ -78,6 +82,8 @@ def augment(batch: Tensor, kind: str, generator: torch.Generator, *, black: Sequ
     Tensor
         As ``batch``, in channels_last memory format.
     """
+    if not isinstance(kind, str):
+        return kind(batch, generator)
     if kind == "none":
         return batch
     if kind == "resized_crop":

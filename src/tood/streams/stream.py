@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -57,7 +57,8 @@ class Stream:
     mean, std:
         Mean and standard deviation per channel of pixels in [0, 1]; (0,) and (1,) for vectors.
     augmentation:
-        ``"crop_flip"``, ``"shift"`` (crops without flips, for digits) or ``"none"``.
+        ``"crop_flip"``, ``"resized_crop"``, ``"shift"`` (crops without flips, for digits) or ``"none"``; or a function
+        of a batch of network inputs ``[n, C, H, W]`` and a ``torch.Generator`` that returns the batch changed.
     reserve:
         Samples per class that are set aside when the class arrives and never trained on.
     seed:
@@ -81,7 +82,7 @@ class Stream:
     ood: tuple[OODSet, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    augmentation: str
+    augmentation: str | Callable[[Any, Any], Any]
     reserve: int = 0
     seed: int = 0
 
@@ -93,7 +94,7 @@ class Stream:
             raise ToodError(f"{self.name}: class {twice} is in two tasks or twice in one")
         if sum(self.sizes) != len(self.order):
             raise ToodError(f"tasks: sizes {list(self.sizes)} do not add up to the {len(self.order)} classes")
-        if self.augmentation not in AUGMENTATIONS:
+        if not callable(self.augmentation) and self.augmentation not in AUGMENTATIONS:
             raise UnknownNameError("augmentation", self.augmentation, AUGMENTATIONS)
         _ = self.partition  # refuses tasks without classes
         for c, name in zip(self.order, self.classes, strict=True):
@@ -202,7 +203,7 @@ class Stream:
         order: int | str = "label",
         classes: Sequence[str] | None = None,
         name: str = "custom",
-        augmentation: str = "none",
+        augmentation: str | Callable[[Any, Any], Any] = "none",
         mean: Sequence[float] | None = None,
         std: Sequence[float] | None = None,
         reserve: int = 0,
