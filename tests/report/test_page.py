@@ -174,7 +174,7 @@ def test_command(five: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shutil.copytree(five, run)
     result = CliRunner().invoke(cli, ["report", str(run)])
     assert result.exit_code == 0 and "Avg AUROC" in result.stdout
-    assert result.stderr.strip() == f"The page: {run / 'report/report.html'}"
+    assert result.stderr.startswith(f"The page: {run / 'report/report.html'}\nNext: ")
     assert data_of((run / "report/report.html").read_text(encoding="utf-8"))["title"].endswith(
         "iCaRL on digits, seed 0"
     )

@@ -59,10 +59,9 @@ def test_no_text_overlaps_over_learners(monkeypatch: pytest.MonkeyPatch) -> None
     sizes = [
         {"learner": k, "B": b, "avg_auroc": 60 + b / 100, "d_avg": 9} for k in "abc" for b in (10, 20, 50, 200, 1000)
     ]
-    gains = [{"mechanism": name, "gain": g} for name, g in (("temperature", -3.6), ("tood_robust_anchor", 3.1))]
     margins = [{"learner": "icarl", "margin": m / 10, "avg_auroc": 60 + m, "d_avg": 9} for m in range(11)]
     drawn = [learners.scatter(POINTS), plots.buffer_size(sizes), plots.margin(margins)]
-    for figure in [*drawn, plots.mechanism(gains)]:
+    for figure in drawn:
         assert overlaps(figure, monkeypatch) == []
 
 
@@ -87,8 +86,6 @@ def test_ablation_lines_are_means_over_seeds() -> None:
     figure = plots.buffer_size(rows, default=20)
     line = next(line for line in figure.axes[0].lines if line.get_label() == "iCaRL")
     assert line.get_xydata().tolist() == [[10, 11], [50, 51]]
-    gains = [{"mechanism": "temperature", "gain": -3.0}, {"mechanism": "temperature", "gain": -4.0}]
-    assert "−3.5" in [text.get_text() for text in plots.mechanism(gains).axes[0].texts]
 
 
 def test_colours_differ_for_every_kind_of_eye() -> None:

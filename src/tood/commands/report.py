@@ -92,4 +92,5 @@ def command(
         verdicts = verdicts_of(runs)
         if not form:
             print_results(runs, verdicts, tables if full or against else best_tables(measured))
-        click.echo(f"The page: {report_page(runs, folder / 'report.html', verdicts)}", err=True)
+        page = report_page(runs, folder / "report.html", verdicts)
+        click.echo(f"The page: {page}\nNext: open it in a browser; --full prints every table.", err=True)

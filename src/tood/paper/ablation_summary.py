@@ -201,7 +201,7 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
 
     Only the paper's five learners are drawn if there are any, because more lines are hard to distinguish.
     """
-    from tood.report.plots import buffer_size, margin, mechanism, save
+    from tood.report.plots import buffer_size, margin, save
 
     paths = []
     for stream, own in _drawn(rows, "buffer", lambda row: row["selection"] == "random"):
@@ -209,9 +209,6 @@ def draw_ablations(rows: Rows, folder: Path) -> list[Path]:
         paths += save(figure, folder / stream / "buffer-size")
     for stream, own in _drawn(rows, "margin", lambda row: row["detector"] == PRIMARY):
         paths += save(margin(own, _caption(own, "robust anchor (paper)")), folder / stream / "margin")
-    for stream, own in _drawn(rows, "mechanism", lambda row: row["mechanism"] != "prototype"):
-        note = _caption(own, "TOOD on prototypes against prototypes")
-        paths += save(mechanism(over_seeds(own), note), folder / stream / "mechanism")
     return paths
 
 

@@ -8,7 +8,7 @@ except ImportError as missing:
     raise MissingDependencyError("matplotlib", "report", "drawing plots") from missing
 
 from tood.report.plots.draw import draw_all
-from tood.report.plots.learners import buffer_size, margin, mechanism
+from tood.report.plots.learners import buffer_size, margin
 from tood.report.plots.style import COLOURS, save
 
-__all__ = ["COLOURS", "buffer_size", "draw_all", "margin", "mechanism", "save"]
+__all__ = ["COLOURS", "buffer_size", "draw_all", "margin", "save"]

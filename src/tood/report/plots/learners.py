@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from tood.metrics import mean_std
 from tood.report.plots.style import COLOURS, Rows, caption, grid, label, styled
 
-__all__ = ["buffer_size", "margin", "mechanism", "scatter"]
+__all__ = ["buffer_size", "margin", "scatter"]
 
 AXES = {
     "drift": "feature drift, 1 − CKA",
@@ -144,44 +144,5 @@ def _curves(table: Rows, x: str, xlabel: str, default: float, note: str) -> Figu
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.axvline(default, color=COLOURS["muted"], linewidth=0.9, linestyle="--")
     figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside right center")
-    caption(figure, note)
-    return figure
-
-
-@styled
-def mechanism(table: Rows, note: str = "") -> Figure:
-    """Gain of each kind of calibration over its uncalibrated detector (paper, Fig. mechanism_dissociation).
-
-    Parameters
-    ----------
-    table:
-        One row per run and mechanism: ``mechanism`` (a detector's name or any text), ``gain``, the difference of
-        average AUROC in percent, and ``learner`` if there are several. Bars are means, marks are learners.
-    note:
-        Caption below the panel.
-    """
-    gains = _average_by(table, "mechanism", "gain")
-    names = list(gains)
-    figure, ((axes,),) = grid(1, 1, 0.8 + 0.4 * len(names), width=5.4)
-    for place, (name, (mean, _)) in enumerate(gains.items()):
-        calibrates = name.startswith("tood") and name != "tood_prototype"
-        axes.barh(place, mean, 0.62, color=COLOURS["tood"] if calibrates else "#A6A6A6")
-        text = f"{mean:+.1f}".replace("-", "−")
-        axes.annotate(text, (1.02, place), xycoords=("axes fraction", "data"), va="center", fontsize=8)
-    looks = _looks(row["learner"] for row in table if "learner" in row)
-    for learner, (colour, marker) in looks.items():
-        own = [row for row in table if row["learner"] == learner]
-        places = [names.index(row["mechanism"]) for row in own]
-        shape = {"marker": marker, "color": colour, "edgecolors": "white", "linewidths": 0.4}
-        axes.scatter([float(row["gain"]) for row in own], places, s=22, zorder=3, label=label(learner), **shape)
-    if looks:
-        figure.legend(loc="outside right center", handletextpad=0.2)
-    axes.axvline(0, color="#000000", linewidth=0.8)
-    axes.set(xlabel="change of Avg AUROC (points; 0: not calibrated)", yticks=range(len(names)))
-    axes.set_yticklabels([label(name) for name in names])
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.grid(False, axis="y")
-    axes.tick_params(axis="y", length=0)
     caption(figure, note)
     return figure
