@@ -113,6 +113,17 @@ def test_links_between_pages_exist():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_code_and_commands_are_at_most_78_columns_wide():
+    wide = [
+        (page.name, line)
+        for page in PAGES
+        for code in re.findall(r"^```(?:python|console|bash|yaml)\b.*?\n(.*?)^```$", page.read_text(), re.M | re.S)
+        for line in code.splitlines()
+        if len(line) > 78
+    ]
+    assert not wide
+
+
 def test_readme_opens_with_the_two_commands():
     head = (ROOT / "README.md").read_text()[:1500]
     assert "make demo" in head and "make test" in head
