@@ -175,7 +175,7 @@ def grows(self, task):
     [
         ({"title": ""}, "The class declares", "title = ''"),
         ({"__annotations__": {"settings": int}}, "Settings are a frozen dataclass", "int"),
-        ({"end_task": grows}, "the head has the columns of tasks 0 to t", "3 columns in evaluation mode, expected 2"),
+        ({"end_task": grows}, "the head has the columns of tasks 0 to t", "3 columns after task 0, expected 2"),
         ({"loss": lambda self, batch, logits: 0 * logits.sum()}, "It learns", "accuracy"),
         ({"loss": lambda self, batch, logits: logits.sum(dim=1)}, "It learns", "only for scalar outputs"),
         ({"loss": lambda self, batch, logits: logits.detach().sum()}, "It learns", "does not require grad"),

@@ -144,7 +144,7 @@ def test_logits_are_linear_in_features_and_survive_saving(vectors, test_set, tmp
         assert torch.equal(Network.load(tmp_path / "net.safetensors")(x), learner.network(x))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["fecam", "ranpac"])
 def test_on_images_the_backbone_stays_as_it_was(images, name):
     from tood import models
 

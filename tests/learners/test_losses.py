@@ -12,9 +12,8 @@ from torch.nn.functional import cross_entropy
 from tood import ToodError, learners
 from tood.learners.base import Batch
 from tood.learners.bic import fit_correction
-from tood.learners.lwf import distillation
+from tood.learners.distillation import align, distillation
 from tood.learners.replay import ReservoirLearner
-from tood.learners.wa import align
 from tood.models import GrowingHead
 from tood.streams import Stream
 from tood.testing import check_learner

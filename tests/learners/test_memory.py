@@ -42,14 +42,6 @@ def test_a_shorter_herding_is_a_prefix_and_a_longer_one_takes_all():
     assert herding(features, 7).tolist() == full[:7].tolist()
 
 
-def test_herding_follows_the_mean_better_than_chance():
-    rng = np.random.default_rng(0)
-    features = rng.normal(size=(200, 16)) + 1
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    gap = lambda rows: np.linalg.norm(unit[rows].mean(0) - unit.mean(0))  # noqa: E731
-    assert gap(herding(features, 20)) < 0.5 * min(gap(rng.permutation(200)[:20]) for _ in range(50))
-
-
 def test_draws_have_the_same_number_of_every_class():
     rng = np.random.default_rng(0)
     labels = rng.permutation(np.repeat([3, 5, 9], [50, 20, 4]))

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tood.arrays import FloatArray, IntArray
 from tood.learners.base import Batch, register
-from tood.learners.replay import ExemplarLearner, weighted_distillation
+from tood.learners.distillation import weighted_distillation
+from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import Above0, ExemplarSettings, From0Below1
 from tood.outputs.sampling import draw_by_class
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from tood.learners.base import Batch, register
+from tood.learners.distillation import align
 from tood.learners.replay import ExemplarLearner
 from tood.learners.settings import AtLeast0, ExemplarSettings
-from tood.learners.wa import align
 from tood.models import GrowingHead, Network
 from tood.streams import Stream
 

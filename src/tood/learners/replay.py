@@ -7,13 +7,10 @@ from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
-from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from tood.arrays import IntArray
 from tood.errors import ToodError
 from tood.learners.base import Batch, Learner
-from tood.learners.lwf import distillation
 from tood.learners.memory import Exemplars, Reservoir
 from tood.learners.settings import ExemplarSettings, ReservoirSettings
 from tood.streams import batches as read_batches
@@ -58,16 +55,6 @@ def check_room(memory: int, least: int) -> None:
     """Raise unless a memory has room for one sample per class, beside those that BiC holds out."""
     if memory < least:
         raise ToodError(f"memory: expected room for one sample of each of {least} classes, found {memory}")
-
-
-def weighted_distillation(learner: Learner, batch: Batch, logits: Tensor, temperature: float) -> Tensor:
-    """``λ KD + (1 - λ) CE`` with ``λ = n_old / n``: the loss of BiC and WA."""
-    loss = cross_entropy(logits, batch.columns)
-    if not learner.old:
-        return loss
-    share = learner.old / logits.shape[1]
-    kept = distillation(logits[:, : learner.old], learner.teach(batch.inputs), temperature)
-    return share * kept + (1 - share) * loss
 
 
 class ReservoirLearner(Learner):
