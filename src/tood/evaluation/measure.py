@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -14,8 +14,9 @@ from tood.evaluation.metrics_file import Row, detectors_of, load_metrics, save_m
 from tood.evaluation.score import Scored, Scorer, reads_backbone, scores, usable
 from tood.evaluation.versions import outdated, with_versions
 from tood.metrics import evaluate_tasks
-from tood.outputs.directory import Run
+from tood.outputs.directory import Arrays, Run
 from tood.outputs.steps import LogitsKind, Step
+from tood.partition import Partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -171,12 +172,11 @@ def evaluate(
         notes.append(f"{len(steps)} of {len(run.partition)} steps are complete")
     tables = []
     for index in steps:
+        step = Step(run, index)
         if task_given:
-            from tood.evaluation.given_task import measure_given_task
-
-            rows, step_notes = measure_given_task(Step(run, index), scorers)
+            rows, step_notes = measure_given_task(step, scorers)
         else:
-            rows, step_notes = measure_step(Step(run, index), scorers, keep, progress, watch)
+            rows, step_notes = measure_step(step, scorers, keep, progress, watch)
         tables.append(to_table(rows))
         notes += step_notes
     import pyarrow as pa
@@ -220,3 +220,39 @@ def measure_step(
     if step.unseen_columns():
         notes.append("logit columns of tasks not seen yet were ignored")
     return rows, tuple(dict.fromkeys(notes))
+
+
+class GivenTask(Step):
+    """One task of a step: its columns, its samples of labelled sets, and all OOD samples."""
+
+    def __init__(self, step: Step, task: int) -> None:
+        super().__init__(step.run, step.index, step.logits, step.features)
+        self.step, self.task = step, task
+        self.columns = np.sort(step.columns[list(step.partition.tasks[task])])
+        self.partition = Partition.from_sizes([len(self.columns)])
+
+    def using(self, *kinds: Any, **named: Any) -> Step:
+        """This task with one kind of logits and features."""
+        return GivenTask(self.step.using(*kinds, **named), self.task)
+
+    def _read(self, name: str) -> tuple[Arrays, str]:
+        arrays, digest = self.step._read(name)
+        if "labels" in arrays:
+            own = np.isin(arrays["labels"], self.columns)
+            arrays = {key: array[own] for key, array in arrays.items() if key != "predictions"}
+        return arrays, digest
+
+
+def measure_given_task(step: Step, scorers: Sequence[Scorer]) -> tuple[list[Row], tuple[str, ...]]:
+    """The metrics of one step if tasks are given: each detector is fitted and scored per task."""
+    rows: list[Row] = []
+    notes: list[str] = []
+    right = np.zeros(2)
+    for task in range(len(step.partition)):
+        own = GivenTask(step, task)
+        measured, said = measure_step(own, scorers)
+        rows += [row._replace(task=task) for row in measured if row.task == 0]
+        right += (own.predictions == own.test.labels).sum(), len(own.predictions)
+        notes += said
+    pooled = Row(step.index, None, None, None, None, "accuracy", right[0] / right[1], step.run.calibration, "")
+    return [pooled, *rows], tuple(note for note in dict.fromkeys(notes) if "not seen yet" not in note)

@@ -1,4 +1,4 @@
-"""OOD metrics for Avalanche: AUROC of energy and of TOOD, their forgetting, and accuracy, during training.
+"""OOD metrics for Avalanche: AUROC of energy and of TOOD, and their forgetting, during training.
 
 For class-incremental streams with one head: an OOD sample has no task label to choose a head with.
 """
@@ -37,7 +37,6 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     After step t the classes of experiences 0..t are in-distribution; samples of later ones and columns of classes not
     seen yet are left out. Names follow Avalanche's, with ``NAME`` an OOD set and i an experience::
 
-        Accuracy/eval_phase/test_stream/Exp00i
         AUROC_energy/eval_phase/test_stream/NAME/Exp00i        AUROC_tood/...
         Avg_AUROC_energy/eval_phase/test_stream                mean over experiences seen and sets, at this step
         D_avg_energy/eval_phase/test_stream                    AUROC lost since each experience was learned
@@ -127,9 +126,6 @@ class OODMetrics(PluginMetric):  # type: ignore[misc]
     def _evaluate(self, strategy: Any, stream: str, step: int) -> Iterator[tuple[str, float]]:
         logits, labels = self._seen(*(np.concatenate(part) for part in zip(*self._batches, strict=True)))
         tasks = self._partition.column_tasks[labels]
-        for i in np.unique(tasks):
-            mine = tasks == i
-            yield f"Accuracy/{{}}/Exp{i:03d}", float((logits[mine].argmax(1) == labels[mine]).mean())
         if len(labels) == 0:  # only classes of later steps
             return
         oods = {name: self._outputs(strategy, dataset)[0] for name, dataset in self.ood.items()}
