@@ -201,7 +201,7 @@ def test_command_prints_a_card_then_the_best_scores(gap_run):
     rows = [line.split()[0] for line in card.splitlines() if line[:1].strip()]
     assert rows[:4] == ["Lost", "Cause", "From", "Note"]  # note: columns of later tasks are ignored
     assert "Confidence gap" in card and "Energy" in table and "tood report" in table
-    assert "Scored:" not in result.stdout and "Scored:" in tood(*given, "--full").stdout
+    assert "Calibration set:" not in result.stdout and "Calibration set:" in tood(*given, "--full").stdout
 
 
 def test_command_prints_json(gap_run):

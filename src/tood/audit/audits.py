@@ -141,7 +141,6 @@ def _verdict(
     findings = [*check_step(last, calibration)]
     findings += check_calibration(run, calibration, gap)
     findings += check_swapped(evidence, float(by_task[-1, -1])) if evidence else []
-    corrected = any(Step(run, index).corrected for index in range(tasks))
     return Verdict(
         tasks=tasks,
         judgements=_judgements(evidence, tasks) if evidence else (),
@@ -149,9 +148,6 @@ def _verdict(
         accuracy_forgetting=float(accuracy_forgetting(by_task).mean()) if tasks > 1 else 0.0,
         gap=gap,
         calibration=calibration or run.calibration,
-        logits="the corrected logits, as the learner answers; raw ones are measured beside them"
-        if corrected
-        else "the logits as stored",
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
         findings=tuple(findings),
         notes=notes,

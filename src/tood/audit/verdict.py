@@ -38,8 +38,8 @@ class Verdict:
         The mean of F_i.
     gap:
         Energies per task at the last step.
-    calibration, logits:
-        The source of the calibration set; which logits were scored.
+    calibration:
+        The source of the calibration set.
     advice:
         Which score to use.
     findings:
@@ -56,7 +56,6 @@ class Verdict:
     accuracy_forgetting: float
     gap: Gap
     calibration: str
-    logits: str
     advice: Advice
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

@@ -109,7 +109,7 @@ def details(verdict: Verdict) -> Iterator[str]:
         yield f"In feature space, in units of the distances between ID samples, OOD is {_percent(nearer)} nearer."
     elif verdict.judgements:
         yield "Distances between OOD and ID are not known: a step has no features, or too few test samples."
-    yield f"Scored: {verdict.logits}. Calibration set: {verdict.calibration}."
+    yield f"Calibration set: {verdict.calibration}."
     advice = verdict.advice
     if advice.tried:
         yield f"{advice.tried} scores were compared: chosen on half of the OOD samples, measured on the other half."

@@ -36,6 +36,7 @@ _learner_titles = {  # manifests add others; importing the learners' own titles 
     "gem": "GEM",
     "finetune": "Fine-tuning",
     "joint": "Joint",
+    "expandable": "Expandable DER",
     "derpp": "DER++",
     "ncm": "NCM",
     "slda": "SLDA",

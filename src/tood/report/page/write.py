@@ -10,6 +10,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -72,12 +73,8 @@ def render(shown: dict[str, Any], title: str) -> str:
         "SCRIPTS": "\n".join(f"<script>{script}</script>" for script in scripts),
         "DATA": _json({**shown, "title": title, "labels": labels, "colours": COLOURS, "terms": terms}),
     }
-    before, *pieces = _asset("page.html").split("{{")
-    filled = [before]
-    for piece in pieces:  # one pass, so that inserted text is not searched for placeholders
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
+    # One pass, so that inserted text is not searched for placeholders.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def _title(measured: list[MeasuredRun]) -> str:
