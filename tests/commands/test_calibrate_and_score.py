@@ -205,8 +205,9 @@ def test_class_names_as_labels_are_one_line_that_says_how_to_convert_them(folder
     result = tood("calibrate", *GIVEN, "--labels", "names.npy")
     first = str(np.load("names.npy")[0])
     assert result.returncode == 1 and result.stderr == (
-        f"tood: names.npy: labels: expected logit columns 0 to 5, found {first!r} at row 0; replace each class name by "
-        "its logit column, as in [classes.index(name) for name in labels] with classes in the order of the columns\n"
+        f"tood: names.npy: labels: expected logit columns 0 to 5 (could not convert string to float: {first!r}); "
+        "replace each class name by its logit column, as in [classes.index(name) for name in labels] with classes in "
+        "the order of the columns\n"
     )
 
 

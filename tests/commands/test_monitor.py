@@ -137,7 +137,7 @@ def test_an_invalid_row_has_its_number_in_the_file(folder, monkeypatch):
     new = ("--calibrator", "cal.safetensors", "--reference", "bad.npy", "--state", "new.safetensors")
     assert "bad.npy: row 417, column 2" in str(run(*new).exception)
     assert run(*new, "--invalid", "reject").exit_code == 0
-    assert "599 reference samples" in repr(DriftMonitor.load("new.safetensors"))
+    assert len(DriftMonitor.load("new.safetensors").reference) == 599
 
 
 def test_rows_that_do_not_fit_are_told_with_their_place(folder):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import betabinom, binom, chisquare, false_discovery_control
+from scipy.stats import betabinom, binom, chisquare
 
 from tood import TOOD, Partition, ToodError, energy
 from tood.calibration import Variant
-from tood.decision import Conformal, benjamini_hochberg, p_values, score_and_assign, threshold
+from tood.decision import Conformal, p_values, score_and_assign, threshold
 from tood.errors import NotFittedError
 from tood.metrics import fpr_at_id_recall
 from tood.storage.files import read_tensors, write_tensors
@@ -71,14 +71,6 @@ def test_p_values_count(calibration, scores, dtype):
     calibration, scores = np.array(calibration, dtype=float), np.array(scores, dtype=dtype)
     at_most = (calibration[None] <= scores[:, None].astype(float)).sum(axis=1)
     np.testing.assert_array_equal(p_values(calibration, scores), (1 + at_most) / (len(calibration) + 1))
-
-
-@given(st.lists(st.integers(0, 20).map(lambda k: k / 20), min_size=1, max_size=30), st.floats(0.01, 0.9))
-@settings(deadline=None)
-def test_benjamini_hochberg_is_scipys(p, fdr):
-    adjusted = false_discovery_control(np.clip(p, 1e-12, 1))
-    clear = np.abs(adjusted - fdr) > 1e-9
-    np.testing.assert_array_equal(benjamini_hochberg(np.clip(p, 1e-12, 1), fdr)[clear], (adjusted <= fdr)[clear])
 
 
 # Coverage over simulated calibrations
@@ -168,21 +160,6 @@ def test_cross_conformal_ranks_each_fold_under_the_others():
         count = count + (cal.score(logits[fold == k])[None] <= cal.score(new)[:, None]).sum(axis=1)
     conformal = Conformal.cross(TOOD(draw.partition), logits, labels, folds=3, seed=1)
     np.testing.assert_array_equal(conformal.decide(new).p_value, (1 + count) / 91)
-
-
-def test_benjamini_hochberg_controls_the_false_discovery_rate():
-    rng = np.random.default_rng(5)
-    fdr, known, unknown, runs = 0.2, 150, 50, 600
-    shares, found = [], []
-    for _ in range(runs):
-        scores = np.concatenate([rng.normal(size=known), rng.normal(-3, 1, unknown)])
-        rejected = benjamini_hochberg(p_values(rng.normal(size=400), scores), fdr)
-        shares.append(rejected[:known].sum() / max(1, rejected.sum()))
-        found.append(rejected[known:].mean())
-    # Of independent or positively dependent p-values the rate is at most fdr times the share of ID inputs.
-    bound = fdr * known / (known + unknown)
-    assert np.mean(shares) <= bound + 4.3 * np.std(shares) / np.sqrt(runs)
-    assert np.mean(found) > 0.5
 
 
 # The object
@@ -392,7 +369,6 @@ def test_bad_input_is_named(tmp_path):
         Conformal.cross(cal, logits, labels, folds=2).thresholds()
     with pytest.raises(NotFittedError):
         Conformal(cal).risk_threshold()
-    assert benjamini_hochberg([]).tolist() == []
     cal.save(tmp_path / "cal.safetensors")
     with pytest.raises(ToodError, match="expected a tood-conformal file, found tood-calibrator"):
         Conformal.load(tmp_path / "cal.safetensors")

@@ -58,10 +58,10 @@ def test_a_task_is_added_without_the_old_samples():
     old, old_labels = sample(1)
     new, new_labels = sample(2, columns=8)
     new, new_labels = new[new_labels >= 6], new_labels[new_labels >= 6]
-    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([7, 6])
+    live = LiveTOOD(PARTITION).partial_fit(old, old_labels).add_task([7, 6], keep=True)
     with pytest.raises(ToodError, match="no calibration sample yet for task 3"):
         live.calibrator()
-    live.partial_fit(new, new_labels, new_model=False)
+    live.partial_fit(new, new_labels)
     wide = np.concatenate([np.concatenate([old, np.zeros((len(old), 2))], axis=1), new])
     once = TOOD(PARTITION.grow([7, 6])).fit(wide, np.concatenate([old_labels, new_labels]))
     same(live.calibrator("mean_shift"), once)
@@ -119,10 +119,10 @@ def test_a_few_samples_of_other_tasks_restore_the_channel_of_a_new_or_forgotten_
     logits, labels = draw(100)
     if added:
         old = labels < 4
-        live = LiveTOOD(tasks[:2]).partial_fit(logits[old][:, :4], labels[old]).add_task(tasks[2])
+        live = LiveTOOD(tasks[:2]).partial_fit(logits[old][:, :4], labels[old]).add_task(tasks[2], keep=True)
     else:
         live = LiveTOOD(tasks).partial_fit(logits, labels).forget(2)
-    live.partial_fit(*draw(100, classes=tasks[2]), new_model=False)
+    live.partial_fit(*draw(100, classes=tasks[2]))
     with pytest.warns(UserWarning, match="in the channel of task 2, so 'background' does not re-centre it"):
         worse = separation(live.calibrator())
     live.partial_fit(*draw(3))
@@ -184,22 +184,20 @@ def test_batches_do_not_matter_after_a_task_was_forgotten_or_added(change):
         if change == "forget":
             return LiveTOOD(PARTITION).partial_fit(logits, labels).forget(1)
         old = labels < 4
-        return LiveTOOD([[0, 1], [2, 3]]).partial_fit(logits[old, :4], labels[old]).add_task([4, 5])
+        return LiveTOOD([[0, 1], [2, 3]]).partial_fit(logits[old, :4], labels[old]).add_task([4, 5], keep=True)
 
-    once, split = live().partial_fit(drifted, again, new_model=False), live()
+    once, split = live().partial_fit(drifted, again), live()
     for rows in np.array_split(np.arange(len(again)), 7):
-        split.partial_fit(drifted[rows], again[rows], new_model=False)
+        split.partial_fit(drifted[rows], again[rows])
     for name in ("rest_mean", "rest_std"):
         np.testing.assert_allclose(
             split.calibrator().statistics_[name], once.calibrator().statistics_[name], rtol=1e-9, err_msg=name
         )
 
 
-def test_after_a_new_task_the_model_must_be_named():
+def test_a_new_task_forgets_the_network_before():
     logits, labels = sample(5)
     live = LiveTOOD(PARTITION).partial_fit(logits, labels).add_task([6, 7])
-    wide = np.pad(logits, ((0, 0), (0, 2)))
-    with pytest.raises(ToodError, match="new_model: a task was added"):
-        live.partial_fit(wide, labels)
-    live.partial_fit(wide, labels, new_model=True)
+    assert live.counts.tolist() == [0, 0, 0, 0]
+    live.partial_fit(np.pad(logits, ((0, 0), (0, 2))), labels)
     assert live.counts.tolist() == [*LiveTOOD(PARTITION).partial_fit(logits, labels).counts, 0]

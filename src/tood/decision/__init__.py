@@ -2,7 +2,7 @@
 
 from tood.decision.calibrators import score_and_assign
 from tood.decision.conformal import KIND, Conformal, Decision
-from tood.decision.ranks import benjamini_hochberg, p_values, threshold
+from tood.decision.ranks import p_values, threshold
 from tood.decision.risk import selective_threshold
 from tood.decision.sets import PredictionSets
 
@@ -11,7 +11,6 @@ __all__ = [
     "Conformal",
     "Decision",
     "PredictionSets",
-    "benjamini_hochberg",
     "p_values",
     "score_and_assign",
     "selective_threshold",

@@ -1,4 +1,4 @@
-"""Ranks of scores among calibration scores: thresholds, conformal p-values, Benjamini-Hochberg."""
+"""Ranks of scores among calibration scores: thresholds and conformal p-values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tood.arrays import Float64Array, FloatArray, floats
 from tood.arrays import finite as check_finite
 from tood.errors import ToodError
 
-__all__ = ["benjamini_hochberg", "lower_quantile", "p_values", "pooled_p_values", "threshold"]
+__all__ = ["lower_quantile", "p_values", "pooled_p_values", "threshold"]
 
 
 def threshold(scores: Any, recall: float = 0.95) -> float:
@@ -73,34 +73,6 @@ def lower_quantile(values: Float64Array, alpha: float) -> float:
     steps = np.arange(1, len(values) + 1) / (len(values) + 1)
     k = int(np.searchsorted(steps, alpha, side="right"))
     return float(values[k - 1]) if k else -np.inf
-
-
-def benjamini_hochberg(p_values: Any, fdr: float = 0.1) -> npt.NDArray[np.bool_]:
-    """Benjamini-Hochberg: reject inputs of a batch so that at most a share ``fdr`` of them is in-distribution.
-
-    The false discovery rate is an average over batches. Conformal p-values of one calibration set are positively
-    dependent (PRDS), so the procedure keeps its promise (Bates, Candès, Lei, Romano and Sesia, "Testing for outliers
-    with conformal p-values", Annals of Statistics 2023); proved for ``per_task=None`` and scores without ties.
-
-    Parameters
-    ----------
-    p_values:
-        ``[n]``, as :meth:`Conformal.decide` gives them.
-    fdr:
-        The false discovery rate to keep, between 0 and 1.
-
-    Examples
-    --------
-    >>> benjamini_hochberg([0.001, 0.5, 0.02], fdr=0.05).tolist()
-    [True, False, True]
-    """
-    p = finite(p_values, "p_values", least=0)
-    check_share("fdr", fdr)
-    order = np.argsort(p, kind="stable")
-    passing = np.flatnonzero(p[order] <= fdr * np.arange(1, len(p) + 1) / max(1, len(p)))
-    rejected = np.zeros(len(p), dtype=bool)
-    rejected[order[: passing[-1] + 1 if len(passing) else 0]] = True
-    return rejected
 
 
 def pools(counts: Mapping[int, int], needed: int, parents: Iterable[Sequence[int]]) -> dict[int, list[int]]:

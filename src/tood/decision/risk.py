@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from tood.arrays import Float64Array, as_array, is_tensor
+from tood.arrays import as_array, is_tensor
 from tood.decision.ranks import check_share, finite
 from tood.errors import ToodError
 
@@ -74,13 +73,7 @@ def selective_threshold(scores: Any, wrong: Any, risk: float = 0.05, delta: floa
 
 def binomial_cdf(successes: int, trials: int, chance: float) -> float:
     """``P(X <= successes)`` of a binomial variable."""
-    i = np.arange(successes + 1)
-    log_factorial = _log_factorials(1 << trials.bit_length())
-    log_terms = log_factorial[trials] - log_factorial[i] - log_factorial[trials - i]
-    log_terms += i * math.log(chance) + (trials - i) * math.log1p(-chance)
+    i = np.arange(1, successes + 1)
+    ratios = np.log((trials - i + 1) / i) + math.log(chance) - math.log1p(-chance)  # of each term to the one before
+    log_terms = trials * math.log1p(-chance) + np.cumsum(np.append(0.0, ratios))
     return float(min(1.0, np.exp(log_terms).sum()))
-
-
-@functools.lru_cache(maxsize=4)
-def _log_factorials(most: int) -> Float64Array:
-    return np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, most + 1)))])

@@ -173,10 +173,6 @@ class PredictionSets:
         if not hasattr(self, "_gate"):
             raise NotFittedError("these PredictionSets are not fitted yet: call fit(logits, labels) first")
 
-    def __repr__(self) -> str:
-        fitted = f"fitted to {len(self._gate)} samples" if hasattr(self, "_gate") else "not fitted"
-        return f"<PredictionSets {self.method}, unknown={self.unknown}, {fitted}>"
-
     def _scores(self, logits: Any) -> tuple[npt.NDArray[Any], Float64Array]:
         """The score of the gate ``[n]``, and how typical each class is of the input ``[n, C]``, higher = more."""
         check_columns(logits, Partition(self.cal.tasks))

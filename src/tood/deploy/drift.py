@@ -327,10 +327,6 @@ class DriftMonitor:
             raise ToodError(f"{os.fspath(path)}: not a usable monitor: {error}") from error
         return self
 
-    def __repr__(self) -> str:
-        state = f"{len(self._scores)} reference samples" if hasattr(self, "_scores") else "not fitted"
-        return f"<DriftMonitor alpha={self.alpha}, reject={self.reject}, {state}>"
-
     def _read(self, logits: Any) -> tuple[Float64Array, IntArray, Float64Array]:
         """Score, winning task and energy in the channel of that task, ``[n]`` each."""
         if not hasattr(logits, "logits"):

@@ -62,14 +62,13 @@ class LiveTOOD:
         self.pairs: Float64Array = np.zeros((3, len(self.partition), len(self.partition)))
         self.columns: Float64Array = np.zeros((3, self.partition.columns))
         self.range: Float64Array = np.array([np.inf, -np.inf])  # lowest and highest logit seen
-        self._grown = False  # a task was added to statistics that an earlier network gave
 
     @property
     def counts(self) -> IntArray:
         """``[N]``: the number of samples seen, per task."""
         return np.diag(self.pairs[0]).astype(np.int64)
 
-    def partial_fit(self, logits: Any, labels: Any, new_model: bool | None = None) -> LiveTOOD:
+    def partial_fit(self, logits: Any, labels: Any) -> LiveTOOD:
         """Add calibration samples of any tasks.
 
         Parameters
@@ -78,32 +77,19 @@ class LiveTOOD:
             ``[n, C]`` of in-distribution samples.
         labels:
             ``[n]``, the logit column of each sample's class.
-        new_model:
-            Needed once after :meth:`add_task`: True if the network was trained further, which forgets all tasks first,
-            since their energies belong to the earlier network; False if only its head has grown.
         """
-        if self._grown and new_model is None:
-            raise ToodError(
-                "new_model: a task was added since these statistics were taken; pass new_model=True if the network was "
-                "trained further (all tasks are forgotten first), or False if only its head has grown"
-            )
         logits = as_array(logits)
         check_columns(logits, self.partition)
         columns = label_columns(labels, self.partition.columns, len(logits))
         tasks = self.partition.column_tasks[columns]
         energies = all_energies(logits, self.partition)
-        if new_model:
-            for task in range(len(self.partition)):
-                self.forget(task)
-        self._grown = False
         if len(columns):
             check_calibration(logits, columns, self.partition)
             self._widen(logit_range(logits))
             self.columns = joined_moments(self.columns, moments(floats(logits, "logits", ndim=2).astype(np.float64)))
         added = np.zeros_like(self.pairs)
         for t in np.unique(tasks):
-            own = energies[tasks == t]
-            added[:, t] = moments(own)
+            added[:, t] = moments(energies[tasks == t])
         self.pairs = joined_moments(self.pairs, added)
         return self
 
@@ -116,9 +102,14 @@ class LiveTOOD:
         self._widen(other.range)
         return self
 
-    def add_task(self, columns: Iterable[int]) -> LiveTOOD:
-        """Add a task with these logit columns; it has no samples yet."""
-        self._grown = bool(self.counts.any())
+    def add_task(self, columns: Iterable[int], keep: bool = False) -> LiveTOOD:
+        """Add a task with these logit columns; it has no samples yet.
+
+        All tasks are forgotten, since their energies belong to the network before; ``keep=True`` if only its head has
+        grown.
+        """
+        for task in range(0 if keep else len(self.partition)):
+            self.forget(task)
         self.partition = self.partition.grow(columns)
         self.pairs = np.pad(self.pairs, ((0, 0), (0, 1), (0, 1)))
         self.columns = np.zeros((3, self.partition.columns))
@@ -175,7 +166,6 @@ class LiveTOOD:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one safetensors file, atomically."""
         tensors = {name: getattr(self, name) for name in ("pairs", "columns", "range")}
-        tensors["grown"] = np.array([self._grown])
         settings = {"tasks": [list(task) for task in self.partition]}
         write_tensors(path, KIND, tensors, {"settings": json.dumps(settings, default=plain)})
 
@@ -188,13 +178,9 @@ class LiveTOOD:
             self.pairs = np.array(tensors["pairs"]).reshape(self.pairs.shape)
             self.columns = np.array(tensors["columns"]).reshape(self.columns.shape)
             self._widen(tensors["range"])
-            self._grown = bool(tensors["grown"][0])
         except (LookupError, TypeError, ValueError, RecursionError) as error:
             raise ToodError(f"{os.fspath(path)}: not a usable {KIND} file: {error}") from error
         return self
-
-    def __repr__(self) -> str:
-        return f"<LiveTOOD {self.partition!r}, {self.counts.sum()} samples seen>"
 
     def _rest(self, statistics: dict[str, Float64Array]) -> dict[str, Float64Array]:
         """Statistics of each channel over other tasks' samples; over its own samples if there are no others."""

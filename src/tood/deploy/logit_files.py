@@ -218,7 +218,7 @@ def read_labelled(
 def _numbers(labels: npt.NDArray[Any], columns: int) -> npt.NDArray[Any]:
     """Labels as numbers, which a table may hold as text; a class name is an error."""
     try:
-        return labels.astype(np.float64) if labels.dtype.kind in "OSU" else labels
+        return np.array([float(label) for label in labels.tolist()]) if labels.dtype.kind in "OSU" else labels
     except (TypeError, ValueError) as error:
         raise ToodError(f"labels: expected logit columns 0 to {columns - 1} ({error}); {NAMES_TO_COLUMNS}") from error
 

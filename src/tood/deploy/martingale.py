@@ -25,6 +25,7 @@ from tood.arrays import Float64Array, IntArray
 
 __all__ = ["Bets", "ExchangeabilityTest", "lower_bets", "two_sided_bets"]
 
+STATE = ("values", "breakers", "hits", "capital", "path")  # files of version 0.2 have no path
 CHUNK = 256  # numbers at a time: their order within a chunk is compared pair by pair
 Bets = Callable[[Float64Array], Float64Array]  # p-values [m] to factors [m, K], each a density in p
 
@@ -139,21 +140,13 @@ class ExchangeabilityTest:
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything but bets and generator, as arrays; see :meth:`restore`."""
-        return {
-            "values": self.values,
-            "breakers": self.breakers,
-            "hits": self.hits,
-            "capital": self.capital,
-            "largest": np.array([self.largest]),
-            "path": self.path,
-        }
+        return {name: np.asarray(getattr(self, name)) for name in STATE} | {"largest": np.array([self.largest])}
 
     @classmethod
     def restore(cls, state: dict[str, npt.NDArray[Any]], bets: Bets, rng: np.random.Generator) -> ExchangeabilityTest:
         """The inverse of :meth:`state`."""
         self = cls(np.empty(0), bets, rng)
-        self.values, self.breakers = np.array(state["values"]), np.array(state["breakers"])
-        self.hits, self.capital = np.array(state["hits"]), np.array(state["capital"])
+        for name in STATE:
+            setattr(self, name, np.array(state[name] if name != "path" else state.get(name, self.path)))
         self.largest = float(state["largest"][0])
-        self.path = np.array(state.get("path", self.path))  # files of version 0.2 have none
         return self

@@ -68,9 +68,7 @@ def score_files(
 
     calibrator, folder = Path(calibrator).resolve(), Path(folder).resolve()
     if folder.suffix.lower() in WRITTEN and not folder.is_dir():
-        raise ToodError(
-            f"{folder}: expected the name of a folder, for one .parquet file per input, found that of a file"
-        )
+        raise ToodError(f"{folder}: expected the name of a folder, for one .parquet file per input")
     if not calibrator.is_file():
         raise ToodError(f"{calibrator}: no such file")
     pairs = _targets([Path(source).resolve() for source in find_files(sources)], folder)
