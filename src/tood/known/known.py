@@ -35,8 +35,9 @@ class Known:
     means, with covariance ``W + B``, where B is the covariance of the class means and of one more, isotropic, class.
     The score is the relative Mahalanobis distance between the two: squared distance to the second minus squared
     distance to the nearest class. Distances allow for the error of a mean of n samples: the covariance is
-    ``(1 + 1 / n) W``. (With the overall covariance in place of ``W + B``, as in Ren et al. 2021, a few classes leave
-    most directions without evidence: AUROC 94.4 in place of 99.4 for 10 classes of 20 sentences.)
+    ``(1 + 1 / n) W``. With the overall covariance in place of ``W + B``, as in Ren et al. 2021, a few classes leave
+    most directions without evidence: for 10 classes of 20 sentences ``benchmarks/known.py`` prints an AUROC of 99.4
+    for this class and of 80.4 for pytorch-ood's.
 
     The sums are exact. Adding in any order or in parts, or merging, equals one pass; removing a class equals never
     having added it (all up to rounding). Memory does not grow with the number of samples.
