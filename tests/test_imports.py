@@ -31,7 +31,7 @@ ROOMS = {
     "decision": ["calibration", "detectors"],
     "deploy": ["calibration", "outputs", "decision"],
     "export": ["calibration", "known", "outputs", "detectors", "decision"],
-    "audit": ["choose", "calibration", "outputs", "metrics", "detectors", "evaluation"],
+    "audit": ["choose", "calibration", "outputs", "metrics", "detectors", "evaluation", "decision"],
     "gate": ["calibration", "outputs", "metrics", "detectors", "decision"],
     "report": ["outputs", "metrics", "detectors", "evaluation", "decision", "audit"],
     # Training; nothing above imports it.

@@ -16,6 +16,7 @@ from tood.audit.causes import Judgement, judge
 from tood.audit.checks import check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence
 from tood.audit.gap import energy_gap
+from tood.audit.kept import kept_decision
 from tood.audit.traffic import choose_by_traffic
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
@@ -151,6 +152,7 @@ def _verdict(
         advice=advise(evidence) if evidence else advise_without_ood(last, calibration),
         findings=tuple(findings),
         notes=notes,
+        kept=kept_decision(run, calibration),
         traffic=choice.to_dict() if (choice := choose_by_traffic(last, calibration)) else None,
     )
 

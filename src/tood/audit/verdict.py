@@ -13,12 +13,13 @@ from tood.audit.advice import Advice
 from tood.audit.causes import PARTS, Judgement
 from tood.audit.checks import Finding
 from tood.audit.gap import Gap
+from tood.audit.kept import Kept
 from tood.outputs.directory import Run
 from tood.storage.files import write_text
 
 __all__ = ["Verdict", "read_verdict", "write_verdict"]
 
-FORMAT = 4
+FORMAT = 5
 FILE = "verdict.json"
 
 
@@ -46,6 +47,8 @@ class Verdict:
         What is probably wrong with the files.
     notes:
         What else a reader should know.
+    kept:
+        What becomes of a decision that is kept from each old task's own step.
     traffic:
         The choice by ``traffic.npz`` of the last step, as :meth:`tood.choose.Choice.to_dict` gives it.
     """
@@ -59,6 +62,7 @@ class Verdict:
     advice: Advice
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    kept: Kept | None = None
     traffic: Mapping[str, Any] | None = None
 
     @property
@@ -85,7 +89,7 @@ class Verdict:
 
     def card(self) -> dict[str, str]:
         """What was lost, why, and what to use with logits alone and with features."""
-        return {"lost": wording.lost(self), "cause": wording.cause(self), **wording.use(self)}
+        return {"lost": wording.lost(self), "cause": wording.cause(self), **wording.use(self), **wording.kept(self)}
 
     def sentences(self) -> list[str]:
         """What is behind the card: tasks, accuracy, energies, distances, the other scores."""

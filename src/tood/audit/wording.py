@@ -12,13 +12,14 @@ from tood import detectors
 from tood.audit.advice import DEFAULT, Advice, Candidate
 from tood.audit.causes import LOSS, LOST, PARTS, SHARE, Judgement
 from tood.audit.gap import of_old_tasks
+from tood.audit.kept import ALPHA
 from tood.choose import ADVICE
 from tood.metrics.resampling import WithInterval
 
 if TYPE_CHECKING:
     from tood.audit.verdict import Verdict
 
-__all__ = ["cause", "details", "lost", "use"]
+__all__ = ["cause", "details", "kept", "lost", "use"]
 
 MINOR = 0.05  # of the loss: smaller parts are not mentioned
 RULE = f"a cause is {100 * SHARE:.0f} % or more of the loss"
@@ -77,6 +78,18 @@ def use(verdict: Verdict) -> dict[str, str]:
         doubt = "" if advice.features.certain else doubt
         lines["with features"] = f"{_effect(advice.features, advice)}.{doubt}"
     return lines | _by_traffic(verdict)
+
+
+def kept(verdict: Verdict) -> dict[str, str]:
+    """What becomes of a decision that is kept while the model goes on learning."""
+    if verdict.kept is None:
+        return {}
+    (known, unknown), (still, caught), (again, caught_again) = (np.multiply(100, pair) for pair in verdict.kept)
+    return {
+        "kept decision": f"A threshold that accepts {100 * (1 - ALPHA):.0f} % of known inputs, kept since each task "
+        f"was learned: known inputs accepted {known:.1f} → {still:.1f} %, unknown ones rejected {unknown:.1f} → "
+        f"{caught:.1f} %. Made again at the last step: {again:.1f} % and {caught_again:.1f} %."
+    }
 
 
 def _by_traffic(verdict: Verdict) -> dict[str, str]:
