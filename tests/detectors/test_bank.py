@@ -38,9 +38,7 @@ def test_nnguide_is_its_definition():
 
 
 @pytest.mark.parametrize(("rows", "k"), [(1, 1), (10, 10), (500, 1), (5003, 7), (5003, 2000), (5003, 5003)])
-@pytest.mark.parametrize("step", [1 << 24, 20_000])
-def test_top_products_are_the_largest(rows, k, step, monkeypatch):
-    monkeypatch.setattr("tood.detectors.bank.PRODUCTS", step)
+def test_top_products_are_the_largest(rows, k):
     rng = np.random.default_rng(rows)
     queries, bank = rng.integers(-3, 4, size=(17, 5)).astype(float), rng.integers(-3, 4, size=(rows, 5)).astype(float)
     found = np.sort(top_products(queries, bank, k), axis=1)
@@ -106,3 +104,11 @@ def test_the_sample_is_uniform_within_a_class():
         kept.append((bank[:, 0] / bank[:, 1]).mean())
     assert abs(np.mean(kept) - features[:, 0].mean()) < 4 * 0.1 / np.sqrt(200)
     assert 0.08 < np.std(kept) < 0.12  # 1 / √100, less a little for drawing without replacement
+
+
+def test_blocks_of_a_large_bank_do_not_show(monkeypatch):
+    fit, test = data(900, 0), data(700, 1)
+    detector = detectors.create("knn", k=3).fit(Outputs(*fit))
+    whole = detector.score(Outputs(*test))
+    monkeypatch.setattr("tood.detectors.base.LARGEST_BLOCK", 7 * 900)
+    np.testing.assert_allclose(detector.score(Outputs(*test)), whole, rtol=1e-12)

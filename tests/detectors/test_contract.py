@@ -43,19 +43,10 @@ def test_public_contract(name):
 def test_blocks_do_not_show(name, problem, monkeypatch):
     detector = fitted(name, problem)
     whole = detector.score(problem.test)
-    monkeypatch.setattr(type(detector), "block", 1)
+    monkeypatch.setattr("tood.detectors.base.BLOCK", 1)
     many = Outputs(*(np.concatenate([np.asarray(p)] * 5) for p in (problem.test.logits, problem.test.features)))
     many = Outputs(many.logits, many.features, inputs=np.concatenate([problem.test.inputs] * 5))
     assert_same(detector.score(many), np.tile(whole, 5))
-
-
-@pytest.mark.parametrize("name", FITTED)
-def test_blocks_do_not_show_in_a_fit(name, build, monkeypatch):
-    problem = build(dtype=np.float64)
-    whole = fitted(name, problem).score(problem.test)
-    tolerance = 1e-9 if "network" not in detectors.classes()[name].needs else 2e-5
-    monkeypatch.setattr("tood.detectors.rows.FIT_BLOCK", 1)
-    assert_same(fitted(name, problem).score(problem.test), whole, tolerance)
 
 
 @pytest.mark.parametrize("name", FITTED)

@@ -14,8 +14,6 @@ from tood.detectors.statistics import softmax, unit
 from tood.energy import logsumexp
 
 LOTS = 1 << 20  # numbers hashed at once
-PRODUCTS = 1 << 24  # similarities held at once: 64 MiB of float32
-CACHED = 1 << 20  # similarities that stay in the cache
 
 
 class Sample:
@@ -72,20 +70,11 @@ def _draw_lots(content: npt.NDArray[Any], seed: int) -> npt.NDArray[np.uint64]:
     return np.concatenate([block.astype(np.uint64) @ weights for block in words])
 
 
-def rows_at_once(size: int) -> int:
-    """The number of queries whose products with a bank of ``size`` rows are held at once."""
-    return max(1, min(PRODUCTS // size, max(256, CACHED // size)))
-
-
 def top_products(queries: FloatArray, bank: FloatArray, k: int) -> FloatArray:
     """``[n, k]``, unordered: the largest inner products of each query ``[n, D]`` with the rows of a bank ``[N, D]``."""
-    out = np.empty((len(queries), k), dtype=queries.dtype)
-    step, last = rows_at_once(len(bank)), len(bank) - k
-    for start in range(0, len(queries), step):
-        products = queries[start : start + step] @ bank.T
-        products.partition(last, axis=1)
-        out[start : start + step] = products[:, last:]
-    return out
+    products = queries @ bank.T
+    products.partition(len(bank) - k, axis=1)
+    return products[:, len(bank) - k :]
 
 
 class Bank(Detector):
@@ -95,6 +84,9 @@ class Bank(Detector):
     seed: int
     bank_: FloatArray  # [N, D]
     bank_classes: IntArray  # [N], known until fit returns
+
+    def _width(self) -> int:
+        return len(self.bank_)
 
     def _entries(self, rows: Rows) -> FloatArray:
         """The part of some rows that the bank keeps."""
@@ -115,7 +107,6 @@ class Bank(Detector):
 class _Neighbours(Bank):
     """A bank that is searched for the k rows with the largest inner products."""
 
-    block = 1 << 21
     k: int
 
     def _prepare(self, dtype: np.dtype[Any]) -> FloatArray:
@@ -253,12 +244,8 @@ class Relation(Bank):
     def _score(self, rows: Rows, prepared: tuple[FloatArray, FloatArray]) -> FloatArray:
         directions, posteriors = prepared
         z, p = unit(rows.features), softmax(rows.logits)
-        out = np.empty(len(z), dtype=z.dtype)
-        step = rows_at_once(len(posteriors))
-        for some in (slice(start, start + step) for start in range(0, len(z), step)):
-            relations = np.maximum(z[some] @ directions.T, 0) * (p[some] @ posteriors.T)
-            relations[relations <= self.threshold] = 0
-            if self.power != 1:
-                relations **= float(self.power)
-            out[some] = relations.mean(axis=1, dtype=np.float64)
-        return out
+        relations = np.maximum(z @ directions.T, 0) * (p @ posteriors.T)
+        relations[relations <= self.threshold] = 0
+        if self.power != 1:
+            relations **= float(self.power)
+        return np.asarray(relations.mean(axis=1, dtype=np.float64))

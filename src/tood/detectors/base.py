@@ -24,6 +24,8 @@ from tood.storage.files import plain, read_tensors, write_tensors
 __all__ = ["REGISTRY", "Detector", "FitData", "Rows", "choice", "flag", "number", "register", "setting"]
 
 KIND = "tood-detector"
+BLOCK = 1 << 18  # elements per block at score: temporaries of 1 MiB in float32 stay in the second-level cache
+LARGEST_BLOCK = 1 << 24  # of a block of 256 rows: 64 MiB
 WIDEST = 1 << 20  # columns or dimensions that a file may name
 
 Self = TypeVar("Self", bound="Detector")
@@ -100,8 +102,6 @@ class Detector:
     grid: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     #: Hyper-parameters that ``fit`` reads: a change needs a new ``fit``. All others act at once.
     refit: ClassVar[frozenset[str]] = frozenset()
-    #: Elements per block passed to ``_score``: temporaries of 1 MiB in float32 stay in the second-level cache.
-    block: ClassVar[int] = 1 << 18
     #: Default of each hyper-parameter, made from the signature of ``__init__``.
     parameters: ClassVar[Mapping[str, Any]]
 
@@ -135,6 +135,10 @@ class Detector:
     def _score(self, rows: Rows, prepared: Any) -> FloatArray:
         """Return the score of each row, ``[n]``; ``prepared`` is what :meth:`_prepare` returned."""
         raise NotImplementedError
+
+    def _width(self) -> int:
+        """The most numbers per row that ``_score`` holds at once, if more than a row has."""
+        return 1
 
     def _check(self) -> None:
         """Raise a ToodError for an invalid hyper-parameter."""
@@ -194,7 +198,8 @@ class Detector:
         rows = read_rows(outputs, self.needs | {"logits"})
         self._check_shape(rows)
         count, dtype = len(rows.logits), rows.logits.dtype
-        step = max(256, self.block // max(rows.logits.shape[1], rows.features.shape[1]))
+        width = max(rows.logits.shape[1], rows.features.shape[1], self._width())
+        step = max(1, min(LARGEST_BLOCK // width, max(256, BLOCK // width)))
         prepared, result = self._ready(dtype), np.empty(count, dtype=dtype)
         for start in range(0, count, step):
             result[start : start + step] = self._score(rows[start : start + step], prepared)

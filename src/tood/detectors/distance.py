@@ -144,21 +144,25 @@ class ViM(Detector):
 
     def _fit(self, data: FitData) -> None:
         weight, bias = self.weight_.astype(np.float64), self.bias_.astype(np.float64)
-        moments = Moments.of(data)
-        dim, dimensions = self.dim, data.dimensions
+        # Weights have float32 precision: smaller singular values count as zero, or u could have any size.
+        self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
+        moment, total = np.zeros((weight.shape[1], weight.shape[1])), 0
+        for rows in data:
+            centred = rows.features - self.origin_
+            moment += centred.T @ centred
+            total += len(centred)
+        moment /= total
+        dim, dimensions = self.dim, len(moment)
         if dim >= dimensions:
             dim = dimensions // 2
             self._warn(f"dim {self.dim} leaves no residual in {dimensions} dimensions; {dim} is used")
-        # Weights have float32 precision: smaller singular values count as zero, or u could have any size.
-        self.origin_ = -np.linalg.pinv(weight, rcond=max(weight.shape) * np.finfo(np.float32).eps) @ bias
-        moment = moments.second_moment(about=self.origin_)
         vectors = np.linalg.eigh(moment)[1]  # eigenvalues ascend
         self.residual_ = np.ascontiguousarray(vectors[:, : dimensions - dim])
         logit, norm, prepared = 0.0, 0.0, self._prepare(data.dtype)
         for rows in data:
             logit += float(rows.logits.max(axis=1).sum(dtype=np.float64))
             norm += float(residual_norms(rows.features, *prepared).sum(dtype=np.float64))
-        self.alpha_ = logit / norm if norm > ROUNDING * moments.total * np.sqrt(np.trace(moment)) else 0.0
+        self.alpha_ = logit / norm if norm > ROUNDING * total * np.sqrt(np.trace(moment)) else 0.0
         if self.alpha_ == 0:
             self._warn(f"the fit samples lie within {dim} dimensions, so there is no residual; this is plain energy")
         del self.weight_, self.bias_  # not needed for scoring

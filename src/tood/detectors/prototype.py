@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray
 from tood.calibration.statistics import least_spread, task_statistics
-from tood.detectors.bank import Bank, rows_at_once
+from tood.detectors.bank import Bank
 from tood.detectors.base import Detector, FitData, Rows, flag, number, register
 from tood.detectors.distance import FEATURES_AND_LABELS, Means
 from tood.detectors.statistics import class_means, class_sums, norms, own_columns, unit
@@ -236,13 +236,8 @@ class GROOD(Bank):
     def _score(self, rows: Rows, prepared: tuple[Means, Float64Array, Float64Array]) -> FloatArray:
         prototypes, bank, half_squares = prepared
         queries = gradients(rows.features, prototypes, self.unknown_)
-        out = np.empty(len(queries))
-        step = rows_at_once(len(bank))
-        for start in range(0, len(queries), step):
-            block = queries[start : start + step]
-            nearest = (block @ bank.T - half_squares).argmax(axis=1)
-            out[start : start + step] = -norms(block - bank[nearest])
-        return out
+        nearest = (queries @ bank.T - half_squares).argmax(axis=1)
+        return -norms(queries - bank[nearest])
 
 
 def usable(rows: Rows) -> npt.NDArray[np.bool_]:

@@ -57,7 +57,6 @@ class TPL(Bank):
     title = "TPL"
     needs = frozenset({"logits", "features", "labels"})
     citation = "Lin et al., Class Incremental Learning via Likelihood Ratio Based Task Prediction, ICLR 2024"
-    block = 1 << 20
     k: int = number(5, 1, whole=True, grid=(1, 5, 20), refit=True)
     composition: str = choice("max", "min")
     size: int | None = number(2000, 1, whole=True, none=True, refit=True)

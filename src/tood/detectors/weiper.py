@@ -53,7 +53,6 @@ class WeiPer(Detector):
     needs = FEATURES_AND_HEAD
     citation = "Granz et al., WeiPer: OOD Detection using Weight Perturbations of Class Projections, NeurIPS 2024"
     version = 2
-    block = 1  # 256 rows at once, the least: each has ``repeats`` times as many logits
     distance: float = number(2.1, 0, 1e3, refit=True)
     repeats: int = number(10, 1, 1 << 16, whole=True, refit=True)
     samples: int = number(1000, 1, whole=True, refit=True)
@@ -63,6 +62,9 @@ class WeiPer(Detector):
     lambda_1: float = number(1.0, 0, 1e6, grid=(0.1, 1.0, 2.5))
     lambda_2: float = number(1.0, 0, 1e6, grid=(0.1, 1.0, 2.5))
     seed: int = number(0, 0, 1 << 63, whole=True, refit=True)
+
+    def _width(self) -> int:
+        return self.repeats * self.shape_[0]
 
     def _prepare(self, dtype: np.dtype[Any]) -> tuple[FloatArray, FloatArray]:
         """``[D, repeats · C]`` and ``[repeats · C]``: all perturbed heads side by side."""
