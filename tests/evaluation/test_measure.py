@@ -1,8 +1,6 @@
 import json
 import shutil
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -200,21 +198,6 @@ def test_every_detector_that_needs_no_network_is_measured_by_default(gap_run):
     table, _ = measure(Run(gap_run))
     expected = {name for name, kind in detectors.classes().items() if "network" not in kind.needs}
     assert set(table["detector"].to_pylist()) - {None} == expected
-
-
-def test_killed_again_and_again_it_ends_with_the_same_bytes(gap_run, build, tmp_path):
-    undisturbed = Run(build(tmp_path / "other", gap=2.5))
-    measure(undisturbed)
-    code = "import sys; from tood.evaluation import measure; from tood.outputs import Run; "
-    code += "print(flush=True); measure(Run(sys.argv[1]))"
-    for delay in (0.0, 0.1, 0.25, 0.4):
-        process = subprocess.Popen([sys.executable, "-c", code, gap_run], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        time.sleep(delay)
-        process.kill()
-        process.communicate()
-    measure(Run(gap_run))
-    assert Run(gap_run).metrics_path.read_bytes() == undisturbed.metrics_path.read_bytes()
 
 
 def test_without_pyarrow_the_command_to_type_is_named(gap_run, monkeypatch):

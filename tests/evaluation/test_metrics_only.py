@@ -1,7 +1,6 @@
 """``store: metrics``: the same figures, a fraction of the disk, nothing trained twice."""
 
 import dataclasses
-import json
 import shutil
 
 import pytest
@@ -62,17 +61,6 @@ def test_what_needs_outputs_is_kept_as_numbers(parents):
     factors = [step_facts(short, step).get("alignment") for step in range(4)]  # WA's; there is nothing to align at 0
     assert factors == [step_facts(kept, step).get("alignment") for step in range(4)]
     assert factors[0] is None and all(factors[1:])
-
-
-def test_the_results_page_reads_both(parents, tmp_path):
-    from results_pages.collect import collect
-
-    for name, parent in zip(("all", "figures"), parents, strict=True):
-        path = shutil.copytree(parent, tmp_path / "runs" / name) / ALL.name / "manifest.json"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"preset": "frozen", "digest": None}))
-        collect([tmp_path / "runs" / name], tmp_path / name)
-    for file in ("scores.csv", "runs.csv"):
-        assert (tmp_path / "all" / file).read_text() == (tmp_path / "figures" / file).read_text()
 
 
 def test_a_finished_run_is_left_alone_and_an_interrupted_deletion_ends(parents, monkeypatch):

@@ -115,15 +115,6 @@ def test_npz_bytes_depend_on_the_arrays_alone(tmp_path):
     assert read_npz(tmp_path / "a.npz")[1] == read_npz(tmp_path / "b.npz")[1]
 
 
-@pytest.mark.parametrize("keep", [0, 10, 0.3, 0.9, -1])
-def test_truncated_file_is_named(tmp_path, keep):
-    write_npz(tmp_path / "test.npz", {"logits": np.random.default_rng(0).normal(size=(50, 4))})
-    data = (tmp_path / "test.npz").read_bytes()
-    (tmp_path / "test.npz").write_bytes(data[: int(len(data) * keep) if isinstance(keep, float) else keep])
-    with pytest.raises(ToodError, match=r"test\.npz: truncated"):
-        read_npz(tmp_path / "test.npz")
-
-
 def test_nothing_is_unpickled(tmp_path):
     np.savez(tmp_path / "bad.npz", logits=np.array([{"a": 1}], dtype=object))
     with pytest.raises(ToodError, match=r"bad\.npz: truncated, .*logits.npy: expected numbers, found Python objects"):
@@ -204,7 +195,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.05])
+@pytest.mark.parametrize("delay", [0.0, 0.03])
 def test_killed_writer_leaves_a_whole_step_or_none(small, delay):
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(small)], stdout=subprocess.PIPE, text=True)
     process.stdout.readline()
