@@ -1,5 +1,7 @@
 """The losses and corrections, against SciPy and closed forms."""
 
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -388,3 +390,19 @@ def test_expandable_adds_a_branch_per_task(vectors):
         learner.learn(task)
     assert learner.network.head.dim == 3 * first.shape[1]
     torch.testing.assert_close(learner.network.features(x)[:, : first.shape[1]], first)
+
+
+@pytest.mark.parametrize("name", ["er", "er_ace", "der", "derpp"])
+def test_a_step_with_replay_does_not_wait_for_the_device(images, name):
+    """On the device meta, which has no values, whatever would read one raises."""
+    learner = learners.create(name, images, network="convnet", epochs=1, batch_size=8, memory=12)
+    learner.learn(0)
+    learner._open(1)
+    meta = torch.device("meta")
+    learner.network.to(meta)
+    learner.stored = getattr(learner, "stored", torch.zeros(0)).to(meta)
+    learner.fabric = types.SimpleNamespace(device=meta, world_size=1, global_rank=0, all_gather=lambda x: x)
+    batch = next(learner.batches(learner.training_rows(1)))
+    logits = learner.network(batch.inputs)
+    learner.loss(batch, logits).backward()
+    learner.after_step(batch, logits)

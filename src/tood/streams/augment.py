@@ -52,8 +52,9 @@ def prepare(
         )
     n, height, width, channels = tensor.shape
     # Whole rows of W x C values at a time: an innermost axis of three channels would be three times slower.
-    scale = torch.tensor([1 / (255 * s) for s in std], device=tensor.device).repeat(width)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=tensor.device).repeat(width)
+    scale = torch.tensor([1 / (255 * s) for s in std]).repeat(width)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)]).repeat(width)
+    scale, shift = (part.to(tensor.device, non_blocking=True) for part in (scale, shift))
     rows = torch.addcmul(shift, tensor.reshape(n, height, width * channels).float(), scale)
     return rows.view(n, height, width, channels).permute(0, 3, 1, 2)
 
@@ -93,7 +94,8 @@ def augment(
     offsets = torch.randint(0, 2 * pad + 1, (2, n), generator=generator, device=generator.device)
     sides = 2 if kind == "crop_flip" else 1
     flips = torch.randint(0, sides, (n,), generator=generator, device=generator.device)
-    return crop(batch, offsets.to(batch.device), flips.to(batch.device).bool(), pad, black)
+    offsets, flips = (drawn.to(batch.device, non_blocking=True) for drawn in (offsets, flips.bool()))
+    return crop(batch, offsets, flips, pad, black)
 
 
 def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequence[float] | float) -> Tensor:
@@ -114,7 +116,7 @@ def crop(batch: Tensor, offsets: Tensor, flips: Tensor, pad: int, black: Sequenc
     """
     n, channels, height, width = batch.shape
     padded = batch.new_empty(n, height + 2 * pad, width + 2 * pad, channels)
-    fill = torch.as_tensor(black, dtype=batch.dtype, device=batch.device).expand(channels)
+    fill = torch.as_tensor(black, dtype=batch.dtype).to(batch.device, non_blocking=True).expand(channels)
     padded.flatten(2).copy_(fill.repeat(padded.shape[2]))
     padded[:, pad : pad + height, pad : pad + width] = batch.permute(0, 2, 3, 1)
     ys = torch.arange(height, device=batch.device)
@@ -152,6 +154,6 @@ def resized_crop(batch: Tensor, generator: torch.Generator) -> Tensor:
     theta[:, 0, 0] = wide / width * torch.where(draw[4, 0] < 0.5, -1, 1)
     theta[:, 1, 1] = high / height
     theta[:, 0, 2], theta[:, 1, 2] = (2 * left + wide) / width - 1, (2 * top + high) / height - 1
-    grid = affine_grid(theta.to(batch), list(batch.shape), align_corners=False)
+    grid = affine_grid(theta.to(batch.device, batch.dtype, non_blocking=True), list(batch.shape), align_corners=False)
     out = grid_sample(batch, grid, padding_mode="border", align_corners=False)
     return out.contiguous(memory_format=torch.channels_last)
