@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 from tood.errors import ToodError, located
 from tood.outputs.identity import RunIdentity
 from tood.partition import Partition
-from tood.storage.files import NAME, contained, write_text
+from tood.storage.files import NAME, contained, reading, write_text
 
 __all__ = ["FORMAT", "Run", "find_runs", "write_manifest"]
 
@@ -63,8 +63,10 @@ class Run:
         file = self.path / "manifest.json"
         for name in FILES + FOLDERS:
             contained(self.path, self.path / name)
+        with reading(file, "cannot be read as JSON"):
+            self.manifest = dict(json.loads(file.read_text(encoding="utf-8")).items())
         with located(file):
-            self.manifest = _read_manifest(file)
+            _check_manifest(self.manifest)
             self.partition = Partition(self.manifest["tasks"])
             self.ood = _ood_groups(self.manifest["ood"])
         self.identity = RunIdentity.from_manifest(self.manifest, self.path.resolve().name)
@@ -159,31 +161,22 @@ def find_runs(paths: PathLike | Sequence[PathLike]) -> list[Run]:
     return list(runs.values())
 
 
-def _read_manifest(file: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise ToodError("no such file; a run directory has a manifest.json") from error
-    except (ValueError, RecursionError) as error:
-        raise ToodError(f"cannot be read as JSON ({error})") from error
-    if not isinstance(manifest, dict):
-        raise ToodError(f"expected a JSON object, found {type(manifest).__name__}")
+def _check_manifest(manifest: dict[str, Any]) -> None:
+    """Raise unless entries and digest are right; the digest is removed."""
     for key in ("format", "tasks", "ood"):
         if key not in manifest:
             raise ToodError(f"the key {key!r} is missing; found {', '.join(manifest) or 'none'}")
     version = manifest["format"]
-    if type(version) is int and version > FORMAT:
-        raise ToodError(f"format {version} is newer than {FORMAT}: upgrade tood to read it")
-    if type(version) is not int or version < 1:
-        raise ToodError(f"format: expected {FORMAT}, found {version!r}")
+    if type(version) is not int or version != FORMAT:
+        newer = type(version) is int and version > FORMAT
+        hint = f"format {version} is newer than {FORMAT}: upgrade tood to read it"
+        raise ToodError(hint if newer else f"format: expected {FORMAT}, found {version!r}")
     if manifest.pop("digest", None) not in (None, _digest(manifest)):  # manifests that others wrote have none
         raise ToodError("damaged: its content does not match its digest; if you edited it, remove its entry digest")
-    return manifest
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:
-    entries = {key: value for key, value in manifest.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(entries, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def _ood_groups(ood: Any) -> dict[str, str]:
