@@ -70,7 +70,6 @@ def write_atomically(path: str | os.PathLike[str], write: Callable[[Path], objec
         if isinstance(error, OSError):
             raise _not_written(target, error) from error
         raise
-    _sync_folder(target.parent)
 
 
 def _not_written(path: Path, error: OSError) -> ToodError:
@@ -83,16 +82,6 @@ def remove_leftovers(folder: Path, pattern: str = "**/.*.tmp") -> None:
         for file in folder.glob(pattern):
             if LEFTOVER.fullmatch(file.name) and time.time() - file.stat().st_mtime > HOUR:
                 file.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, on file systems that support it."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def write_file(path: Path, write: Callable[[Path], object]) -> None:
