@@ -140,9 +140,8 @@ def streams() -> str:
     rows = [("`digits`", "4", "8", "`eight_nine`", "`photographs`, `noise`", "comes with scikit-learn")]
     rows += [("`clinc150`", "15", "384 numbers", "`out_of_scope`", "", "`clinc150-minilm.npz`: sentence embeddings")]
     for name, entry in CATALOG.items():
-        if entry is not None:
-            near, far = (", ".join(f"`{s}`" for s in sets) for sets in (entry.near, entry.far))
-            rows.append((f"`{name}`", str(entry.tasks), str(entry.size), near, far, "`tood data check`"))
+        near, far = (", ".join(f"`{s}`" for s in sets) for sets in (entry.near, entry.far))
+        rows.append((f"`{name}`", str(entry.tasks), str(entry.size), near, far, "`tood data check`"))
     return _table(("name", "tasks", "pixels per side", "near-OOD", "far-OOD", "images"), rows)
 
 

@@ -41,7 +41,7 @@ def check(root: Path | None, as_json: bool) -> None:
     sums = checksums(folder)
     sets: dict[str, dict[str, Any]] = {}
     streams: dict[str, list[str]] = {}
-    for stream, entry in ((name, entry) for name, entry in CATALOG.items() if entry):
+    for stream, entry in CATALOG.items():
         paths = locate(entry, folder)
         streams[stream] = [entry.sets[part] for part, path in paths.items() if path is None]
         for part, path in paths.items():

@@ -84,10 +84,10 @@ class Entry:
 
 
 DATA: dict[str, Any] = json.loads((files("tood.streams") / "catalog.json").read_text(encoding="utf-8"))
-CATALOG: dict[str, Entry | None] = {}  # None: a stream that needs no files
+CATALOG: dict[str, Entry] = {}
 for _name, _values in DATA["streams"].items():
-    _like = CATALOG.get((_values or {}).pop("like", ""))
-    CATALOG[_name] = (replace(_like, **_values) if _like else Entry(**_values)) if _values else None
+    _like = CATALOG.get(_values.pop("like", ""))
+    CATALOG[_name] = replace(_like, **_values) if _like else Entry(**_values)
 
 
 def family(name: str) -> str:
@@ -96,7 +96,7 @@ def family(name: str) -> str:
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of the packed sets: ``root``, or ``TOOD_DATA``, or ``tood`` in the user's cache folder."""
+    """The folder of the image sets: ``root``, or ``TOOD_DATA``, or ``tood`` in the user's cache folder."""
     chosen = root if root is not None else os.environ.get("TOOD_DATA")
     return user_cache() if chosen in (None, "") else Path(chosen)
 
@@ -131,7 +131,6 @@ def open_named(
 ) -> Stream:
     """A stream of the catalog with files; parameters as for :func:`tood.streams.load`."""
     entry = CATALOG[name]
-    assert entry is not None
     size = entry.size if size is None else size
     check_size(size, resize)
     if resize is None and entry.resize is not None:
@@ -173,10 +172,9 @@ def open_named(
 
 def check_ood_names(name: str, wanted: Sequence[str]) -> None:
     """Raise if a stream of the catalog with files has no OOD set of a name; other streams are not checked."""
-    entry = CATALOG.get(name)
-    unknown = [ood_name for ood_name in wanted if entry and ood_name not in entry.ood]
-    if entry and unknown:
-        raise UnknownNameError(f"OOD set of {name}", unknown[0], entry.ood)
+    known = CATALOG[name].ood if name in CATALOG else wanted
+    for ood_name in set(wanted) - set(known):
+        raise UnknownNameError(f"OOD set of {name}", ood_name, known)
 
 
 def _available(name: str, entry: Entry, root: Path) -> dict[str, Path]:

@@ -26,7 +26,7 @@ register = STREAMS.register
 STREAMS.register("digits")(open_digits)
 STREAMS.register("clinc150")(open_clinc150)
 STREAMS.register("cifar10_components")(open_components)
-for _name in (name for name, entry in CATALOG.items() if entry):
+for _name in CATALOG:
     STREAMS.register(_name)(functools.partial(open_named, _name))
 
 
@@ -57,8 +57,8 @@ def load(
         one of ``folder``, ``npz``, ``huggingface`` or ``stream`` (a name) and options of it, such as ``tasks``,
         ``size`` and ``ood`` (see the page "Run and sweep").
     root:
-        The folder of the packed sets (by default see :func:`tood.streams.catalog.data_root`), or OpenOOD's data
-        folder: one with ``benchmark_imglist`` in it is read by its lists.
+        The folder of the image sets; by default see :func:`tood.streams.catalog.data_root`. What it may hold is on the
+        page "Run and sweep".
     order:
         ``"label"``, as in the paper, or the seed of a permutation of the classes.
     tasks:
