@@ -114,7 +114,7 @@ class Stream:
         for name, source in [("test", self.test), *((s.name, s.source) for s in self.ood)]:
             if tuple(source.shape) != shape:
                 raise ToodError(f"{name}: samples have shape {source.shape}, the training samples {shape}")
-        if len(shape) == 1 and self.augmentation != "none":
+        if len(shape) == 1 and isinstance(self.augmentation, str) and self.augmentation != "none":
             raise ToodError(f"augmentation: {self.augmentation} needs images, found vectors of shape {shape}")
         names = [s.name for s in self.ood]
         if len(set(names)) != len(names):
