@@ -59,11 +59,6 @@ def test_tuples_and_paths_in_settings_are_as_in_the_file():
     assert RunConfig.from_mapping(values).name == config.name
 
 
-def test_names_in_settings_may_have_spaces_and_a_last_comma():
-    config = RunConfig.from_mapping({"detectors": "energy, vim,", "ood": " noise ,"})
-    assert (config.detectors, config.ood) == (("energy", "vim"), ("noise",))
-
-
 def test_outputs_are_what_the_saved_network_answers(finished):
     folder, _ = finished
     stream, _ = build(CONFIG)
