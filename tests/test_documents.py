@@ -59,7 +59,6 @@ def test_the_files_of_the_extend_page_go_through_every_command(tmp_path, monkeyp
         result = processes.tood(*command.split()[1:])
         assert result.returncode == 0, result.stderr
         printed[command.split()[1]] = result.stdout
-    assert "Smooth replay on digits" in printed["audit"]
     assert {"cosine", "energy"} <= set(detectors_of(load_metrics(tmp_path / "one")))
     assert "2 runs in runs" in printed["sweep"]
     assert "cosine" in printed["report"] and "Smooth replay" in printed["report"]
@@ -94,7 +93,7 @@ def test_a_package_with_the_entry_points_of_the_extend_page_is_found_once_pip_in
     options = {"stream": "blobs", "learner": "smooth", "preset": "smoke", "detectors": "energy,cosine", "out": "one"}
     tood("run", *(f"--{name}={value}" for name, value in options.items()))
     assert detectors_of(load_metrics(tmp_path / "one")) == ["cosine", "energy"]
-    assert "Smooth replay on blobs" in tood("audit", "one")
+    assert tood("audit", "one").startswith("Lost")
 
 
 def test_the_message_of_the_extend_page_is_what_a_flipped_sign_gives(tmp_path, monkeypatch, registries):
