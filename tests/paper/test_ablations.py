@@ -3,7 +3,6 @@
 import csv
 import json
 import shutil
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -152,11 +151,6 @@ def test_herding_chooses_from_all_training_data_if_they_are_stored(shared_run, t
         return lambda outputs: cal.score(np.asarray(outputs.logits))
 
     assert herded == [pytest.approx(average_by_hand(Run(shared_run), chosen), abs=1e-6)]
-
-
-def test_sizes_that_leave_a_task_without_a_sample_are_left_out(ablated):
-    sizes = sorted({row["B"] for row in ablated["buffer"]})
-    assert sizes == [5, 10, 20, 50, 80] and all(a < b for a, b in pairwise(sizes))
 
 
 def test_a_run_without_all_its_steps_is_refused(shared_run, tmp_path):

@@ -1,6 +1,6 @@
 """Findings of ablations: means and differences by hand, beside the paper's."""
 
-from tood.paper.ablation_summary import differences, draw_ablations, findings, over_seeds, summarize
+from tood.paper.ablation_summary import differences, findings, over_seeds, summarize
 
 CASES = (
     ("a", 0, 0.0, 1.0),
@@ -65,16 +65,3 @@ def test_signs_stand_beside_the_papers():
     ]
     table = summarize({"mechanism": rows})
     assert [cell.value.mean for cell in dict(table.rows)["Temperature"]] == [-1.0, -1.0, -1.0, 2.0, -3.6]
-
-
-def test_plots_are_of_the_papers_learners(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(
-        "tood.report.plots.margin", lambda rows, note: drawn.append(({r["learner"] for r in rows}, note))
-    )
-    monkeypatch.setattr("tood.report.plots.save", lambda figure, path: [path])
-    row = {"stream": "cifar10", "seed": 0, "detector": "tood_robust_anchor", "margin": 0.0, "avg_auroc": 1.0}
-    both = [{**row, "run": name, "learner": name} for name in ("icarl", "er")]
-    draw_ablations({"margin": both}, tmp_path)
-    draw_ablations({"margin": both[1:]}, tmp_path)
-    assert drawn == [({name}, "cifar10: 1 run of 1 learner; robust anchor (paper).") for name in ("icarl", "er")]
