@@ -41,7 +41,7 @@ def shown(tmp_path_factory):
     """Everything that commands print and write of runs whose learner, stream and detector have such names."""
     parent = tmp_path_factory.mktemp("a") / "b" / "c"
     runs, out = parent / "runs", parent / "out"
-    made = make_run(parent / "made", gap=2.0, steps=2, per_class=6, ood_count=20, features=False)
+    made = make_run(parent / "made", gap=2.0, per_class=6, ood_count=20, features=False)
     measure(Run(made), [Scorer("energy"), Scorer("tood_mean_shift")])
     rows = [Row(**row) for row in load_metrics(made).to_pylist()]
     for number, name in enumerate(NAMES):
@@ -55,9 +55,8 @@ def shown(tmp_path_factory):
     texts = {
         "report": tood("report", *(runs / f"r{number}" for number in PAGE), "--out", out / "report"),
         "report --against": tood("report", runs, "--tables", "--against", "paper", "--out", out / "tables"),
-        "report md": tood("report", runs, "--tables", "--format", "md"),
-        "report csv": tood("report", runs, "--tables", "--format", "csv"),
-        "report terminal": tood("report", runs, "--tables", "--format", "terminal"),
+        "report md": tood("report", runs, "--tables"),
+        "report --full": tood("report", *(runs / f"r{number}" for number in PAGE), "--full", "--out", out / "full"),
         "audit": tood("audit", runs, "--detectors", "energy", "--full"),
         "ablate": tood("ablate", runs, "--only", "margin", "--no-plots", "--out", out / "ablations"),
     }
@@ -80,9 +79,7 @@ def test_nothing_is_written_outside_out(shown):
 @pytest.mark.parametrize("name", FIGURES)
 def test_names_in_figures_are_text_and_their_folders_stay_in_out(tmp_path, name):
     parent = tmp_path / "a" / "b"
-    run = make_run(
-        parent / "run", gap=2.0, steps=2, per_class=6, ood_count=20, features=False, learner=name, stream=name
-    )
+    run = make_run(parent / "run", gap=2.0, per_class=6, ood_count=20, features=False, learner=name, stream=name)
     measure(Run(run), [Scorer("energy"), Scorer("tood_mean_shift")])
     said = tood("report", run, "--plots", "--out", parent / "report")
     said += tood("ablate", run, "--only", "margin", "--out", parent / "ablations")
@@ -94,7 +91,7 @@ def test_names_in_figures_are_text_and_their_folders_stay_in_out(tmp_path, name)
 
 
 def test_no_cell_of_a_csv_file_is_a_formula(shown):
-    cells = [cell for text in of(shown, ".csv", "report csv") for row in csv.reader(io.StringIO(text)) for cell in row]
+    cells = [cell for text in of(shown, ".csv") for row in csv.reader(io.StringIO(text)) for cell in row]
     assert any(cell == "'=1+1" for cell in cells)
     for cell in cells:
         assert not cell.startswith(("=", "@", "\t", "\r")) and cell.isprintable(), cell
@@ -117,7 +114,7 @@ def test_no_escape_sequence_reaches_the_terminal(shown):
 
 
 def test_no_script_in_the_page_comes_from_a_name(shown):
-    (page,) = of(shown, ".html")
+    page, _ = of(shown, ".html")
     assert "<script>alert" not in page and "alert(1)" in page
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", page)
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass, field
 from tood import detectors
 from tood.audit.evidence import Evidence
 from tood.audit.gap import energies_by_task, spread_within
+from tood.choose import Choice, choose
 from tood.metrics.resampling import Samples, WithInterval, interval
 from tood.outputs.steps import Step
 
-__all__ = ["DEFAULT", "Advice", "Candidate", "advise", "advise_without_ood"]
+__all__ = ["DEFAULT", "Advice", "Candidate", "advise", "advise_without_ood", "choose_by_traffic"]
 
 DEFAULT = "tood"  # the detector that scores as ``TOOD()`` does by default
 GAIN = 0.005  # AUROC: a score that is better by less is not worth choosing
+OF_LOGITS = ("tood", "energy", "maxlogit", "tood_mean_shift", "tood_robust_anchor")  # compared by traffic
+OF_FEATURES = ("typicality", "tood_joint", "mds", "rmds", "knn")
 GAP = 0.5  # of the spread within tasks: a smaller confidence gap reorders few samples
 
 
@@ -100,6 +103,16 @@ def advise_without_ood(step: Step, source: str | None) -> Advice:
     gap = interval(samples.drawn()["gap"] / max(spread_within([*old, latest]), 1e-12))
     use = DEFAULT if gap.low >= GAP else "energy"
     return Advice(use=use, basis="calibration", best=use, gap=gap)
+
+
+def choose_by_traffic(step: Step, calibration: str | None = None) -> Choice | None:
+    """The choice by ``outputs/traffic.npz`` of a step, with its test data as held-out known samples; None without."""
+    traffic, fit = step.traffic, step.calibration(calibration)
+    if traffic is None:
+        return None
+    features = all(part.features is not None for part in (traffic, fit, step.test))
+    names = OF_LOGITS + (OF_FEATURES if features else ())
+    return choose({n: detectors.create(n).fit(fit, partition=step.partition) for n in names}, step.test, traffic)
 
 
 def _candidate(evidence: Evidence, name: str) -> Candidate:

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tood import detectors
-from tood.audit.advice import DEFAULT, advise, advise_without_ood
+from tood.audit.advice import DEFAULT, advise, advise_without_ood, choose_by_traffic
 from tood.audit.causes import Judgement, judge
 from tood.audit.checks import check_calibration, check_step, check_swapped
 from tood.audit.evidence import Collector, Evidence
 from tood.audit.gap import energy_gap
 from tood.audit.kept import kept_decision
-from tood.audit.traffic import choose_by_traffic
 from tood.audit.verdict import Verdict, read_verdict, write_verdict
 from tood.errors import ToodError
 from tood.evaluation.measure import Progress, default_scorers, evaluate, with_earlier

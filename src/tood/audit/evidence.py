@@ -164,7 +164,7 @@ class Collector:
         if near is None:
             return
         self._with_distances += 1
-        self._responses.add_features(step, self._tasks, near)
+        self._responses.add_features(step, self._tasks, near.halves)
         sign = {0: 1.0, self.steps - 1: -1.0}.get(step.index, 0.0)
         for name, ood in near.ood.items() if sign else ():
             self.samples.add_mean(("nearer", name), sign, log_of(ood), self._ood_indices[name][near.ood_rows[name]])

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, IntArray
-from tood.audit.distances import NearestDistances
 from tood.outputs.steps import Step
 
 __all__ = ["Response", "Responses", "levels", "response", "restored"]
@@ -105,15 +104,15 @@ class Responses:
             rows = np.flatnonzero(tasks <= task)
             self._add("logits", step, task, logits[np.ix_(rows, np.asarray(step.partition.tasks[task]))], rows)
 
-    def add_features(self, step: Step, tasks: IntArray, near: NearestDistances) -> None:
+    def add_features(self, step: Step, tasks: IntArray, halves: tuple[IntArray, IntArray]) -> None:
         """Responses of the features: each half of the samples, projected towards class means of the other half."""
         features, labels = np.asarray(step.test.features, dtype=np.float64), np.asarray(step.test.labels)
-        members = [np.eye(step.partition.columns)[labels[rows]].T for rows in near.halves]
-        sums = [own @ features[rows] for own, rows in zip(members, near.halves, strict=True)]
+        members = [np.eye(step.partition.columns)[labels[rows]].T for rows in halves]
+        sums = [own @ features[rows] for own, rows in zip(members, halves, strict=True)]
         means = [s / np.maximum(own.sum(axis=1), 1)[:, None] for s, own in zip(sums, members, strict=True)]
         for task in self.tasks_at(step):
             seen, rows, scores = step.partition.column_tasks <= task, [], []
-            for half, chosen in enumerate(near.halves):
+            for half, chosen in enumerate(halves):
                 centres = means[1 - half]
                 own = centres[list(step.partition.tasks[task])]
                 classes = np.count_nonzero(members[1 - half][seen].any(axis=1))

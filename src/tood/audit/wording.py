@@ -139,12 +139,10 @@ def _explained(one: Judgement) -> str:
         named = (f"{cause} {_percent(shares[cause])} of the loss, {lost:.1f} points" for cause, lost in points.items())
         sentences.append(" and ".join(named))
     for causes in one.undecided:
+        share, more = one.shares["own"], "" if LOST in shares else "; features would distinguish the two"
         if len(causes) == 1:
-            sentences.append(f"cannot be decided: {causes[0]} {_percent(shares[causes[0]])}; {RULE}")
-        else:
-            more = "" if LOST in shares else "; features would distinguish the two"
-            both = f"together {_percent(one.shares['own'])} of the loss{more}"
-            sentences.append(f"cannot be distinguished: {' or '.join(causes)}, {both}")
+            share, more = shares[causes[0]], f"; {RULE}"
+        sentences.append(f"cannot be decided: {' or '.join(causes)} {_percent(share)} of the loss{more}")
     mentioned = {*one.causes, *(cause for causes in one.undecided for cause in (*causes, WEAKER))}
     rest = {name: share for name, share in shares.items() if name not in mentioned and share.value >= MINOR}
     if rest:

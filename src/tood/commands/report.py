@@ -15,14 +15,8 @@ from tood.commands._console import FILE
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=FILE, metavar="RUN_OR_PARENT...")
 @click.option("--full", is_flag=True, help="Print every table, not only the ten best scores.")
-@click.option("--tables", "want_tables", is_flag=True, help="Print every table, and write no page.")
+@click.option("--tables", "want_tables", is_flag=True, help="Print every table (Markdown if piped), and no page.")
 @click.option("--plots", "want_plots", is_flag=True, help="Draw every plot, as PNG and PDF, and no page.")
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["terminal", "md", "csv"]),
-    help="How tables are printed.  [default: terminal; md if the output is not one]",
-)
 @click.option(
     "--against", type=click.Choice(["paper"]), help="Also show the paper's value and the difference, and its variants."
 )
@@ -36,7 +30,6 @@ def command(
     full: bool,
     want_tables: bool,
     want_plots: bool,
-    form: str | None,
     against: str | None,
     track: str,
     as_json: bool,
@@ -52,14 +45,14 @@ def command(
       tood report runs/digits-icarl-cpu-s0
       tood report runs --plots
       tood report runs --full
-      tood report runs --tables --against paper --format md
+      tood report runs --tables --against paper
       tood report runs/cifar10-icarl-cpu-s0 runs/cifar10-icarl-cpu-s1 --json
     """
     from tood.evaluation.versions import summary
     from tood.outputs import find_runs
     from tood.paper.reference import report_page, reported, verdicts_of, with_variants
     from tood.report.gather import MeasuredRun
-    from tood.report.render import print_results, print_tables, to_csv, to_markdown, write_tables
+    from tood.report.render import print_results, print_tables, to_markdown, write_tables
     from tood.report.tables import best_tables, tables_of
     from tood.storage.files import contained
 
@@ -74,12 +67,10 @@ def command(
         write_tables(tables, out)
     if as_json:
         click.echo(json.dumps([record for table in tables for record in table.records()], indent=2))
-    elif want_tables or form:
-        form = form or ("terminal" if sys.stdout.isatty() else "md")
-        if form == "terminal":
-            print_tables(tables)
-        else:
-            click.echo(to_csv(tables) if form == "csv" else "\n".join(map(to_markdown, tables)), nl=False)
+    elif want_tables and sys.stdout.isatty():
+        print_tables(tables)
+    elif want_tables:
+        click.echo("\n".join(map(to_markdown, tables)), nl=False)
     folder = out or (paths[0] / "report" if len(paths) == 1 else Path("report"))
     if out is None and len(paths) == 1:
         contained(paths[0], folder / "plots")
@@ -90,7 +81,6 @@ def command(
         click.echo(f"{len(files)} files in {folder / 'plots'}", err=True)
     elif not (want_tables or as_json):
         verdicts = verdicts_of(runs)
-        if not form:
-            print_results(runs, verdicts, tables if full or against else best_tables(measured))
+        print_results(runs, verdicts, tables if full or against else best_tables(measured))
         page = report_page(runs, folder / "report.html", verdicts)
         click.echo(f"The page: {page}\nNext: open it in a browser; --full prints every table.", err=True)
