@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import betabinom, binom, chisquare
 
-from tood import TOOD, Partition, ToodError
+from tood import TOOD, Partition, ToodError, energy
 from tood.calibration import Variant
 from tood.decision import Conformal, p_values, score_and_assign, threshold
 from tood.errors import NotFittedError
