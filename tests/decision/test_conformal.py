@@ -178,18 +178,6 @@ def test_one_pass_gives_the_bits_of_score_and_assign(variant, margin, dtype):
     np.testing.assert_array_equal(tasks, cal.assign(logits))
 
 
-@pytest.mark.parametrize("margin", [0, 0.5])
-@pytest.mark.parametrize("tasks", [1, 2, 5])
-def test_one_pass_agrees_where_channels_tie(tasks, margin):
-    rng = np.random.default_rng(0)
-    columns = [[c] for c in range(tasks)]
-    cal = TOOD(columns, variant="none", margin=margin).fit(rng.normal(size=(60, tasks)), np.arange(60) % tasks)
-    logits = 3.0 * rng.integers(0, 2, size=(1000, tasks))
-    scores, winners = score_and_assign(cal, logits)
-    np.testing.assert_array_equal(scores, cal.score(logits))
-    np.testing.assert_array_equal(winners, cal.assign(logits))
-
-
 @pytest.mark.parametrize("per_task", [None, "winning", "true"])
 def test_thresholds_are_the_decisions(per_task):
     draw = Mixture(7)
@@ -320,13 +308,6 @@ def test_warnings_say_what_is_wrong():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Conformal(cal).fit(draw(19)[0]).decide(draw(1)[0])
-
-
-def test_defaults_are_those_documented():
-    draw = Mixture(15)
-    cal, (logits, labels), new = draw.calibrator(), draw(100), draw(50)[0]
-    crossed = [Conformal.cross(cal, logits, labels, **s).decide(new).p_value for s in ({}, {"folds": 5, "seed": 0})]
-    np.testing.assert_array_equal(*crossed)
 
 
 def test_a_fold_may_hold_one_sample():
