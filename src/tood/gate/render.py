@@ -80,5 +80,6 @@ def junit(gate: Gate) -> str:
 def github(gate: Gate) -> str:
     """Workflow commands that GitHub shows as annotations."""
     level = {"ship": "notice", "undecided": "warning"}.get(gate.verdict, "error")
-    messages = [gate.text.splitlines()[0], *map(gate.describe, gate.judged.blocking)]
+    others = sorted(gate.judged.blocking, key=lambda change: change.gain)[1:]  # the verdict describes the worst
+    messages = [gate.text.splitlines()[0], *map(gate.describe, others)]
     return "\n".join(f"::{level} title=tood gate::{printable(text).replace('%', '%25')}" for text in messages)
