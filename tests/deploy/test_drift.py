@@ -187,6 +187,8 @@ def test_bad_input_is_named(tmp_path):
         DriftMonitor(cal).report()
     with pytest.raises(ToodError, match="alpha"):
         DriftMonitor(cal, alpha=0)
+    with pytest.raises(ToodError, match="window"):
+        DriftMonitor(cal, window=0)
     with pytest.raises(ToodError, match="reach the threshold"):
         DriftMonitor(cal, threshold=1e9).fit(stream(100))
     cal.save(tmp_path / "cal")

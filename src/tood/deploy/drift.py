@@ -140,6 +140,8 @@ class DriftMonitor:
         check_share("alpha", alpha)
         check_share("reject", reject)
         check_seed(seed)
+        if not isinstance(window, (int, np.integer)) or window < 1:
+            raise ToodError(f"window: expected one sample or more, found {window}")
         if isinstance(cal, Conformal) and threshold is None:
             threshold = cal.thresholds(reject)
         self.cal: Any = cal.cal if isinstance(cal, Conformal) else cal
