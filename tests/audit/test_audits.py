@@ -211,6 +211,7 @@ def test_command_prints_json(gap_run):
         "lost",
         "cause",
         "from logits",
+        "kept decision",
     }
     assert {record["row"] for record in found["figures"] if record["table"] == "stream-main"} == {
         "accuracy",
