@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tood import detectors
 from tood.arrays import finite, floats
-from tood.detectors import Detector
+from tood.detectors import Detector, Outputs
 from tood.detectors.base import REGISTRY
 from tood.errors import ToodError, UnknownNameError, located
 from tood.outputs.steps import FeatureKind, LogitsKind, Step
@@ -31,7 +31,9 @@ from tood.storage.npz import read_npz, write_npz
 
 __all__ = ["Scorer", "fit_and_score", "keep_scores", "kept_scores", "reads_backbone", "scores", "usable"]
 
+TEST, FIT, OOD = "outputs/test.npz", "outputs/fit.npz", "outputs/ood/{}.npz"
 ScoreArray: TypeAlias = npt.NDArray[Any]
+Batches: TypeAlias = Callable[[str, Outputs], Iterable[Outputs]]
 
 
 class Scored(NamedTuple):
@@ -97,11 +99,12 @@ class Scorer:
             differing |= {"features": self.features}
         return json.dumps(differing, sort_keys=True, default=str) if differing else ""
 
-    def fit_sets(self, step: Step) -> tuple[bool, bool]:
-        """Returns (use_calibration, use_fit); the fit set, if there is one, belongs to the track in use."""
+    def fit_file(self, step: Step) -> str | None:
+        """The file of the set it is fitted on, if any; the fit set, if there is one, belongs to the track in use."""
         fits_on = self.described.fits_on
-        use_fit = fits_on == "fit" and step.has_fit and self.calibration in (None, step.run.calibration)
-        return fits_on != "none" and not use_fit, use_fit
+        if fits_on == "fit" and step.has_fit and self.calibration in (None, step.run.calibration):
+            return FIT
+        return None if fits_on == "none" else step.calibration_file(self.calibration)
 
 
 def reads_backbone(name: str) -> bool:
@@ -173,24 +176,32 @@ def keep_scores(step: Step, scorer: Scorer, scored: Scored) -> None:
         write_npz(_file(step, scorer), arrays | {f"ood/{name}": values for name, values in scored.ood.items()})
 
 
-def fit_and_score(step: Step, scorer: Scorer) -> Scored:
-    """Fit the detector, and score the test data and every OOD set."""
+def fit_and_score(
+    step: Step, scorer: Scorer, network: Any = None, batches: Batches = lambda file, outputs: [outputs]
+) -> Scored:
+    """Fit the detector, and score the test data and every OOD set.
+
+    A detector that runs the ``network`` again needs ``batches(file, outputs)``: the outputs of a set with their inputs.
+    """
     detector = scorer.create()
-    if "network" in detector.needs:
+    if "network" in detector.needs and network is None:
         raise ToodError(
             f"{step.folder}: {scorer.detector} runs the network again and has not been scored; "
             f"`tood run … --detectors {scorer.detector}` does it"
         )
     step = step.using(scorer.logits, scorer.features)
+
+    def score(file: str) -> ScoreArray:
+        return np.concatenate([np.asarray(detector.score(part)) for part in batches(file, step.outputs(file))])
+
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always", UserWarning)
         with located_errors(step, scorer, "fit"):
-            use_calibration, use_fit = scorer.fit_sets(step)
-            outputs = step.fit if use_fit else step.calibration(scorer.calibration) if use_calibration else None
-            detector.fit(outputs, partition=step.partition, head=step.head)
+            file = scorer.fit_file(step)
+            fit = batches(file, step.outputs(file)) if file else None
+            detector.fit(fit, partition=step.partition, head=step.head, network=network)
         with located_errors(step, scorer, "score"):
-            test = np.asarray(detector.score(step.test))
-            ood = {name: np.asarray(detector.score(outputs)) for name, outputs in step.ood.items()}
+            test, ood = score(TEST), {name: score(OOD.format(name)) for name in step.run.ood}
     return Scored(test, ood, tuple(dict.fromkeys(str(warning.message) for warning in warned)))
 
 
@@ -205,13 +216,9 @@ def located_errors(step: Step, scorer: Scorer, stage: str) -> Iterator[None]:
 def _key(step: Step, scorer: Scorer) -> str:
     """A hash of everything the scores derive from."""
     detector = scorer.described
-    use_calibration, use_fit = scorer.fit_sets(step)
+    fit_file = scorer.fit_file(step)
     step = step.using(scorer.logits, scorer.features)
-    files = ["outputs/test.npz", *(f"outputs/ood/{name}.npz" for name in step.run.ood)]
-    if use_calibration:
-        files.append(step.calibration_file(scorer.calibration))
-    if use_fit:
-        files.append("outputs/fit.npz")
+    files = [TEST, *(OOD.format(name) for name in step.run.ood), *([fit_file] if fit_file else [])]
     if "head" in detector.needs:
         files.append("head.npz")
     weights = step.folder / "model.safetensors"
@@ -220,7 +227,7 @@ def _key(step: Step, scorer: Scorer) -> str:
         "version": getattr(detector, "version", 1),
         "params": {name: repr(value) for name, value in detector.get_params().items()},
         "logits": step.logits,
-        "draw": [None, 0] if use_calibration else None,  # as older versions wrote it
+        "draw": [None, 0] if fit_file not in (None, FIT) else None,  # as older versions wrote it
         "partition": step.partition.tasks,
         "columns": step.columns.tolist(),
         "files": {name: step.digest(name) for name in files},

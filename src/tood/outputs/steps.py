@@ -85,7 +85,7 @@ class Step:
     @cached_property
     def test(self) -> Outputs:
         """ID test data of all tasks seen."""
-        outputs = self._outputs("outputs/test.npz")
+        outputs = self.outputs("outputs/test.npz")
         missing = set(range(len(self.partition))).difference(self.partition.column_tasks[outputs.labels].tolist())
         if missing:
             raise ToodError(f"{self.folder / 'outputs/test.npz'}: no sample of task {', '.join(map(str, missing))}")
@@ -103,17 +103,17 @@ class Step:
     @property
     def ood(self) -> dict[str, Outputs]:
         """Every OOD set of the manifest."""
-        return {name: self._outputs(f"outputs/ood/{name}.npz") for name in self.run.ood}
+        return {name: self.outputs(f"outputs/ood/{name}.npz") for name in self.run.ood}
 
     @property
     def traffic(self) -> Outputs | None:
         """Unlabelled inputs of the deployed model; None if there are none."""
-        return self._outputs("outputs/traffic.npz") if self._has("outputs/traffic.npz") else None
+        return self.outputs("outputs/traffic.npz") if self._has("outputs/traffic.npz") else None
 
     @property
     def fit(self) -> Outputs | None:
         """The training data available at this step; None if it was not stored."""
-        return self._outputs("outputs/fit.npz") if self.has_fit else None
+        return self.outputs("outputs/fit.npz") if self.has_fit else None
 
     @property
     def has_fit(self) -> bool:
@@ -141,7 +141,7 @@ class Step:
 
     def calibration(self, source: str | None = None) -> Outputs:
         """The calibration set of a source; by default the one in use."""
-        return self._outputs(self.calibration_file(source))
+        return self.outputs(self.calibration_file(source))
 
     def calibration_file(self, source: str | None = None) -> str:
         """The file that holds the calibration set of a source."""
@@ -195,8 +195,8 @@ class Step:
     def _file(self, name: str) -> Path:
         return contained(self.run.path, self.folder / name)
 
-    def _outputs(self, name: str) -> Outputs:
-        """One set, checked when it is first asked for."""
+    def outputs(self, name: str) -> Outputs:
+        """A set by its file, such as ``outputs/test.npz``; checked when it is first asked for."""
         if name not in self._sets:
             arrays, _ = self._read(name)
             if self.features == "backbone":
@@ -300,7 +300,7 @@ def write_step(
     for each in (trial, trial.using("raw")):
         _ = each.test, each.predictions, each.head if head is not None else None
         for name in files.keys() - {"head.npz"}:
-            each._outputs(name)
+            each.outputs(name)
     with run.lock():
         _write(run.folder(step), files)
 

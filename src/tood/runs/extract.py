@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +20,7 @@ from tood.arrays import FloatArray, IntArray, to_numpy
 from tood.detectors import Outputs
 from tood.errors import ToodError
 from tood.evaluation.measure import WHICH
-from tood.evaluation.score import Scored, Scorer, keep_scores, kept_scores, located_errors
+from tood.evaluation.score import FIT, OOD, TEST, Scorer, fit_and_score, keep_scores, kept_scores
 from tood.outputs.backbone import write_backbone
 from tood.outputs.directory import Arrays, Run
 from tood.outputs.sampling import draw_by_class
@@ -234,31 +233,17 @@ def scorers_for(names: Sequence[str], stream: Stream, logits: str) -> list[Score
 
 def score_with_network(step: Step, scorer: Scorer, network: Network, stream: Stream, rows: StepRows) -> None:
     """Score a step with a detector that needs the network, unless its scores are stored."""
-    detector = scorer.create()
-    if "network" not in detector.needs or kept_scores(step, scorer) is not None:
+    if "network" not in scorer.described.needs or kept_scores(step, scorer) is not None:
         return
-    step = step.using(scorer.logits)
-    if step.logits == "raw":
+    if step.using(scorer.logits).logits == "raw":
         network = copy.deepcopy(network)
         network.head.correct(slice(0), 1.0, 0.0)
-
-    def score(source: Source, chosen: IntArray, outputs: Outputs) -> np.ndarray:
-        return np.concatenate([np.asarray(detector.score(chunk)) for chunk in _Chunks(stream, source, chosen, outputs)])
-
-    test_rows = np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always", UserWarning)
-        use_calibration, use_fit = scorer.fit_sets(step)
-        fit = _Chunks(stream, stream.train, rows.fit, step.fit) if step.fit and use_fit else None
-        if use_calibration:
-            source = scorer.calibration or step.run.calibration
-            fit = _Chunks(stream, stream.train, rows.calibration[source], step.calibration(source))
-        with located_errors(step, scorer, "fit"):
-            detector.fit(fit, partition=step.partition, head=step.head, network=network)
-        with located_errors(step, scorer, "score"):
-            test = score(stream.test, test_rows, step.test)
-            ood = {s.name: score(s.source, np.arange(len(s.source)), step.ood[s.name]) for s in stream.ood}
-    keep_scores(step, scorer, Scored(test, ood, tuple(dict.fromkeys(str(w.message) for w in warned))))
+    sources = {OOD.format(s.name): (s.source, np.arange(len(s.source))) for s in stream.ood}
+    sources[TEST] = stream.test, np.concatenate([stream.test_rows(task) for task in range(step.index + 1)])
+    if file := scorer.fit_file(step):
+        chosen = rows.fit if file == FIT else rows.calibration[scorer.calibration or step.run.calibration]
+        sources[file] = stream.train, chosen
+    keep_scores(step, scorer, fit_and_score(step, scorer, network, lambda f, o: _Chunks(stream, *sources[f], o)))
 
 
 @dataclass(frozen=True)
