@@ -185,7 +185,7 @@ def test_bad_input_is_named(tmp_path):
     cal = stream.calibrator()
     with pytest.raises(NotFittedError):
         DriftMonitor(cal).report()
-    with pytest.raises(ToodError, match="window: expected a whole number"):
+    with pytest.raises(ToodError, match="window: expected one sample"):
         DriftMonitor(TOOD([[0], [1]]), window="x")
     with pytest.raises(ToodError, match="alpha"):
         DriftMonitor(cal, alpha=0)
