@@ -4,12 +4,10 @@ import numpy as np
 import pytest
 from scipy.linalg import helmert
 from scipy.spatial.distance import cdist
-from sklearn.covariance import OAS, oas
+from sklearn.covariance import OAS
 
 from tood import detectors
-from tood.calibration.statistics import oas_shrinkage
 from tood.detectors import Outputs
-from tood.errors import ToodError
 
 PARTITION = [[0, 1], [2, 3], [4, 5]]
 
@@ -43,14 +41,6 @@ def pooled(z, labels):
     return np.stack([group.mean(axis=0) for group in groups]), OAS(assume_centered=True).fit(residuals).covariance_
 
 
-@pytest.mark.parametrize("samples", [3, 20, 400])
-def test_shrinkage_is_that_of_scikit_learn(samples):
-    x = np.random.default_rng(samples).normal(size=(samples, 12)) * np.linspace(0.1, 2, 12)
-    _, expected = oas(x, assume_centered=True)
-    assert oas_shrinkage(x.T @ x / samples, samples) == pytest.approx(expected, rel=1e-12)
-    assert oas_shrinkage(1e-9 * x.T @ x, samples) == pytest.approx(expected, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("counts", "dimensions"),
     [([30] * 6, 8), ([2] * 6, 8), ([2] * 6, 40), ([1, 9, 4, 2, 7, 3], 8)],
@@ -71,30 +61,8 @@ def test_one_sample_a_class_is_the_euclidean_distance():
     np.testing.assert_allclose(detectors.create("typicality").fit(fit).score(test), expected, rtol=1e-9)
 
 
-def test_only_the_direction_counts_unless_told_otherwise():
-    fit, test = make([10] * 6)
-    longer = Outputs(test.logits, 7 * test.features)
-    detector = detectors.create("typicality").fit(fit)
-    np.testing.assert_allclose(detector.score(longer), detector.score(test), rtol=1e-10)
-    raw = detectors.create("typicality", normalize=False).fit(fit)
-    assert not np.allclose(raw.score(longer), raw.score(test))
-
-
 def test_raw_features_without_shrinkage_rank_as_mds():
     fit, test = make([30] * 6)
     found = detectors.create("typicality", normalize=False, shrinkage=0.0).fit(fit).score(test)
     expected = detectors.create("mds").fit(fit).score(test)  # squared, and divided by n where this has n - K
     np.testing.assert_allclose(found**2, -expected * (180 - 6) / 180, rtol=1e-8)
-
-
-def test_typicality_without_a_task_and_on_several_sets():
-    fit, test = make([10, 10, 0, 0, 10, 10])
-    assert np.isfinite(detectors.create("typicality").fit(fit, partition=PARTITION).score(test)).all()
-    both = detectors.create("typicality").fit([fit[:15], fit[15:]]).score(test)
-    np.testing.assert_allclose(both, detectors.create("typicality").fit(fit).score(test), rtol=1e-10)
-
-
-@pytest.mark.parametrize("shrinkage", [-0.1, 1.5, "ledoit", None])
-def test_shrinkage_out_of_range(shrinkage):
-    with pytest.raises(ToodError, match="shrinkage"):
-        detectors.create("typicality", shrinkage=shrinkage)

@@ -113,7 +113,7 @@ def test_groups_errors():
         (np.ones((0, 0)), "shape"),
         (np.ones(3), "shape"),
         (np.ones((1, 1, 1, 1)), "shape"),
-        ([[0.5], [0.5, 0.5]], "unequal length"),
+        ([[0.5], [0.5, 0.5]], "one length"),
         ([["a"]], "real numbers"),
     ],
 )

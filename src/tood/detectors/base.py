@@ -187,7 +187,7 @@ class Detector:
         data = FitData(outputs, self.needs, partition, self.weight_.shape if "head" in self.needs else None)
         self._fit(data)
         self.shape_ = data.columns, data.dimensions
-        self._fitted_with = self._refit_values()
+        self._fitted_with = self.get_params()
         self._ready(data.dtype)
         return self
 
@@ -249,7 +249,7 @@ class Detector:
             if hasattr(detector, "shape_"):
                 columns, dimensions = detector.shape_
                 detector.shape_ = columns, dimensions
-                detector._fitted_with = detector._refit_values()
+                detector._fitted_with = detector.get_params()
                 if max(columns, dimensions) > WIDEST:
                     raise ToodError(f"shape_: expected at most {WIDEST} columns, found {detector.shape_}")
                 if "network" not in detector.needs and (columns or detector.fits_on != "none"):
@@ -285,9 +285,6 @@ class Detector:
 
     def _state(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name.endswith("_")}
-
-    def _refit_values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.refit}
 
     def _ready(self, dtype: np.dtype[Any]) -> Any:
         """Result of ``_prepare``, computed again if the precision or a hyper-parameter has changed."""

@@ -105,21 +105,15 @@ class ODIN(_Networked):
         scores = []
         with _undisturbed(self.network):
             for x in _batches(self.network, rows.inputs):
-                logits = self._logits(x) / self.temperature
+                logits = self.network(x) / self.temperature
                 # Summed, not averaged: a sample's gradient must not depend on how many are scored with it.
                 loss = torch.nn.functional.cross_entropy(logits, logits.argmax(dim=1), reduction="sum")
                 (gradient,) = torch.autograd.grad(loss, x)
                 with torch.no_grad():
                     step = gradient.ge(0).to(x.dtype).mul_(-2).add_(1)  # minus the sign of the gradient
-                    moved = self._logits(step.mul_(self.epsilon / self._std(x)).add_(x)) / self.temperature
+                    moved = self.network(step.mul_(self.epsilon / self._std(x)).add_(x)) / self.temperature
                     scores.append(moved.cpu().double().softmax(dim=1).amax(dim=1).numpy())
         return np.concatenate(scores)
-
-    def _logits(self, x: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = self.network(x)
-        if not is_tensor(logits):
-            raise ToodError(f"network: expected it to return logits [n, C], found a {type(logits).__name__}")
-        return logits
 
     def _std(self, x: torch.Tensor) -> torch.Tensor:
         std = np.atleast_1d(np.asarray(self.std))

@@ -181,8 +181,7 @@ class ASH(_Pruner):
         pruned = np.where(mask, features, features.dtype.type(0))
         if self.variant == "p":
             return linear.energy(pruned)
-        positive = np.maximum(features, 0).sum(axis=1), np.maximum(pruned, 0).sum(axis=1)
-        return linear.energy(pruned, np.exp(np.minimum(ratio(*positive, otherwise=1), LARGEST_EXPONENT)))
+        return linear.energy(pruned, gain(features, kept))
 
 
 @register
@@ -204,8 +203,7 @@ class SCALE(_Pruner):
 
     def _score(self, rows: Rows, prepared: tuple[Linear, int]) -> FloatArray:
         linear, kept = prepared
-        features = rows.features
-        return linear.energy(features, np.exp(np.minimum(sum_ratio(features, kept), LARGEST_EXPONENT)))
+        return linear.energy(rows.features, gain(rows.features, kept))
 
 
 @register
@@ -233,12 +231,12 @@ class RAS(_Shaper):
         return prepared.energy(shifted)
 
 
-def sum_ratio(features: FloatArray, kept: int) -> FloatArray:
-    """``[n]``: the sum of the positive part over the sum of its ``kept`` largest; 1 if there is none."""
+def gain(features: FloatArray, kept: int) -> FloatArray:
+    """``[n]``: exp of the sum of the positive part over the sum of its ``kept`` largest; e if there is none."""
     positive = np.maximum(features, 0)
     dimensions = features.shape[1]
     top = np.partition(positive, dimensions - kept, axis=1)[:, dimensions - kept :] if kept < dimensions else positive
-    return ratio(positive.sum(axis=1), top.sum(axis=1), otherwise=1)
+    return np.exp(np.minimum(ratio(positive.sum(axis=1), top.sum(axis=1), otherwise=1), LARGEST_EXPONENT))
 
 
 def largest(features: FloatArray, kept: int) -> npt.NDArray[np.bool_]:

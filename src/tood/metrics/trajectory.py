@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tood.arrays import Float64Array, floats
+from tood.arrays import Float64Array, as_array, floats
 from tood.errors import ToodError, UnknownNameError
 
 Definition: TypeAlias = Literal["at_learning", "peak"]
@@ -107,10 +107,6 @@ class Trajectory:
         """The number of steps, T."""
         return len(self.values)
 
-    def __repr__(self) -> str:
-        sets = f", {self.values.shape[2]} OOD sets" if self.values.ndim == 3 else ""
-        return f"<Trajectory of {len(self)} steps{sets}>"
-
 
 def near_far_mean(values: Any, groups: Sequence[str]) -> Float64Array:
     """Mean over groups of the mean over each group's OOD sets: (near + far) / 2, as in the paper's tables.
@@ -199,10 +195,7 @@ def mean_std(values: Sequence[Any]) -> tuple[Any, Any]:
 
 def _checked_values(values: Any, name: str) -> Float64Array:
     """A read-only float64 copy, NaN exactly above the diagonal."""
-    try:
-        ndim = np.ndim(values)
-    except ValueError as error:
-        raise ToodError(f"{name}: expected [T, T] or [T, T, D], found rows of unequal length") from error
+    ndim = np.ndim(as_array(values, name))
     array = floats(values, name, ndim).astype(np.float64)
     if ndim not in (2, 3) or array.shape[0] != array.shape[1] or array.size == 0:
         raise ToodError(f"{name}: expected [T, T] or [T, T, D], found shape {array.shape}")
