@@ -25,8 +25,6 @@ from typing import Any, Generic, TypeVar, overload
 
 from tood.errors import ToodError, UnknownNameError
 
-__all__ = ["Registry", "described", "naming_errors", "source_digest"]
-
 Item = TypeVar("Item", bound=Callable[..., Any])
 Registered = TypeVar("Registered", bound=Callable[..., Any])
 

@@ -12,8 +12,6 @@ from tood.errors import ToodError
 from tood.outputs.outputs import Outputs
 from tood.partition import Partition
 
-__all__ = ["FitData", "Rows", "head_arrays", "read_rows"]
-
 FIT_BLOCK = 1 << 20  # elements per block at fit: a float64 copy takes 8 MiB
 
 

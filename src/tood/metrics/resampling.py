@@ -15,8 +15,6 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray, IntArray
 
-__all__ = ["Drawn", "Samples", "TaskScores", "WithInterval", "auroc_by_task", "draw_counts", "interval"]
-
 RESAMPLES = 1000
 
 Drawn: TypeAlias = Float64Array  # [1 + R]: a value, then the same value in R resamples

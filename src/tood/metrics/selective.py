@@ -9,8 +9,6 @@ import numpy as np
 from tood.arrays import Float64Array, as_array, finite, floats, is_tensor
 from tood.errors import ToodError
 
-__all__ = ["augrc", "aurc"]
-
 
 def aurc(scores: Any, correct: Any) -> float:
     """Area under the risk-coverage curve: the mean over k of the error rate among the k highest scores.

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-__all__ = ["ContractError", "Rules", "wrong_declarations"]
-
 
 class ContractError(AssertionError):
     """A rule of a contract is broken: the message has the rule, what was found, and how to fix it."""

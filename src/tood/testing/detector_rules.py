@@ -19,8 +19,6 @@ from tood.metrics import auroc
 from tood.testing.contract import Rules, wrong_declarations
 from tood.testing.problem import CLASSES, Problem, make_problem
 
-__all__ = ["RULES", "DetectorCase"]
-
 PARTS = {"logits", "features", "labels", "head", "network", "inputs"}
 TOLERANCE = 2e-5  # of the largest score: rounding in float32
 

@@ -10,8 +10,6 @@ import numpy.typing as npt
 
 from tood.detectors import Head, Outputs
 
-__all__ = ["Problem", "make_problem"]
-
 DIMENSIONS, CLASSES, TASKS, NOISE = 16, 6, 3, 0.25
 Array = npt.NDArray[Any]
 
