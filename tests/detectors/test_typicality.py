@@ -59,10 +59,3 @@ def test_one_sample_a_class_is_the_euclidean_distance():
     fit, test = make([1] * 6)
     expected = -cdist(directions(test), directions(fit)).min(axis=1)
     np.testing.assert_allclose(detectors.create("typicality").fit(fit).score(test), expected, rtol=1e-9)
-
-
-def test_raw_features_without_shrinkage_rank_as_mds():
-    fit, test = make([30] * 6)
-    found = detectors.create("typicality", normalize=False, shrinkage=0.0).fit(fit).score(test)
-    expected = detectors.create("mds").fit(fit).score(test)  # squared, and divided by n where this has n - K
-    np.testing.assert_allclose(found**2, -expected * (180 - 6) / 180, rtol=1e-8)

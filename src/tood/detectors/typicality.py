@@ -8,7 +8,7 @@ import numpy as np
 
 from tood.arrays import Float64Array, FloatArray
 from tood.calibration.statistics import oas_shrinkage
-from tood.detectors.base import Detector, FitData, Rows, choice, flag, register, setting
+from tood.detectors.base import Detector, FitData, Rows, choice, register, setting
 from tood.detectors.distance import FEATURES_AND_LABELS, Means, whiten
 from tood.detectors.prototype import nearest
 from tood.detectors.statistics import Moments, unit
@@ -50,8 +50,6 @@ class Typicality(Detector):
 
     Parameters
     ----------
-    normalize:
-        Divide features by their length first.
     shrinkage:
         The weight of the identity, 0 to 1; ``"oas"`` estimates it from the samples.
     """
@@ -61,12 +59,10 @@ class Typicality(Detector):
     needs = FEATURES_AND_LABELS
     fits_on = "calibration"
     citation = f"{MAHALANOBIS_PP}; {OAS}"
-    normalize: bool = flag(True, refit=True)
     shrinkage: float | str = shrinkage_setting(("oas", 0.1, 0.3))
 
     def _directions(self, rows: Rows) -> FloatArray:
-        features = rows.features.astype(np.float64, copy=False)
-        return unit(features) if self.normalize else features
+        return unit(rows.features.astype(np.float64, copy=False))
 
     def _fit(self, data: FitData) -> None:
         moments = Moments.of(data, part=self._directions)
