@@ -159,4 +159,5 @@ def test_a_file_of_another_version_warns(tmp_path, monkeypatch):
 def test_a_file_with_a_setting_that_is_gone_loads(tmp_path):
     described = {"name": "energy", "settings": '{"temperature": 2.0, "gone": 1}', "numbers": "{}"}
     write_tensors(tmp_path / "d", "tood-detector", {}, described)
-    assert repr(Detector.load(tmp_path / "d")) == "Energy(temperature=2.0)"
+    with pytest.warns(UserWarning, match="sets gone, which is ignored"):
+        assert repr(Detector.load(tmp_path / "d")) == "Energy(temperature=2.0)"

@@ -222,8 +222,7 @@ class Detector:
     def load(cls, path: str | os.PathLike[str], network: Any = None) -> Detector:
         """Read a detector that :meth:`save` wrote: a registered one, or one of this class.
 
-        A file of another ``version`` of the detector gives a warning. Settings that the class no longer has are
-        ignored.
+        A file of another ``version`` of the detector, or with settings that the class no longer has, gives a warning.
 
         Parameters
         ----------
@@ -239,7 +238,12 @@ class Detector:
                 raise ToodError(f"the name {name!r} would import code")
             found = cls if name == getattr(cls, "name", None) else REGISTRY.get(name)
             settings = json.loads(metadata["settings"])
-            detector = found().set_params(**{key: v for key, v in settings.items() if key in found.parameters})
+            gone = settings.keys() - found.parameters.keys()
+            detector = found().set_params(**{key: settings[key] for key in settings.keys() - gone})
+            if gone:
+                detector._warn(
+                    f"{os.fspath(path)} sets {', '.join(sorted(gone))}, which is ignored: no longer a setting"
+                )
             if (version := int(metadata.get("version", found.version))) != found.version:
                 detector._warn(f"{os.fspath(path)} is of version {version}, now {found.version}: fit and save it again")
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
