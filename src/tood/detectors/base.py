@@ -241,9 +241,7 @@ class Detector:
             gone = settings.keys() - found.parameters.keys()
             detector = found().set_params(**{key: settings[key] for key in settings.keys() - gone})
             if gone:
-                detector._warn(
-                    f"{os.fspath(path)} sets {', '.join(sorted(gone))}, which is ignored: no longer a setting"
-                )
+                detector._warn(f"{os.fspath(path)} sets {', '.join(sorted(gone))}, which is ignored")
             if (version := int(metadata.get("version", found.version))) != found.version:
                 detector._warn(f"{os.fspath(path)} is of version {version}, now {found.version}: fit and save it again")
             for name, value in {**tensors, **json.loads(metadata["numbers"])}.items():
