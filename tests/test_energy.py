@@ -155,3 +155,19 @@ def test_a_tensor_gives_the_bits_of_numpy_and_keeps_no_gradient():
 def test_arrays_without_all_values_are_refused(made):
     with pytest.raises(ToodError, match="logits: expected"):
         task_energies(made(np.eye(4)), [[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_logits_of_one_task_may_lie_far_apart(dtype):
+    far = 2000 * np.random.default_rng(0).normal(size=(300, 6)).astype(dtype)
+    partition = Partition.from_sizes([3, 2, 1])
+    np.testing.assert_allclose(task_energies(far, partition), by_scipy(far, partition), rtol=1e-6)
+
+
+def test_a_few_rows_lead_as_many_do():
+    values = np.random.default_rng(0).normal(size=(300, 50))
+    ordered = np.sort(values, axis=0)
+    for count in (1, 2, 3, 50):
+        score, winner = largest_with_lead(values[:, :count].copy(), 0.5, winners=True)
+        np.testing.assert_allclose(score, 1.5 * ordered[-1, :count] - 0.5 * ordered[-2, :count], rtol=1e-15)
+        assert winner.tolist() == values[:, :count].argmax(axis=0).tolist()
