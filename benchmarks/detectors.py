@@ -1,4 +1,6 @@
-"""Claim: no detector is slower than pytorch-ood's, and together they are several times faster, at the same ranking.
+"""Claim: no detector scores more slowly than pytorch-ood's; together they are several times as fast, and rank alike.
+
+Fitting is as fast or faster, but for a few milliseconds of nci, fdbd and vim; the last lines say where.
 
     python benchmarks/detectors.py                                    # everything: about ten minutes
     python benchmarks/detectors.py --dims 64 --columns 100 --only mds,knn

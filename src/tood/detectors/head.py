@@ -28,7 +28,7 @@ SMALLEST = 1e-3  # Gram: least divisor, as a share of the class's largest bound
 class _FromMean(Detector):
     """Base of detectors that measure features from the mean of the fit features."""
 
-    needs = LOGITS_FEATURES_HEAD
+    needs = frozenset({"features", "head"})  # and the logits, which score always checks; fit does not read them
 
     def _fit(self, data: FitData) -> None:
         self.mean_ = mean_of(data)  # [D]
