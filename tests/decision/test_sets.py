@@ -1,3 +1,5 @@
+import contextlib
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -6,6 +8,7 @@ from scipy.stats import norm
 from tood import TOOD, ToodError
 from tood.decision import PredictionSets
 from tood.errors import NotFittedError
+from tood.storage.files import write_tensors
 
 TASKS = [[0, 1, 2], [3, 4, 5]]
 ROUNDS, SAMPLES, INPUTS = 300, 60, 20
@@ -139,3 +142,17 @@ def test_an_input_at_the_limit_of_the_gate_is_unknown():
     logits = np.linspace(5, 6, 19)[:, None] * np.array([1.0, 0.0])
     sets = PredictionSets(TOOD([[0, 1]]).fit(logits, np.zeros(19, int))).fit(logits, np.zeros(19, int))
     assert not sets.predict(logits[:1] - [1.0, 1.0], alpha=0.1).any()
+
+
+def test_too_few_samples_and_a_file_without_scores_are_errors(tmp_path):
+    logits, labels = draw(np.random.default_rng(0), 56)
+    cal = TOOD(TASKS).fit(logits, labels)
+    with pytest.raises(ToodError, match="at least one calibration sample"):
+        PredictionSets(cal).fit(logits[:0], labels[:0])
+    for samples in (56, 57):  # half of alpha = 0.035 is left for the classes: 1 / 0.0175 = 57.1
+        with pytest.raises(ToodError, match="57 are needed") if samples < 57 else contextlib.nullcontext():
+            rows = np.arange(samples) % 56
+            PredictionSets(cal).fit(logits[rows], labels[rows]).predict(logits, alpha=0.035)
+    write_tensors(tmp_path / "sets", "tood-sets", {"gate": np.zeros(3)}, {"settings": "{}"})
+    with pytest.raises(ToodError, match="not a usable file of prediction sets"):
+        PredictionSets.load(tmp_path / "sets")

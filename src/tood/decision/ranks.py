@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from tood.arrays import Float64Array, FloatArray, floats
 from tood.arrays import finite as check_finite
-from tood.errors import ToodError
+from tood.errors import ToodError, warn
 
 __all__ = ["lower_quantile", "p_values", "pooled_p_values", "threshold"]
 
@@ -95,15 +94,13 @@ def pools(counts: Mapping[int, int], needed: int, parents: Iterable[Sequence[int
     return {group: [group] if counts.get(group, 0) >= max(needed, 1) else pool for group, pool in wider.items()}
 
 
-def warn_pooled(unit: str, groups: Iterable[int], needed: int, alpha: float, stacklevel: int = 4) -> None:
+def warn_pooled(unit: str, groups: Iterable[int], needed: int, alpha: float) -> None:
     """Say that alpha does not hold for each of some groups, because they have too few samples of their own."""
     pool = "their tasks, or of all if these are too few," if unit == "class" else "all tasks"
-    warnings.warn(
+    warn(
         f"{unit} {', '.join(map(str, sorted(groups)))}: fewer than the {max(needed, 1)} calibration samples that "
         f"alpha={alpha} needs; decided by the samples of {pool} together, so alpha holds over these samples and not "
-        f"for each {unit}",
-        UserWarning,
-        stacklevel=stacklevel,
+        f"for each {unit}"
     )
 
 
