@@ -156,3 +156,11 @@ def test_too_few_samples_and_a_file_without_scores_are_errors(tmp_path):
     write_tensors(tmp_path / "sets", "tood-sets", {"gate": np.zeros(3)}, {"settings": "{}"})
     with pytest.raises(ToodError, match="not a usable file of prediction sets"):
         PredictionSets.load(tmp_path / "sets")
+
+
+def test_the_fewest_samples_are_the_next_whole_number():
+    logits, labels = draw(np.random.default_rng(0), 60)
+    sets = PredictionSets(TOOD(TASKS).fit(logits, labels), unknown=0)
+    with pytest.raises(ToodError, match="at least 3"):  # 1 / 0.3 - 1 = 2.3
+        sets.fit(logits[:2], labels[:2]).predict(logits, alpha=0.3)
+    assert len(sets.fit(logits[:3], labels[:3]).predict(logits, alpha=0.3)) == 60
