@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "tood"
-CEILING = 20100
+CEILING = 17600
 LONGEST = 60  # lines of code in one function
 LOOSE = 9  # modules beside the packages
 SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -45,7 +45,7 @@ def tood(*arguments):
 def made(tmp_path_factory):
     """A measured run, a calibrator, logits and a state of the monitor. Nobody changes them."""
     folder = tmp_path_factory.mktemp("made")
-    make_run(folder / "runs" / "run", gap=2.0, steps=2, per_class=10, ood_count=30, seed=0)
+    make_run(folder / "runs" / "run", gap=2.0, per_class=10, ood_count=30, seed=0)
     measure(Run(folder / "runs" / "run"), [Scorer("energy"), Scorer("tood_mean_shift")])
     np.savez(folder / "cal.npz", logits=LOGITS, labels=np.arange(600) % 4)
     arguments = ["--tasks", TASKS, "--holdout", "0.5", "--out", folder / "cal.safetensors"]
@@ -54,7 +54,7 @@ def made(tmp_path_factory):
 
 
 WRITING = {
-    "audit": ["audit", "{made}/runs/run", "--detectors", "energy", "--out", "{new}"],
+    "audit": ["audit", "{new}/run", "--detectors", "energy"],
     "report": ["report", "{made}/runs/run", "--out", "{new}"],
     "report --plots": ["report", "{made}/runs/run", "--plots", "--out", "{new}"],
     "ablate": ["ablate", "{made}/runs/run", "--only", "margin", "--no-plots", "--out", "{new}"],
@@ -74,7 +74,7 @@ WRITING = {
 def test_on_a_full_disk_the_file_is_named(made, tmp_path, name):
     (made / "sweep.yaml").write_text("base: {preset: smoke, settings: {epochs: 1}}\ngrid: {seed: [0]}")
     new = tmp_path / "new"
-    new.mkdir()
+    shutil.copytree(made / "runs", new)
     with room(60):
         done = tood(*(argument.format(made=made, new=new) for argument in WRITING[name]))
     assert done.exit_code == 1
