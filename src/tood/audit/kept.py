@@ -18,7 +18,7 @@ ALPHA = 0.1  # the share of known inputs that the decisions may reject
 
 
 class Kept(NamedTuple):
-    """Known inputs of old tasks accepted, and unknown inputs rejected: shares, means over old tasks.
+    """Shares of inputs of old tasks accepted, and of unknown inputs rejected; means over old tasks.
 
     Attributes
     ----------

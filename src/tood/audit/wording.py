@@ -86,9 +86,9 @@ def kept(verdict: Verdict) -> dict[str, str]:
         return {}
     (known, unknown), (still, caught), (again, caught_again) = (np.multiply(100, pair) for pair in verdict.kept)
     return {
-        "kept decision": f"A threshold that accepts {100 * (1 - ALPHA):.0f} % of known inputs, kept since each task "
-        f"was learned: known inputs accepted {known:.1f} → {still:.1f} %, unknown ones rejected {unknown:.1f} → "
-        f"{caught:.1f} %. Made again at the last step: {again:.1f} % and {caught_again:.1f} %."
+        "kept decision": f"A threshold for {100 * (1 - ALPHA):.0f} % of known inputs, kept since each task was "
+        f"learned, accepts {known:.1f} → {still:.1f} % of that task's inputs and rejects {unknown:.1f} → "
+        f"{caught:.1f} % of unknown ones. Made again at the last step: {again:.1f} % and {caught_again:.1f} %."
     }
 
 
