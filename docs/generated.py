@@ -1,19 +1,23 @@
 """MkDocs hook and griffe extension: tables generated from the code, and docstrings as they should look on a page.
 
-A page holds a line ``<!-- generated: NAME -->``. NAME is a key of :data:`GENERATORS`.
+A page holds a line ``<!-- generated: NAME -->``. NAME is a key of :data:`GENERATORS`. What is between it and
+``<!-- end -->`` is for readers of the repository: ``python -m docs.generated`` fills it. The site is always made anew.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import griffe
 
-MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$", re.MULTILINE)
+MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$(?:\n(?:(?!^<!-- generated: ).*\n)*?<!-- end -->$)?", re.MULTILINE)
+FILLED = re.compile(r"^(<!-- generated: ([a-z_]+) -->)\n(?:.*\n)*?(<!-- end -->)$", re.MULTILINE)
 # Sphinx roles of docstrings, as MkDocs renders them: the role's name, then the target as code.
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):<code>(?:([\w.]+) &lt;)?~?([\w.]+)(?:&gt;)?</code>")
 EXAMPLE = re.compile(r"(?:[\w ]+: )?((?:\w+ \| )?(?:tood|printf) .+)")  # a line of help that is a command
@@ -41,6 +45,11 @@ def _separate(joint: re.Match[str]) -> str:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace each marker of a page by what its generator returns."""
     return MARKER.sub(lambda match: GENERATORS[match[1]](), markdown)
+
+
+def filled(page: Path) -> str:
+    """The text of a page, with what its generators return between their markers."""
+    return FILLED.sub(lambda match: f"{match[1]}\n\n{GENERATORS[match[2]]().strip()}\n\n{match[3]}", page.read_text())
 
 
 def on_page_content(html: str, **_: Any) -> str:
@@ -87,7 +96,18 @@ def _help(command: click.Command) -> tuple[str, str]:
             examples.append(example[1])
         elif not line.strip().startswith("Example"):
             prose.append(line.strip())
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip(), "\n".join(examples)
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(prose)).strip(), "\n".join(map(_narrow, examples))
+
+
+def _narrow(example: str) -> str:
+    """A command in lines of at most 78 columns, broken before options."""
+    lines = [""]
+    for part in re.split(r" (?=--|\| )", example):
+        if len(lines[-1]) + len(part) > 75:
+            lines.append(f"    {part}")
+        else:
+            lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
+    return " \\\n".join(lines)
 
 
 def detectors() -> str:
@@ -200,3 +220,10 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
 
 
 GENERATORS = {f.__name__: f for f in (command_line, detectors, learner_settings, presets, streams, networks)}
+
+if __name__ == "__main__":
+    for page in (Path(__file__).parent / "reference").glob("*.md"):
+        text = filled(page)
+        if "--check" in sys.argv and text != page.read_text():
+            sys.exit(f"{page.name} is not what the code says: python -m docs.generated")
+        page.write_text(text)

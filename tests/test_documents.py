@@ -198,6 +198,13 @@ def test_docstrings_are_prepared_for_the_page():
     assert parameters.split() == ["a:", "Numbers.", "b:", "Numbers.", "c:", "Another."]
 
 
+def test_generated_tables_in_the_repository_are_current():
+    """After a change of options, settings or detectors: python -m docs.generated."""
+    command = [sys.executable, "-m", "docs.generated", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_generated_tables_are_found_by_name():
     used = {name for page in PAGES for name in generated.MARKER.findall(page.read_text())}
     assert used == set(generated.GENERATORS)
