@@ -57,7 +57,7 @@ def test_a_paired_change_is_that_of_mcnemars_table():
     b, c, n = 13 / 102, 6 / 102, 102
     assert change.gain == pytest.approx(c - b)
     assert change.error == pytest.approx(np.sqrt((b + c - (b - c) ** 2) / n))
-    assert (change.old, change.new) == pytest.approx((0.72, 0.65))
+    assert (change.old, change.new, change.points) == pytest.approx((0.72, 0.65, -7))
     low, high = change.interval(0.05)
     assert (high - low) / 2 == pytest.approx(1.959964 * change.error)
     assert paired("known rejected", old, new, -1).gain == -change.gain

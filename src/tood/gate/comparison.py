@@ -72,7 +72,7 @@ class Gate:
         """A change in words."""
         low, high = (100 * bound for bound in change.interval(self.alpha))
         return (
-            f"{change.name} ({change.of}) from {change.old:.1%} to {change.new:.1%}, {100 * change.gain:+.1f} points "
+            f"{change.name} ({change.of}) from {change.old:.1%} to {change.new:.1%}, {change.points:+.1f} points "
             f"({1 - self.alpha:.0%} interval {low:+.1f} to {high:+.1f})"
         )
 

@@ -10,7 +10,7 @@ from tood.storage.files import printable
 
 __all__ = ["github", "html", "junit", "markdown", "plain_text"]
 
-HEADER = ("metric", "samples of", "old %", "new %", "change", "interval", "")
+HEADER = ("metric", "samples of", "old %", "new %", "gain", "interval", "")
 STYLE = (
     "body{font:15px system-ui;margin:2em auto;max-width:60em}table{border-collapse:collapse}"
     "td,th{padding:.2em .7em;border-bottom:1px solid #ccc;text-align:left}pre{white-space:pre-wrap}"
@@ -23,7 +23,7 @@ def rows(gate: Gate, details: bool = True) -> list[list[str]]:
     for change in [*gate.judged.changes, *(gate.tasks + gate.classes if details else ())]:
         low, high = change.interval(gate.alpha)
         state = "worse" if change in gate.judged.blocking else "undecided" if change in gate.judged.undecided else ""
-        shares = [f"{100 * change.old:.1f}", f"{100 * change.new:.1f}", f"{100 * change.gain:+.1f}"]
+        shares = [f"{100 * change.old:.1f}", f"{100 * change.new:.1f}", f"{change.points:+.1f}"]
         of = f"{printable(change.of)} ({change.samples:,})"
         table.append([change.name, of, *shares, f"{100 * low:+.1f} to {100 * high:+.1f}", state])
     return table

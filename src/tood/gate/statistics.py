@@ -47,6 +47,11 @@ class Change(NamedTuple):
     of: str = "known"  # the set of samples; "task 2" or the name of a class for a part of the known ones
     flips: tuple[int, int] = (0, 0)  # samples that are worse now, and that are better
 
+    @property
+    def points(self) -> float:
+        """The gain as the samples show it, in points: without the two that :func:`paired` adds."""
+        return 100 * self.gain * (1 if self.name == "AUROC" else 1 + 2 / self.samples)
+
     def interval(self, alpha: float) -> tuple[float, float]:
         """Two-sided confidence interval of the gain."""
         return self.gain - _z(1 - alpha / 2) * self.error, self.gain + _z(1 - alpha / 2) * self.error
