@@ -73,15 +73,18 @@ def print_tables(tables: Iterable[Table], console: Console | None = None) -> Non
 
 
 def _part(table: Table, places: Sequence[int]) -> RichTable:
-    """Some columns of a table."""
+    """Some columns of a table; the learner stands in the corner if all are of one."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
     shown = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
-    shown.add_column(table.corner, no_wrap=True)
+    groups = {table.columns[place].group for place in places}
+    alone = groups.pop() if len(groups) == 1 else ""
+    shown.add_column(Text(printable(f"{alone}\n{table.corner}".strip(), keep="\n")), no_wrap=True)
     for place in places:
-        head = f"{table.columns[place].group}\n{table.columns[place].name}".strip()
+        group = "" if alone else table.columns[place].group
+        head = f"{group}\n{table.columns[place].name}".strip()
         shown.add_column(Text(printable(head, keep="\n")), justify="right", no_wrap=True)
     for (name, *row), (_, cells) in zip(_texts(table), table.rows, strict=True):
         best = ["bold" if cell and cell.best else "" for cell in cells]
