@@ -6,9 +6,12 @@ A page holds a line ``<!-- generated: NAME -->``. NAME is a key of :data:`GENERA
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +19,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 import griffe
 
+REFERENCE = Path(__file__).parent / "reference"
 MARKER = re.compile(r"^<!-- generated: ([a-z_]+) -->$(?:\n(?:(?!^<!-- generated: ).*\n)*?<!-- end -->$)?", re.MULTILINE)
 FILLED = re.compile(r"^(<!-- generated: ([a-z_]+) -->)\n(?:.*\n)*?(<!-- end -->)$", re.MULTILINE)
 # Sphinx roles of docstrings, as MkDocs renders them: the role's name, then the target as code.
@@ -172,6 +176,47 @@ def networks() -> str:
     return ", ".join(f"`{name}`" for name in models.names())
 
 
+def names() -> str:
+    """Every name that a page of the reference describes: its parameters, its first sentence, and its methods."""
+    pages = "".join(page.read_text() for page in REFERENCE.glob("*.md"))
+    described = re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE)
+    lines = []
+    for path in sorted({path for path in described if not path.startswith("tood.integrations")}):
+        found = _resolve(path)
+        if inspect.ismodule(found):
+            own = [
+                n for n, one in vars(found).items() if n[0] != "_" and getattr(one, "__module__", "") == found.__name__
+            ]
+            members = {name: getattr(found, name) for name in sorted(getattr(found, "__all__", own))}
+            lines += [_name(f"{path}.{name}", one) for name, one in members.items() if inspect.isroutine(one)]
+            lines += [_name(f"{path}.{name}", one) for name, one in members.items() if inspect.isclass(one)]
+        else:
+            lines.append(_name(path, found))
+    return "\n".join(lines)
+
+
+def _resolve(path: str) -> Any:
+    """A module, class or function; the function where a folder has the same name."""
+    head, _, name = path.rpartition(".")
+    with suppress(ImportError):
+        if hasattr(importlib.import_module(head), name):
+            return getattr(importlib.import_module(head), name)
+    return importlib.import_module(path)
+
+
+def _name(path: str, found: Any) -> str:
+    parameters = []
+    error = inspect.isclass(found) and issubclass(found, Exception)
+    for name, one in () if error else inspect.signature(found).parameters.items():
+        plain = isinstance(one.default, str | int | float | tuple | None)
+        default = "" if one.default is one.empty else f"={one.default!r}" if plain else "=…"
+        parameters.append({one.VAR_POSITIONAL: "*", one.VAR_KEYWORD: "**"}.get(one.kind, "") + name + default)
+    own = [name for name, value in vars(found).items() if name[0] != "_" and callable(getattr(found, name))]
+    text = re.sub(r":\w+:`~?([\w.]+)`", r"`\1`", _summary(found))
+    methods = f" Methods: {', '.join(f'`{name}`' for name in own)}." if inspect.isclass(found) and own else ""
+    return f"- `{path}({', '.join(parameters)})`: {text.rstrip('.')}.{methods}"
+
+
 def _settings_table(kind: Any, shown: Sequence[Field[Any]], prefix: str = "") -> str:
     """Fields of a settings dataclass as a table; the meaning comes from the docstring that describes the field."""
     hints = get_type_hints(kind)
@@ -219,10 +264,10 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in clean)
 
 
-GENERATORS = {f.__name__: f for f in (command_line, detectors, learner_settings, presets, streams, networks)}
+GENERATORS = {f.__name__: f for f in (command_line, detectors, learner_settings, names, presets, streams, networks)}
 
 if __name__ == "__main__":
-    for page in (Path(__file__).parent / "reference").glob("*.md"):
+    for page in REFERENCE.glob("*.md"):
         text = filled(page)
         if "--check" in sys.argv and text != page.read_text():
             sys.exit(f"{page.name} is not what the code says: python -m docs.generated")
