@@ -103,7 +103,7 @@ def _backbone(found: Benchmark) -> Iterator[str]:
         cells = [of.get(place, []) for place in ("cifar10, calibration", "clinc, calibration", "clinc, all")]
         if cells[0]:
             rows.append((-np.mean(cells[0]), (label(name), *map(spread_of, cells))))
-    heads = ("score", "CIFAR-10, 200 images a class", "CLINC150, 10 sentences an intent", "CLINC150, all sentences")
+    heads = ("score", "CIFAR-10, 200 images per class", "CLINC150, 10 sentences per intent", "CLINC150, all sentences")
     yield from table(heads, [row for _, row in sorted(rows)])
 
 
